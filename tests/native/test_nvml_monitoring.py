@@ -40,7 +40,7 @@ def keep_busy(client: Client) -> None:
 
 
 def refused() -> dict[str, list[str]]:
-    table = (ROOT / "native/fakegpu/src/nvml_refused.def").read_text()
+    table = (ROOT / "native/fakegpu/src/nvml/nvml_refused.def").read_text()
     found: dict[str, list[str]] = {"REFUSED": [], "DENIED": [], "ELSEWHERE": []}
     for kind, name in re.findall(r"^([A-Z]+)\((nvml\w+)\)$", table, re.MULTILINE):
         found[kind].append(name)

@@ -1,8 +1,7 @@
-"""What the libraries show and need, and what the parts of libvgpu need of each other."""
+"""What the libraries show and need."""
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def rows(file: str, macro: str) -> set[str]:
 def stand_in_rows(file: str) -> set[str]:
     """The functions of a table of the stand-in, with the tables that it includes."""
     table = (ROOT / "native/fakegpu/src" / file).read_text()
-    files = [file, *re.findall(r'^#include "(\w+\.def)"', table, re.MULTILINE)]
+    files = [file, *re.findall(r'^#include "(\w+/\w+\.def)"', table, re.MULTILINE)]
     macro = "(?:FN|PER_THREAD|REFUSED|DENIED|ELSEWHERE)"
     return set().union(*(rows(f"native/fakegpu/src/{name}", macro) for name in files))
 
@@ -41,8 +40,8 @@ def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
 @pytest.mark.parametrize(
     ("library", "file", "extra"),
     [
-        ("libcuda.so.1", "driver.def", set()),
-        ("libnvidia-ml.so.1", "nvml.def", {"nvmlErrorString"}),
+        ("libcuda.so.1", "driver/driver.def", set()),
+        ("libnvidia-ml.so.1", "nvml/nvml.def", {"nvmlErrorString"}),
     ],
 )
 def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[str]) -> None:
@@ -50,7 +49,9 @@ def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[st
 
 
 def test_every_altered_function_exists_in_the_stand_in() -> None:
-    assert rows("native/libvgpu/src/intercept/cuda.def", "HOOK") <= stand_in_rows("driver.def")
+    assert rows("native/libvgpu/src/intercept/cuda.def", "HOOK") <= stand_in_rows(
+        "driver/driver.def"
+    )
 
 
 def test_the_library_loads_on_the_glibc_of_the_oldest_containers() -> None:
@@ -95,96 +96,3 @@ def test_the_build_refuses_a_library_that_older_containers_cannot_load(
     )
     assert done.returncode == 1
     assert sentence in done.stderr
-
-
-LAYERS_CHECK = ROOT / "native/libvgpu/check_layers.py"
-Units = Callable[[dict[str, str]], subprocess.CompletedProcess[str]]
-FOLDERS = ("hooks", "memory", "compute", "state", "region", "config", "intercept", "base")
-
-
-def layers(sources: Path, objects: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, LAYERS_CHECK, sources, objects],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
-@pytest.fixture
-def units(tmp_path: Path) -> Units:
-    """Compiles sources by "folder/name" and checks them; every folder has one unit of its own."""
-
-    def check(sources: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        own = {f"{name}/of_{name}": "" for name in FOLDERS}
-        for unit, text in (own | sources).items():
-            file = tmp_path / "src" / f"{unit}.c"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-            built = tmp_path / f"{file.stem}.o"
-            include = f"-I{tmp_path / 'src'}"
-            subprocess.run(["cc", "-c", include, "-o", built, file], check=True, timeout=60)
-        return layers(tmp_path / "src", tmp_path)
-
-    return check
-
-
-def test_the_units_of_libvgpu_form_no_circle_and_their_folders_use_those_below() -> None:
-    done = layers(ROOT / "native/libvgpu/src", ROOT / "native/libvgpu/build")
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
-
-
-def test_a_circle_between_two_units_is_found_with_its_symbols(
-    units: Units,
-) -> None:
-    done = units(
-        {
-            "base/one": "int two(void); int one(void) { return two(); }",
-            "base/two": "int one(void); int two(void) { return one(); }",
-            "hooks/user": "int one(void); int user(void) { return one(); }",
-        }
-    )
-    assert done.returncode == 1
-    assert done.stdout.splitlines() == [
-        "a circle of 2 units: base/one, base/two",
-        "  base/one -> base/two: two",
-        "  base/two -> base/one: one",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("lower", "higher", "direction"),
-    [("base", "config", "up"), ("region", "hooks", "up"), ("memory", "compute", "sideways")],
-)
-def test_an_arrow_that_does_not_point_down_is_found(
-    units: Units,
-    lower: str,
-    higher: str,
-    direction: str,
-) -> None:
-    done = units(
-        {
-            f"{lower}/user": "int used(void); int user(void) { return used(); }",
-            f"{higher}/used": "int used(void) { return 0; }",
-        }
-    )
-    assert done.returncode == 1
-    assert done.stdout == f"{lower}/user -> {higher}/used points {direction}: used\n"
-
-
-def test_an_included_header_counts_like_a_symbol(units: Units, tmp_path: Path) -> None:
-    header = tmp_path / "src/hooks/of_hooks.h"
-    header.parent.mkdir(parents=True)
-    header.write_text("struct hook { int at; };\n")
-    done = units({"base/user": f'#include "{header.parent.name}/{header.name}"\n'})
-    assert done.returncode == 1
-    assert done.stdout == "base/user -> hooks/of_hooks points up: hooks/of_hooks.h\n"
-
-
-def test_a_folder_without_a_layer_is_refused(
-    units: Units,
-) -> None:
-    done = units({"utils/any": ""})
-    assert done.returncode == 1
-    assert done.stdout.endswith("differ: utils\n")

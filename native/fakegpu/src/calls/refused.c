@@ -1,5 +1,5 @@
 /* What this driver has by name only: there are no displays, no other graphics interfaces and no private extensions behind it. */
-#include "driver.h"
+#include "driver/driver.h"
 
 /* The parameters' names are those of the table. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -7,4 +7,4 @@
 #define PER_THREAD(symbol, base, version, parameters, call)
 #define REFUSED(symbol, base, version, flags, parameters) \
     CUresult symbol parameters { return fg_driver.initialised ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED; }
-#include "driver.def"
+#include "driver/driver.def"

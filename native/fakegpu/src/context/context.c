@@ -1,6 +1,6 @@
 /* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
-#include "deferred.h"
-#include "green.h"
+#include "stream/deferred.h"
+#include "context/green.h"
 
 #include <stdlib.h>
 

@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_handle.h"
-#include "green.h"
+#include "driver/handle.h"
+#include "context/green.h"
 
 /* What a resource remembers of its device, in the part that is the driver's own. */
 struct origin {

@@ -1,8 +1,8 @@
-/* The multiprocessors of contexts (driver_green.c). */
+/* The multiprocessors of contexts (green.c). */
 #ifndef FAKEGPU_GREEN_H
 #define FAKEGPU_GREEN_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Those that the context's kernels run on. */
 int fg_context_multiprocessors(const struct CUctx_st *context);

@@ -1,5 +1,5 @@
 /* Limits and preferences of contexts, and peers, in the stand-in driver. They are kept and change nothing. */
-#include "deferred.h"
+#include "stream/deferred.h"
 
 /* CUlimit: 0 stack, 1 printf, 2 malloc heap, 3 depth and 4 pending launches of device runtime, 5 L2 fetch, 6 L2 persisting. */
 enum { KNOWN_LIMITS = 7 };

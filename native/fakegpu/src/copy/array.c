@@ -1,12 +1,12 @@
 /* Arrays, mipmaps and external memory of the stand-in driver. */
-#include "array.h"
+#include "copy/array.h"
 
 #include <stdlib.h>
 
-#include "arena.h"
-#include "block.h"
-#include "copy.h"
-#include "driver_handle.h"
+#include "memory/arena.h"
+#include "memory/block.h"
+#include "copy/copy.h"
+#include "driver/handle.h"
 
 bool fg_array_ok(CUarray array) { return fg_handle_lives(array) && array->tag == FG_ARRAY; }
 

@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_ARRAY_H
 #define FAKEGPU_ARRAY_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Flags of arrays, beyond those of cuda_abi.h. */
 enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_SURFACE_LDST = 0x02, CUDA_ARRAY3D_CUBEMAP = 0x04 };

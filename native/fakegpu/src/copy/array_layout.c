@@ -1,9 +1,9 @@
 /* Levels of mipmaps, and what sparse and deferred arrays need, in the stand-in driver. */
 #include <string.h>
 
-#include "array.h"
-#include "block.h"
-#include "physical.h"
+#include "copy/array.h"
+#include "memory/block.h"
+#include "memory/vmm.h"
 
 CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned int number)
 {

@@ -1,11 +1,11 @@
 /* Copies of lines in the stand-in driver, and what all copies have in common (copy.h). */
-#include "copy.h"
+#include "copy/copy.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
-#include "deferred.h"
+#include "memory/block.h"
+#include "stream/deferred.h"
 
 /* One end of a copy. */
 struct end {

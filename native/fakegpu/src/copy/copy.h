@@ -6,7 +6,7 @@
 #ifndef FAKEGPU_COPY_H
 #define FAKEGPU_COPY_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Checks both ends against blocks, host memory and arrays. */
 CUresult fg_check_copy(const CUDA_MEMCPY3D *copy);

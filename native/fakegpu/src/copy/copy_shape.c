@@ -1,7 +1,7 @@
 /* Copies of rectangles, boxes and arrays in the stand-in driver. */
 #include <string.h>
 
-#include "copy.h"
+#include "copy/copy.h"
 
 static CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D *c)
 {

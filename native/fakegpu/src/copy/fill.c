@@ -2,9 +2,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
-#include "copy.h"
-#include "deferred.h"
+#include "memory/block.h"
+#include "copy/copy.h"
+#include "stream/deferred.h"
 
 static CUresult check(const CUDA_MEMSET_NODE_PARAMS *fill, bool planned)
 {

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "array.h"
-#include "block.h"
+#include "copy/array.h"
+#include "memory/block.h"
 
 struct object {
     unsigned long long handle;

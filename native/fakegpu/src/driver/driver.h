@@ -5,14 +5,15 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-#include "driver_abi.h"
-#include "state.h"
+#include "driver/driver_abi.h"
+#include "machine/account.h"
+#include "machine/fault.h"
 
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
 #define PER_THREAD(symbol, base, version, parameters, call) FG_EXPORT CUresult symbol parameters;
 #define REFUSED(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
-#include "driver.def"
+#include "driver/driver.def"
 #undef FN
 #undef PER_THREAD
 #undef REFUSED

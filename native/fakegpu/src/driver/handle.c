@@ -1,4 +1,4 @@
-#include "driver_handle.h"
+#include "driver/handle.h"
 
 #include <pthread.h>
 #include <search.h>

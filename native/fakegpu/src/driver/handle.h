@@ -1,4 +1,4 @@
-/* Handles that live (driver_handle.c): a stale or a stray one is recognised without being read. */
+/* Handles that live (handle.c): a stale or a stray one is recognised without being read. */
 #ifndef FAKEGPU_DRIVER_HANDLE_H
 #define FAKEGPU_DRIVER_HANDLE_H
 

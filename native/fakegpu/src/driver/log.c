@@ -1,4 +1,4 @@
-#include "driver_log.h"
+#include "driver/log.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* The last lines are kept; 25600 is from the documentation of cuLogsDumpToMemory. */
 enum { LINES = 100, LINE_BYTES = 256, HIGHEST_DUMP_BYTES = 25600 };

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* The visible cards as CUDA counts them: the fastest first, unless CUDA_DEVICE_ORDER=PCI_BUS_ID asks for NVML's order. */
 static void order_devices(const struct fg_machine *machine, int ordered[FG_MAX_DEVICES])

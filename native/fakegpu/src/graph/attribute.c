@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "deferred.h"
-#include "graph.h"
+#include "stream/deferred.h"
+#include "graph/graph.h"
 
 /* CUlaunchAttributeID */
 enum { ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3, CLUSTER_DIMENSION = 4, CLUSTER_SCHEDULING = 5, PRIORITY = 8,

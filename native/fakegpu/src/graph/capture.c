@@ -1,6 +1,6 @@
 /* Captures of the stand-in driver: streams that record (capture.h). */
-#include "capture.h"
-#include "driver_log.h"
+#include "graph/capture.h"
+#include "driver/log.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 #ifndef FAKEGPU_CAPTURE_H
 #define FAKEGPU_CAPTURE_H
 
-#include "graph.h"
+#include "graph/graph.h"
 
 struct fg_capture {
     CUgraph graph;

@@ -1,7 +1,7 @@
 /* A graph of the stand-in driver as a drawing, in the DOT language. */
 #include <stdio.h>
 
-#include "graph.h"
+#include "graph/graph.h"
 
 static const char *type_name(int type)
 {

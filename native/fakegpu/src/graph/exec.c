@@ -2,12 +2,12 @@
  * depends on. */
 #include <stdlib.h>
 
-#include "block.h"
-#include "copy.h"
-#include "deferred.h"
-#include "driver_handle.h"
-#include "graph.h"
-#include "semaphore.h"
+#include "memory/block.h"
+#include "copy/copy.h"
+#include "stream/deferred.h"
+#include "driver/handle.h"
+#include "graph/graph.h"
+#include "stream/semaphore.h"
 
 bool fg_exec_ok(CUgraphExec exec) { return fg_handle_lives(exec) && exec->tag == FG_EXEC; }
 

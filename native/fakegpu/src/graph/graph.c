@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_handle.h"
-#include "graph.h"
+#include "driver/handle.h"
+#include "graph/graph.h"
 
 bool fg_graph_ok(CUgraph graph) { return fg_handle_lives(graph) && graph->tag == FG_GRAPH; }
 bool fg_node_ok(CUgraphNode node, int type) { return fg_handle_lives(node) && node->tag == FG_NODE && (type < 0 || node->type == type); }

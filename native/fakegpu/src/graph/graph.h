@@ -7,7 +7,7 @@
 #ifndef FAKEGPU_GRAPH_H
 #define FAKEGPU_GRAPH_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 struct fg_dependency {
     CUgraphNode on;
@@ -87,18 +87,18 @@ CUgraphNode fg_copy_of(CUgraph graph, CUgraphNode node);
 CUresult fg_add_node(CUgraph graph, const struct fg_after *after, int type, union fg_general_params *params, CUgraphNode *made);
 void fg_free_node(CUgraphNode node);
 
-/* Parameters of a node of that type (driver_graph_params.c): whether they can be, and their copy in the place of the node's own. */
+/* Parameters of a node of that type (params.c): whether they can be, and their copy in the place of the node's own. */
 CUresult fg_check_params(int type, const union fg_general_params *params);
 CUresult fg_keep_params(CUgraphNode node, const union fg_general_params *params);
 
-/* Edges (driver_graph_edge.c). `fg_depend` refuses what is there already. */
+/* Edges (edge.c). `fg_depend` refuses what is there already. */
 CUresult fg_check_after(CUgraph graph, const struct fg_after *after);
 CUresult fg_depend(CUgraphNode node, CUgraphNode on, const CUgraphEdgeData *data);
 
 /* Fills graph->order; CUDA_ERROR_INVALID_VALUE and a node on the way where nodes depend on each other in a circle. */
 CUresult fg_order_graph(CUgraph graph, CUgraphNode *in_circle);
 
-/* Addresses of graphs' allocations (driver_graph_memory.c): each lives as long as a node or a block of memory has it. */
+/* Addresses of graphs' allocations (memory/graph_memory.c): each lives as long as a node or a block of memory has it. */
 CUdeviceptr fg_address_take(uint64_t bytes);
 void fg_address_hold(CUdeviceptr address);
 void fg_address_drop(CUdeviceptr address);
@@ -111,12 +111,12 @@ void fg_address_disclaim(CUdeviceptr address);
 /* Takes bytes of the memory that the graphs of a device share; false: no more is free. */
 bool fg_graph_take(int device, uint64_t bytes);
 
-/* References to user objects that graphs hold (driver_user_object.c). */
+/* References to user objects that graphs hold (user_object.c). */
 CUresult fg_copy_retained(CUgraph from, CUgraph to);
 struct fg_retained *fg_take_retained(CUgraph graph);
 void fg_release_retained(void *retained);
 
-/* Attributes (driver_attribute.c). */
+/* Attributes (attribute.c). */
 CUresult fg_copy_attributes(CUgraphNode to, const struct fg_attributes *from);
 
 #endif

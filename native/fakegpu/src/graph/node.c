@@ -1,7 +1,7 @@
 /* Nodes by type in the stand-in driver: adding them, and reading and writing their parameters. */
 #include <string.h>
 
-#include "graph.h"
+#include "graph/graph.h"
 
 static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *nodes, size_t count, int type, union fg_general_params *params)
 {

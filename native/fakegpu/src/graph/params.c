@@ -2,10 +2,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
-#include "copy.h"
-#include "graph.h"
-#include "semaphore.h"
+#include "memory/block.h"
+#include "copy/copy.h"
+#include "graph/graph.h"
+#include "stream/semaphore.h"
 
 static bool context_ok(CUcontext context) { return context == NULL || context->tag == FG_CONTEXT; }
 

@@ -2,9 +2,9 @@
  * of the functions for single nodes allows. */
 #include <string.h>
 
-#include "block.h"
-#include "driver_log.h"
-#include "graph.h"
+#include "memory/block.h"
+#include "driver/log.h"
+#include "graph/graph.h"
 
 /* The executable graph's copy of the original's node; NULL: it has none of that type. */
 static CUgraphNode copy_in(CUgraphExec exec, CUgraphNode node, int type)

@@ -2,8 +2,8 @@
 #include <limits.h>
 #include <stdlib.h>
 
-#include "driver_handle.h"
-#include "graph.h"
+#include "driver/handle.h"
+#include "graph/graph.h"
 
 struct CUuserObject_st {
     enum fg_tag tag;

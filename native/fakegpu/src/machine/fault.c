@@ -1,20 +1,6 @@
-#include "fault.h"
+#include "machine/fault.h"
 
-#include <string.h>
-
-#include "machine.h"
-
-enum fg_call fg_call_named(const char *name)
-{
-    static const char *const names[] = {
-#define X(call, text) text,
-        FG_FAULT_CALLS(X)
-#undef X
-    };
-    int call = 0;
-    while (call < FG_CALLS && strcmp(names[call], name) != 0) call++;
-    return (enum fg_call)call;
-}
+#include "machine/machine.h"
 
 int fg_fault(enum fg_call call)
 {

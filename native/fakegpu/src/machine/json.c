@@ -1,4 +1,4 @@
-#include "json.h"
+#include "machine/json.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "machine.h"
+#include "machine/machine.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
-#include "json.h"
-#include "mig.h"
+#include "machine/json.h"
+#include "machine/mig.h"
 
 static struct fg_machine the_machine;
 static bool usable;

@@ -1,4 +1,4 @@
-#include "mig.h"
+#include "machine/mig.h"
 
 #include <stdio.h>
 #include <string.h>

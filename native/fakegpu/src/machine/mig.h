@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "machine.h"
+#include "machine/card.h"
 
 enum { FG_MIG_MEMORY_SLICES = 8 };
 

@@ -6,7 +6,7 @@
 #ifndef FAKEGPU_SHARED_H
 #define FAKEGPU_SHARED_H
 
-#include "state.h"
+#include "machine/process.h"
 
 /* A new entry that this process holds; -1: all are taken. Memory: its bytes must be charged to this process already. */
 int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_event);
@@ -16,8 +16,5 @@ bool fg_shared_hold(struct fg_state *state, int entry, uint32_t generation);
 
 /* Lets go, for this process; the memory's bytes go back with the last holder. */
 void fg_shared_drop(struct fg_state *state, int entry);
-
-/* Lets go of everything, for a process that is dead. */
-void fg_shared_leave(struct fg_state *state, int process);
 
 #endif

@@ -7,12 +7,11 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
-#include "clock.h"
-#include "machine.h"
-#include "mig.h"
-#include "value.h"
+#include "machine/clock.h"
+#include "machine/machine.h"
+#include "machine/mig.h"
+#include "machine/value.h"
 
 enum { FG_EVENTS = 256 };
 
@@ -69,40 +68,13 @@ struct fg_state {
 /* The state of the machine, mapped; NULL if it cannot be. */
 struct fg_state *fg_state(const struct fg_machine *machine);
 
+/* The file of the mapped state; NULL: none is mapped. */
+const char *fg_state_path(void);
+
 void fg_lock(struct fg_state *state);
 void fg_unlock(struct fg_state *state);
 
-/* Frees what dead processes held. With the lock. */
-void fg_sweep(struct fg_state *state);
-
-/* This process's entry, taken if need be (also in a fork child). With the lock. NULL: 1024 processes live. */
-struct fg_process *fg_self(struct fg_state *state);
-
-/* The pid of an entry's process in the caller's pid namespace; 0: it is not in there. With the lock. */
-pid_t fg_visible_pid(const struct fg_state *state, const struct fg_process *process);
-
-/* Takes bytes of a card for this process; false: not that much is free. With the lock. */
-bool fg_take(struct fg_state *state, int card, uint64_t bytes);
-void fg_give(struct fg_state *state, int card, uint64_t bytes);
-
-/* The card's clock, advanced to now. With the lock. */
-struct fg_clock *fg_clock_now(struct fg_state *state, int card);
-
-/* Queues a kernel of that length on a card. Returns its mark (clock.h) in this process's queue. With the lock. */
-int64_t fg_queue_kernel(struct fg_state *state, int card, int64_t length_ns);
-
-/* When this process's mark was reached, 0 if it is not yet. */
-int64_t fg_reached_ns(struct fg_state *state, int card, int64_t mark);
-
-/* How long the card must still work before this process's mark is reached; 0: it is. */
-int64_t fg_left_ns(struct fg_state *state, int card, int64_t mark);
-
-/* Sleeps until this process's mark is reached. */
-void fg_sleep_until_reached(struct fg_state *state, int card, int64_t mark);
-
-/* Busy percent of the sample that NVML shows now. With the lock; the clock has been advanced. */
-unsigned int fg_utilisation(const struct fg_machine *machine, const struct fg_sample ring[FG_SAMPLES]);
-
+/* Posts a health event of a card. */
 void fg_post_event(struct fg_state *state, int card, uint64_t type, uint64_t data);
 
 int64_t fg_now_ns(void);

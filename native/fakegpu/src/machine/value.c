@@ -1,4 +1,4 @@
-#include "value.h"
+#include "machine/value.h"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@ static const struct {
     int64_t at_first;
 } VALUES[FG_VALUES] = {
 #define VALUE(name, at_first) {#name, at_first},
-#include "value.def"
+#include "machine/value.def"
 #undef VALUE
 };
 

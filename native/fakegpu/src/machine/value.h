@@ -8,7 +8,7 @@
 
 enum fg_value {
 #define VALUE(name, at_first) FG_VALUE_##name,
-#include "value.def"
+#include "machine/value.def"
 #undef VALUE
     FG_VALUES
 };

@@ -1,14 +1,14 @@
 /* Device memory of the stand-in driver: blocks with real content, charged to the machine's ledger. */
-#include "block.h"
+#include "memory/block.h"
 
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "arena.h"
-#include "driver_log.h"
-#include "graph.h"
-#include "instant.h"
+#include "memory/arena.h"
+#include "driver/log.h"
+#include "graph/graph.h"
+#include "memory/instant.h"
 
 /* A search tree by address range, under fg_driver.lock. */
 static void *blocks;

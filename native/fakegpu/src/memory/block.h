@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_BLOCK_H
 #define FAKEGPU_BLOCK_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 enum fg_block_kind {
     FG_DEVICE_MEMORY,

@@ -6,9 +6,9 @@
 #include <search.h>
 #include <stdlib.h>
 
-#include "arena.h"
-#include "block.h"
-#include "graph.h"
+#include "memory/arena.h"
+#include "memory/block.h"
+#include "graph/graph.h"
 
 static struct {
     uint64_t used, reserved, used_high, reserved_high;

@@ -1,7 +1,7 @@
 /* Host memory that the stand-in driver knows: allocated by it, or registered with it. Addresses are the same for host and card. */
 #include <stdlib.h>
 
-#include "block.h"
+#include "memory/block.h"
 
 enum { DEVICE_MAP = 2, ALLOCATION_FLAGS = 7, REGISTER_FLAGS = 15 };
 

@@ -1,4 +1,4 @@
-#include "instant.h"
+#include "memory/instant.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -9,9 +9,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "arena.h"
-#include "block.h"
-#include "shared.h"
+#include "memory/arena.h"
+#include "memory/block.h"
+#include "machine/shared.h"
 
 static const uint64_t MAGIC = 0x4647504349504348, PAGE = 4096;
 

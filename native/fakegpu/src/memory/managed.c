@@ -7,10 +7,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "block.h"
-#include "capture.h"
-#include "copy.h"
-#include "deferred.h"
+#include "memory/block.h"
+#include "graph/capture.h"
+#include "copy/copy.h"
+#include "stream/deferred.h"
 
 /* CUmem_advise */
 enum {

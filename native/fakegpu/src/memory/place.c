@@ -1,5 +1,5 @@
 /* Pools by place, who may use a pool's memory, and what cards can do to each other's memory at once, in the stand-in driver. */
-#include "driver.h"
+#include "driver/driver.h"
 
 /* CUmemAccess_flags */
 enum { NO_ACCESS = 0, READ_WRITE = 3 };

@@ -1,5 +1,5 @@
 /* What the stand-in driver knows of an address. */
-#include "block.h"
+#include "memory/block.h"
 
 /* CUpointer_attribute */
 enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, IS_MANAGED = 8, DEVICE_ORDINAL = 9,

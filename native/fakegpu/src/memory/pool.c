@@ -3,8 +3,8 @@
  * What is freed in a stream is free when the stream gets there; until then only that stream may have it again, or any stream before an
  * allocation would fail (CUDA Programming Guide, Stream Ordered Memory Allocator: same stream, internal dependencies). A pool keeps what
  * is free up to its release threshold, here at once rather than at the next synchronisation. */
-#include "block.h"
-#include "deferred.h"
+#include "memory/block.h"
+#include "stream/deferred.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_PHYSICAL_H
 #define FAKEGPU_PHYSICAL_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Physical memory comes in units of 2 MiB. */
 static const uint64_t FG_PHYSICAL_UNIT = 2 << 20;

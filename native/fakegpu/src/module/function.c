@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* CUfunction_attribute: of a kernel without registers, shared memory or constants, since none is compiled. */
 enum { MAX_THREADS_PER_BLOCK = 0, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9,

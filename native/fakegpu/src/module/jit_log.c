@@ -1,4 +1,4 @@
-#include "driver_jit_log.h"
+#include "module/jit_log.h"
 
 #include <stdint.h>
 #include <stdio.h>

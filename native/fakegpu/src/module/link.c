@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_handle.h"
-#include "driver_jit_log.h"
-#include "driver_ptx.h"
+#include "driver/handle.h"
+#include "module/jit_log.h"
+#include "module/ptx.h"
 
 struct CUlinkState_st {
     enum fg_tag tag;

@@ -1,17 +1,12 @@
-/* Modules and libraries of the stand-in driver: PTX text is all it knows. Each takes module_kib of the card. */
+/* Modules of the stand-in driver: PTX text is all it knows. Each takes module_kib of the card. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
-#include "driver_log.h"
-#include "driver_symbol.h"
-#include "driver_jit_log.h"
-
-struct CUlib_st {
-    enum fg_tag tag;
-    CUmodule module;
-};
+#include "memory/block.h"
+#include "driver/log.h"
+#include "module/symbol.h"
+#include "module/jit_log.h"
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
@@ -64,52 +59,5 @@ CUresult cuModuleUnload(CUmodule module)
     free(module->image);
     module->tag = 0; /* kept: functions of it still point here and then fail */
     fg_discharge(module->device, fg_driver.machine->module_bytes);
-    return CUDA_SUCCESS;
-}
-
-static CUresult as_library(CUlibrary *library, CUmodule module)
-{
-    CUlibrary made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct CUlib_st){FG_MODULE, module};
-    *library = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned int jit_count, int *options,
-                           void **values, unsigned int count)
-{
-    CUmodule module;
-    if (library == NULL || (jit_count > 0 && (jit == NULL || jit_values == NULL)) || (count > 0 && (options == NULL || values == NULL)))
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = cuModuleLoadData(&module, code);
-    return result == CUDA_SUCCESS ? as_library(library, module) : result;
-}
-
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, void **jit_values, unsigned int jit_count, int *options,
-                               void **values, unsigned int count)
-{
-    CUmodule module;
-    if (library == NULL || (jit_count > 0 && (jit == NULL || jit_values == NULL)) || (count > 0 && (options == NULL || values == NULL)))
-        return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = cuModuleLoad(&module, path);
-    return result == CUDA_SUCCESS ? as_library(library, module) : result;
-}
-
-CUresult cuLibraryUnload(CUlibrary library)
-{
-    if (library == NULL || library->tag != FG_MODULE) return CUDA_ERROR_INVALID_HANDLE;
-    const CUresult result = cuModuleUnload(library->module);
-    free(library);
-    return result;
-}
-
-static bool library_ok(CUlibrary library) { return library != NULL && library->tag == FG_MODULE; }
-
-CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
-{
-    if (module == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!library_ok(library)) return CUDA_ERROR_INVALID_HANDLE;
-    *module = library->module;
     return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-#include "driver_ptx.h"
+#include "module/ptx.h"
 
 #include <ctype.h>
 #include <stdlib.h>

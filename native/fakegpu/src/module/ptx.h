@@ -5,7 +5,7 @@
 #ifndef FAKEGPU_DRIVER_PTX_H
 #define FAKEGPU_DRIVER_PTX_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 enum fg_ptx_kind { FG_PTX_END, FG_PTX_KERNEL, FG_PTX_VARIABLE, FG_PTX_TEXTURE, FG_PTX_SURFACE };
 

@@ -1,12 +1,12 @@
 /* What modules and libraries of the stand-in driver define: kernels with their parameters, and variables in device memory. */
-#include "driver_symbol.h"
+#include "module/symbol.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "block.h"
-#include "driver_ptx.h"
+#include "memory/block.h"
+#include "module/ptx.h"
 
 static CUresult add_variable(CUmodule module, CUcontext context, const struct fg_ptx_item *item)
 {
@@ -105,7 +105,7 @@ CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int room, CU
     return result;
 }
 
-static CUresult variable(CUmodule module, const char *name, bool managed_only, CUdeviceptr *pointer, size_t *bytes)
+CUresult fg_module_variable(CUmodule module, const char *name, bool managed_only, CUdeviceptr *pointer, size_t *bytes)
 {
     if (!module_ok(module)) return CUDA_ERROR_INVALID_HANDLE;
     if (name == NULL || (pointer == NULL && bytes == NULL)) return CUDA_ERROR_INVALID_VALUE;
@@ -119,7 +119,7 @@ static CUresult variable(CUmodule module, const char *name, bool managed_only, C
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *pointer, size_t *bytes, CUmodule module, const char *name)
 {
-    return variable(module, name, false, pointer, bytes);
+    return fg_module_variable(module, name, false, pointer, bytes);
 }
 
 /* References to textures and surfaces: names of them are found, but since CUDA 12 nothing can be bound to one. */
@@ -146,55 +146,4 @@ CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, s
 CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, size_t *bytes)
 {
     return cuFuncGetParamInfo((CUfunction)(void *)kernel, index, offset, bytes);
-}
-
-/* Libraries: their module's. */
-static CUresult module_of(CUlibrary library, CUmodule *module) { return cuLibraryGetModule(module, library); }
-
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
-{
-    CUfunction function;
-    CUmodule module;
-    if (kernel == NULL) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = module_of(library, &module);
-    if (result == CUDA_SUCCESS) result = cuModuleGetFunction(&function, module, name);
-    if (result == CUDA_SUCCESS) *kernel = (CUkernel)(void *)function;
-    return result;
-}
-
-CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary library)
-{
-    CUmodule module;
-    const CUresult result = module_of(library, &module);
-    return result == CUDA_SUCCESS ? cuModuleGetFunctionCount(count, module) : result;
-}
-
-CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int room, CUlibrary library)
-{
-    CUmodule module;
-    const CUresult result = module_of(library, &module);
-    return result == CUDA_SUCCESS ? cuModuleEnumerateFunctions((CUfunction *)(void *)kernels, room, module) : result;
-}
-
-CUresult cuLibraryGetGlobal(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name)
-{
-    CUmodule module;
-    const CUresult result = module_of(library, &module);
-    return result == CUDA_SUCCESS ? variable(module, name, false, pointer, bytes) : result;
-}
-
-CUresult cuLibraryGetManaged(CUdeviceptr *pointer, size_t *bytes, CUlibrary library, const char *name)
-{
-    CUmodule module;
-    const CUresult result = module_of(library, &module);
-    return result == CUDA_SUCCESS ? variable(module, name, true, pointer, bytes) : result;
-}
-
-/* Functions that both sides may call by one address are not made from PTX. */
-CUresult cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name)
-{
-    CUmodule module;
-    const CUresult result = module_of(library, &module);
-    if (result != CUDA_SUCCESS) return result;
-    return function == NULL || name == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
 }

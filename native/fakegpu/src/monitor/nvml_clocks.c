@@ -1,5 +1,5 @@
 /* Clocks, limits of power, and the bus of a device in the stand-in NVML. They follow the card's load as an A100's do. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 enum { GRAPHICS, SM, MEMORY, VIDEO, CLOCKS };
 static const unsigned int MOST_MHZ[CLOCKS] = {1410, 1410, 1593, 1290}, LEAST_MHZ[CLOCKS] = {210, 210, 1593, 585};

@@ -1,5 +1,5 @@
 /* Engines beside the multiprocessors in the stand-in NVML, fans, and accounting: only what the machine's file or fakegpu-ctl gives them. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 static nvmlReturn_t busy(nvmlDevice_t device, enum fg_value value, unsigned int *percent, unsigned int *period_us)
 {

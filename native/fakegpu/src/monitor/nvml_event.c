@@ -1,5 +1,5 @@
 /* Health events of the stand-in NVML: posted with fakegpu-ctl, delivered to every event set that registered for them. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <linux/futex.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Fields of a device by number in the stand-in NVML (nvmlDeviceGetFieldValues): what exporters ask for in one call. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 enum { COUNT = 269 /* fields of driver 570 */, OLD_LINKS = 6, NUMBERED_LINKS = 12 };
 static const unsigned int EVERY_LINK = UINT32_MAX;

@@ -1,5 +1,5 @@
 /* Power and temperature of a device in the stand-in NVML, and which clocks and states it could take. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <string.h>
 

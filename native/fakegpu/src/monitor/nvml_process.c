@@ -1,5 +1,5 @@
 /* Processes of a card in the stand-in NVML: who holds memory, who computes. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 struct user {
     unsigned int pid;

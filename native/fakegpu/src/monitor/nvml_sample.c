@@ -1,5 +1,5 @@
 /* Samples over time in the stand-in NVML: those that the card's clock keeps, also in the lists of processes with a version. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <stdlib.h>
 

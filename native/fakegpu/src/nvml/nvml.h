@@ -3,8 +3,9 @@
 #define FAKEGPU_NVML_H
 
 #include "nvml_abi.h"
-#include "nvml_monitor_abi.h"
-#include "state.h"
+#include "nvml/nvml_monitor_abi.h"
+#include "machine/account.h"
+#include "machine/fault.h"
 
 typedef struct nvmlBAR1Memory_st {
     unsigned long long total, free, used;
@@ -12,7 +13,7 @@ typedef struct nvmlBAR1Memory_st {
 
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, parameters) FG_EXPORT nvmlReturn_t symbol parameters;
-#include "nvml.def"
+#include "nvml/nvml.def"
 #undef FN
 FG_EXPORT const char *nvmlErrorString(nvmlReturn_t error);
 
@@ -29,6 +30,9 @@ struct fg_nvml {
 };
 extern struct fg_nvml fg_nvml;
 
+/* Handles of the MIG devices of each card, filled when they are asked for. */
+extern struct nvmlDevice_st fg_mig_handles[FG_MAX_DEVICES][FG_MAX_MIG];
+
 /* NVML_SUCCESS if NVML is initialised and the handle is one of ours whose card is not lost. */
 nvmlReturn_t fg_check(nvmlDevice_t device);
 
@@ -37,7 +41,6 @@ nvmlDevice_t fg_handle_of_card(int card);
 
 /* Of a handle that fg_check let pass: is it a MIG device's, and that device's name and memory. */
 bool fg_is_mig(nvmlDevice_t device);
-bool fg_mig_is_there(nvmlDevice_t device); /* it was not destroyed since */
 const char *fg_mig_uuid(nvmlDevice_t device);
 uint64_t fg_mig_bytes(nvmlDevice_t device);
 

@@ -1,5 +1,5 @@
 /* One device in the stand-in NVML: name, memory, load and modes. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Errors of a card and of its links in the stand-in NVML: counters that fakegpu-ctl sets, since nothing here goes wrong by itself. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* What a card of the stand-in NVML is: architecture, board, bus, firmware. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,7 @@
 /* MIG in the stand-in NVML: the mode of a card, and its MIG devices (compute instances) with handles of their own. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <string.h>
-
-static struct nvmlDevice_st handles[FG_MAX_DEVICES][FG_MAX_MIG];
 
 static struct fg_mig_state *state_of(nvmlDevice_t device) { return &fg_nvml.state->cards[device->card].mig; }
 
@@ -17,10 +15,6 @@ static const struct fg_gpu_instance *instance_of(nvmlDevice_t device)
         if (mig->instances[i].live && mig->instances[i].id == mig_device(device)->gpu_instance) return &mig->instances[i];
     return &GONE;
 }
-
-bool fg_is_mig(nvmlDevice_t device) { return device >= &handles[0][0] && device <= &handles[FG_MAX_DEVICES - 1][FG_MAX_MIG - 1]; }
-
-bool fg_mig_is_there(nvmlDevice_t device) { return mig_device(device)->live; }
 
 const char *fg_mig_uuid(nvmlDevice_t device) { return mig_device(device)->uuid; }
 
@@ -74,7 +68,7 @@ nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned i
     ANSWER(device, mig);
     if (index >= FG_MAX_MIG || fg_is_mig(device)) return NVML_ERROR_INVALID_ARGUMENT;
     if (!state_of(device)->devices[index].live) return NVML_ERROR_NOT_FOUND;
-    struct nvmlDevice_st *handle = &handles[device->card][index];
+    struct nvmlDevice_st *handle = &fg_mig_handles[device->card][index];
     *handle = *device;
     handle->index = index;
     handle->mig = (int)index + 1;

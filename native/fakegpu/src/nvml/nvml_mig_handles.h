@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_NVML_MIG_HANDLES_H
 #define FAKEGPU_NVML_MIG_HANDLES_H
 
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 /* Of one process; `made` differs between an instance and a later one in its slot. */
 struct nvmlGpuInstance_st {

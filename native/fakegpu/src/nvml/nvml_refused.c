@@ -1,5 +1,5 @@
 /* What the stand-in NVML has by name only (nvml_refused.def). */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #define REFUSED(symbol)                                                     \
     nvmlReturn_t symbol(nvmlDevice_t device)                                \
@@ -15,4 +15,4 @@
     }
 #define ELSEWHERE(symbol) \
     nvmlReturn_t symbol(void) { return fg_nvml.machine == NULL ? NVML_ERROR_UNINITIALIZED : NVML_ERROR_NOT_SUPPORTED; }
-#include "nvml_refused.def"
+#include "nvml/nvml_refused.def"

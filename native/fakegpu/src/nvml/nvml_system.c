@@ -1,5 +1,5 @@
 /* Start-up of the stand-in NVML, versions of the driver, and the handles of the devices. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <limits.h>
 #include <pthread.h>
@@ -11,6 +11,7 @@ enum { DEVICE_TAG = 0x46474456 };
 
 struct fg_nvml fg_nvml;
 static struct nvmlDevice_st handles[FG_MAX_DEVICES];
+struct nvmlDevice_st fg_mig_handles[FG_MAX_DEVICES][FG_MAX_MIG];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int initialised; /* how often */
 static int listed;      /* visible cards that were plugged in when NVML was initialised; it hears of no others */
@@ -128,6 +129,13 @@ nvmlReturn_t nvmlSystemGetProcessName(unsigned int pid, char *name, unsigned int
     return NVML_SUCCESS;
 }
 
+bool fg_is_mig(nvmlDevice_t device)
+{
+    return device >= &fg_mig_handles[0][0] && device <= &fg_mig_handles[FG_MAX_DEVICES - 1][FG_MAX_MIG - 1];
+}
+
+static bool mig_is_there(nvmlDevice_t device) { return fg_nvml.state->cards[device->card].mig.devices[device->mig - 1].live; }
+
 nvmlReturn_t fg_check(nvmlDevice_t device)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
@@ -135,7 +143,7 @@ nvmlReturn_t fg_check(nvmlDevice_t device)
     if (device == NULL || !(is_card || fg_is_mig(device)) || device->tag != DEVICE_TAG)
         return NVML_ERROR_INVALID_ARGUMENT;
     if (fg_nvml.state->cards[device->card].lost) return NVML_ERROR_GPU_IS_LOST;
-    return is_card || fg_mig_is_there(device) ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return is_card || mig_is_there(device) ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }
 
 nvmlDevice_t fg_handle_of_card(int card)

@@ -1,5 +1,5 @@
 /* Where a device of the stand-in NVML sits: NUMA, affinity, and links to the other devices. */
-#include "nvml.h"
+#include "nvml/nvml.h"
 
 #include <string.h>
 #include <unistd.h>

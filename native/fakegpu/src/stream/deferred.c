@@ -1,4 +1,4 @@
-#include "deferred.h"
+#include "stream/deferred.h"
 
 #include <signal.h>
 #include <stdlib.h>

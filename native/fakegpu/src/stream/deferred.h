@@ -7,7 +7,7 @@
 #ifndef FAKEGPU_DEFERRED_H
 #define FAKEGPU_DEFERRED_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Queues `run(data)`; with `ready`, not before that answers true (it is asked again and again). Returns a ticket, 0: no memory. */
 uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data);

@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "deferred.h"
-#include "shared.h"
+#include "graph/capture.h"
+#include "stream/deferred.h"
+#include "machine/shared.h"
 
 /* CUevent_flags */
 enum { CU_EVENT_DISABLE_TIMING = 2, CU_EVENT_INTERPROCESS = 4 };

@@ -1,6 +1,6 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
-#include "capture.h"
-#include "green.h"
+#include "graph/capture.h"
+#include "context/green.h"
 
 #include <string.h>
 

@@ -4,15 +4,15 @@
  * which every process that has the file may read and write. A timeline has any value and is waited for until it is at least that; a binary one is
  * waited for until it is 1, and is 0 again.
  */
-#include "semaphore.h"
+#include "stream/semaphore.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "capture.h"
-#include "deferred.h"
-#include "driver_handle.h"
+#include "graph/capture.h"
+#include "stream/deferred.h"
+#include "driver/handle.h"
 
 /* CUexternalSemaphoreHandleType */
 enum { OPAQUE_FD = 1, TIMELINE_SEMAPHORE_FD = 9, LAST_TYPE = 10 };

@@ -1,8 +1,8 @@
-/* Semaphores of other interfaces (driver_semaphore.c). */
+/* Semaphores of other interfaces (semaphore.c). */
 #ifndef FAKEGPU_SEMAPHORE_H
 #define FAKEGPU_SEMAPHORE_H
 
-#include "driver.h"
+#include "driver/driver.h"
 
 /* Whether all of them are semaphores, with parameters. */
 CUresult fg_check_semaphores(const CUDA_EXT_SEM_NODE_PARAMS *semaphores);

@@ -1,10 +1,10 @@
 /* Streams of the stand-in driver. */
-#include "driver.h"
+#include "driver/driver.h"
 
 #include <stdlib.h>
 
-#include "capture.h"
-#include "deferred.h"
+#include "graph/capture.h"
+#include "stream/deferred.h"
 
 static bool special(CUstream stream) { return stream == NULL || (uintptr_t)stream == 1 || (uintptr_t)stream == 2; }
 

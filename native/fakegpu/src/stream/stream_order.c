@@ -1,10 +1,10 @@
 /* Host functions, and values in memory that streams write and wait for, in the stand-in driver. */
 #include <stdlib.h>
 
-#include "block.h"
-#include "capture.h"
-#include "copy.h"
-#include "deferred.h"
+#include "memory/block.h"
+#include "graph/capture.h"
+#include "copy/copy.h"
+#include "stream/deferred.h"
 
 struct host_call {
     CUstream stream;

@@ -1,10 +1,15 @@
-"""No circle between compilation units, and arrows between folders that point down.
+"""Arrows between folders of C sources that point down, and no circle that is not declared.
 
-    check_layers.py SOURCES OBJECTS
+    check_layers.py LAYERS SOURCES OBJECTS
 
-A unit is `folder/name.c` with its header. One unit uses another when its object needs a symbol that
-the other's object defines (`nm`), or when it includes the other's header. Prints each circle, each
-arrow that points up or sideways, and what makes them; then the exit status is 1.
+LAYERS names the folders of SOURCES from the top, a layer a line: a folder uses folders further
+down, those of one line do not use each other. "7 units in a circle: graph memory" is a layer whose
+folders do, with the size of their largest circle, which may not grow; when it shrinks, the line has
+to follow. `#` begins a comment.
+
+A unit is a source with its header, named `folder/name`. One unit uses another when its object needs
+a symbol that the other's object defines (`nm`), or when it includes the other's header. Prints each
+circle, each arrow that points up or sideways, and what makes them; then the exit status is 1.
 """
 
 import re
@@ -13,20 +18,28 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-# From the top. A folder uses folders further down; those of one line do not use each other.
-LAYERS = (
-    ("hooks",),
-    ("memory", "compute"),
-    ("state",),
-    ("region",),
-    ("config",),
-    ("intercept",),
-    ("base",),
-)
 # Unit -> unit that it uses -> the symbols and headers by which it does.
 Uses = dict[str, dict[str, set[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    folders: frozenset[str]
+    circle: int
+    """Units in the largest circle that its folders form; 0: they do not use each other."""
+
+
+def layers_of(text: str) -> list[Layer]:
+    """The layers of a file, from the top."""
+    layers = []
+    for line in text.splitlines():
+        declared, _, folders = line.partition("#")[0].rpartition(" units in a circle: ")
+        if folders.strip():
+            layers.append(Layer(frozenset(folders.split()), int(declared or 0)))
+    return layers
 
 
 def unit_of(sources: Path, file: Path) -> str:
@@ -89,38 +102,59 @@ def circles(uses: Uses) -> list[list[str]]:
     return sorted((sorted(circle) for circle in found), key=len, reverse=True)
 
 
-def misdirected(uses: Uses) -> list[str]:
+def folder_of(unit: str) -> str:
+    return unit.split("/")[0]
+
+
+def misdirected(uses: Uses, layers: list[Layer]) -> list[str]:
     """A line for each arrow between folders that does not point down."""
-    level = {folder: at for at, folders in enumerate(LAYERS) for folder in folders}
+    level = {folder: at for at, layer in enumerate(layers) for folder in layer.folders}
     lines = []
     for unit, used in sorted(uses.items()):
         for other, by in sorted(used.items()):
-            above, below = unit.split("/")[0], other.split("/")[0]
-            if above != below and level[above] >= level[below]:
-                direction = "up" if level[above] > level[below] else "sideways"
+            above, below = level[folder_of(unit)], level[folder_of(other)]
+            sideways = above == below and folder_of(unit) != folder_of(other)
+            if above > below or (sideways and not layers[above].circle):
+                direction = "sideways" if sideways else "up"
                 lines.append(f"{unit} -> {other} points {direction}: {', '.join(sorted(by))}")
     return lines
 
 
-def check(sources: Path, objects: Path) -> list[str]:
+def undeclared(uses: Uses, layers: list[Layer]) -> list[str]:
+    """The circles that no layer has declared, in lines, and the declarations that are not so."""
+    lines = []
+    largest = dict.fromkeys(layers, 0)
+    for circle in circles(uses):
+        folders = {folder_of(unit) for unit in circle}
+        layer = next((layer for layer in layers if layer.circle and folders <= layer.folders), None)
+        if layer is not None and len(circle) <= layer.circle:
+            largest[layer] = max(largest[layer], len(circle))
+            continue
+        lines.append(f"a circle of {len(circle)} units: {', '.join(circle)}")
+        for unit in circle:
+            for other in sorted(set(uses[unit]) & set(circle)):
+                lines.append(f"  {unit} -> {other}: {', '.join(sorted(uses[unit][other]))}")
+    for layer, units in largest.items():
+        if units < layer.circle and not lines:
+            names = " ".join(sorted(layer.folders))
+            lines.append(f"the circle of {names} has {units} units, not {layer.circle}")
+    return lines
+
+
+def check(layers: list[Layer], sources: Path, objects: Path) -> list[str]:
     """What is wrong, in lines."""
     files = sorted(sources.glob("*/*.c"))
     folders = {file.parent.name for file in sources.glob("*/*.[ch]")}
-    listed = {folder for layer in LAYERS for folder in layer}
+    listed = {folder for layer in layers for folder in layer.folders}
     if folders != listed:
-        return [f"LAYERS and {sources} differ: {', '.join(sorted(folders ^ listed))}"]
+        return [f"the layers and {sources} differ: {', '.join(sorted(folders ^ listed))}"]
     uses = uses_by_symbol({file.stem: unit_of(sources, file) for file in files}, objects)
     add_includes(uses, sources)
-    wrong = misdirected(uses)
-    for circle in circles(uses):
-        wrong.append(f"a circle of {len(circle)} units: {', '.join(circle)}")
-        for unit in circle:
-            for other in sorted(set(uses[unit]) & set(circle)):
-                wrong.append(f"  {unit} -> {other}: {', '.join(sorted(uses[unit][other]))}")
-    return wrong
+    return misdirected(uses, layers) + undeclared(uses, layers)
 
 
 if __name__ == "__main__":
-    wrong = check(Path(sys.argv[1]), Path(sys.argv[2]))
+    listed, sources, objects = map(Path, sys.argv[1:])
+    wrong = check(layers_of(listed.read_text()), sources, objects)
     sys.stdout.write("".join(f"{line}\n" for line in wrong))
     sys.exit(1 if wrong else 0)
