@@ -24,14 +24,10 @@ from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control
 from hamilocal.system.nodes import LocalNode, fakegpu_config
 
 from tests.e2e.conftest import kubernetes_client
+from tests.e2e_manifests.pod_objects import NAMESPACE
+from tests.e2e_manifests.pod_processes import HERE, PROJECT
 from tests.e2e_manifests.private_machine import private_machine
-from tests.e2e_manifests.stand_in_kubelet import (
-    HERE,
-    NAMESPACE,
-    PROJECT,
-    StandInKubelet,
-    what_is_missing,
-)
+from tests.e2e_manifests.stand_in_kubelet import StandInKubelet, what_is_missing
 from tests.kubectl import kubectl_for
 
 T = TypeVar("T")
@@ -93,7 +89,7 @@ class Cluster:
 
     def why(self) -> str:
         """The ends of the logs of all that is not ready."""
-        events = self.pods.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
+        events = self.pods.objects.get(f"/api/v1/namespaces/{NAMESPACE}/events")["items"]
         lines = [
             f"{e['involvedObject'].get('name')}: {e['reason']}: {e.get('message')}"
             for e in events
@@ -120,7 +116,7 @@ class Cluster:
     def lead_services(self) -> None:
         """As DNS and kube-proxy would: names to addresses, ports to the pods' ports."""
         lines = ["127.0.0.1 localhost"]
-        for service in self.pods.get(f"/api/v1/namespaces/{NAMESPACE}/services")["items"]:
+        for service in self.pods.objects.get(f"/api/v1/namespaces/{NAMESPACE}/services")["items"]:
             name, address = service["metadata"]["name"], service["spec"]["clusterIP"]
             lines.append(f"{address} {name}.{NAMESPACE}.svc {name}.{NAMESPACE} {name}")
             for port in service["spec"]["ports"]:
@@ -133,7 +129,7 @@ class Cluster:
 
     def _container_port(self, application: str, name: str) -> int:
         for kind in ("deployments", "statefulsets"):
-            found = self.pods.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")["items"]
+            found = self.pods.objects.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")["items"]
             for each in found:
                 if each["metadata"]["name"] == application:
                     [container] = each["spec"]["template"]["spec"]["containers"]

@@ -16,7 +16,7 @@ import pytest
 from tests import measured
 from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
-from tests.e2e_manifests.stand_in_kubelet import NAMESPACE
+from tests.e2e_manifests.pod_objects import NAMESPACE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
@@ -36,9 +36,9 @@ APPLICATIONS = (
 
 def sql(cluster: Cluster, query: str) -> str:
     """Asks the ledger as its owner, over TLS, by the DSN of the Secret."""
-    dsn = cluster.pods.data("secrets", "hami-postgres-owner")["dsn"].decode()
+    dsn = cluster.pods.objects.data("secrets", "hami-postgres-owner")["dsn"].decode()
     ca_file = cluster.folder / "hami-ca.crt"
-    ca_file.write_bytes(cluster.pods.data("configmaps", "hami-ca")["ca.crt"])
+    ca_file.write_bytes(cluster.pods.objects.data("configmaps", "hami-ca")["ca.crt"])
     return cluster.sh(
         "psql", "-XAtq", "-c", query, dsn.replace("/ca/ca.crt", str(ca_file))
     ).stdout.strip()
@@ -46,7 +46,7 @@ def sql(cluster: Cluster, query: str) -> str:
 
 def status(cluster: Cluster, name: str) -> dict[str, Any]:
     """The pod's."""
-    return dict(cluster.pods.get(f"/api/v1/namespaces/default/pods/{name}")["status"])
+    return dict(cluster.pods.objects.get(f"/api/v1/namespaces/default/pods/{name}")["status"])
 
 
 def runs(cluster: Cluster, name: str) -> bool:
@@ -111,7 +111,7 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
 
 def seen(cluster: Cluster, name: str) -> list[dict[str, int]]:
     """What the probe in the pod was shown of each card."""
-    uid = cluster.pods.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
+    uid = cluster.pods.objects.get(f"/api/v1/namespaces/default/pods/{name}")["metadata"]["uid"]
     path = cluster.folder / "kubelet" / "pods" / uid / "cuda.log"
 
     def found() -> list[dict[str, int]]:
@@ -126,5 +126,5 @@ def seen(cluster: Cluster, name: str) -> list[dict[str, int]]:
 
 
 def job_is_done(cluster: Cluster, name: str) -> bool:
-    job = cluster.pods.get(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{name}")
+    job = cluster.pods.objects.get(f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{name}")
     return bool(job["status"].get("succeeded"))
