@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 
 from tests.native.machine import Machine
 from tests.waiting import PATIENCE_S
@@ -84,3 +85,8 @@ class Program:
             self.process.kill()  # one that has ended already is let be
         assert self.process.returncode == 0
         return out.split("\n")[:-1]
+
+
+def lines_after(beginning: str) -> Callable[[Machine, str], list[str]]:
+    """What programs print that begin so and end by themselves."""
+    return lambda machine, body: Program(machine, beginning + body).rest()

@@ -1,12 +1,10 @@
 """Arrays, mipmaps, textures and surfaces of the stand-in driver."""
 
-from tests.native.driver_program import Program
+from tests.native.driver_program import Program, lines_after
 from tests.native.machine import Machine
 from tests.native.object_program import OBJECTS
 
-
-def lines(machine: Machine, body: str) -> list[str]:
-    return Program(machine, OBJECTS + body).rest()
+lines = lines_after(OBJECTS)
 
 
 def test_each_level_of_a_mipmap_is_an_array_with_content(machine: Machine) -> None:

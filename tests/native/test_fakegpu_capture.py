@@ -1,12 +1,10 @@
 """Captures of the stand-in driver: streams that join each other, and what breaks a recording."""
 
-from tests.native.driver_program import Program
+from tests.native.driver_program import lines_after
 from tests.native.graph_program import CAPTURE
 from tests.native.machine import Machine
 
-
-def lines(machine: Machine, body: str) -> list[str]:
-    return Program(machine, CAPTURE + body).rest()
+lines = lines_after(CAPTURE)
 
 
 def test_streams_that_are_joined_by_events_make_one_graph(machine: Machine) -> None:

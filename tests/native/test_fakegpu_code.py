@@ -1,6 +1,6 @@
 """Code on the stand-in driver: variables and parameters of modules, libraries, linking."""
 
-from tests.native.driver_program import Program
+from tests.native.driver_program import Program, lines_after
 from tests.native.machine import MIB, Machine
 
 CODE = """
@@ -41,8 +41,7 @@ def content(at, size):
 """
 
 
-def lines(machine: Machine, body: str) -> list[str]:
-    return Program(machine, CODE + body).rest()
+lines = lines_after(CODE)
 
 
 def test_variables_of_modules_have_memory_and_initial_values(machine: Machine) -> None:

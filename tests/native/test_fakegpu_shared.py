@@ -1,12 +1,10 @@
 """Semaphores and events that the stand-in driver shares with others."""
 
-from tests.native.driver_program import Program
+from tests.native.driver_program import Program, lines_after
 from tests.native.machine import Machine
 from tests.native.object_program import OBJECTS
 
-
-def lines(machine: Machine, body: str) -> list[str]:
-    return Program(machine, OBJECTS + body).rest()
+lines = lines_after(OBJECTS)
 
 
 def test_semaphores_order_streams_and_every_process_that_has_the_file(machine: Machine) -> None:

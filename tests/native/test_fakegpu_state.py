@@ -1,12 +1,10 @@
 """What the stand-in driver keeps for a program: attributes, advice, pools, its log."""
 
-from tests.native.driver_program import Program
+from tests.native.driver_program import lines_after
 from tests.native.machine import MIB, Machine
 from tests.native.object_program import OBJECTS
 
-
-def lines(machine: Machine, body: str) -> list[str]:
-    return Program(machine, OBJECTS + body).rest()
+lines = lines_after(OBJECTS)
 
 
 def test_streams_and_kernel_nodes_have_attributes(machine: Machine) -> None:

@@ -7,44 +7,24 @@ import jsonpatch
 import pytest
 from hamicommon.admission.mutation import MOST_WARNINGS, mutate
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
-from hamicommon.device_config import DeviceConfig, NvidiaConfig, load
+from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hamicommon import recorded
-
-GPU = "nvidia.com/gpu"
-MEM = "nvidia.com/gpumem"
-PCT = "nvidia.com/gpumem-percentage"
-CORES = "nvidia.com/gpucores"
-
-
-def rules(*, scheduler_name: str = "hami-scheduler", force: bool = True, **nvidia: Any):
-    return AdmissionRules(
-        vendors=Vendors.from_config(DeviceConfig(nvidia=NvidiaConfig(**nvidia))),
-        scheduler_name=scheduler_name,
-        force_overwrite_default_scheduler=force,
-    )
-
-
-def container(limits: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"name": "c", "image": "x", "resources": {"limits": limits or {}}} | more
-
-
-def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    metadata = {"name": "p", "namespace": "default"}
-    return {"metadata": metadata, "spec": {"containers": list(containers), **spec}}
-
-
-def patched(given_: dict[str, Any], verdict: AdmissionResult) -> dict[str, Any]:
-    assert verdict.allowed, verdict.message
-    return jsonpatch.apply_patch(deepcopy(given_), verdict.patch)
-
-
-EVERY_VENDOR = Vendors.from_config(load(None), enable_ascend=True, enable_iluvatar=True)
-
-SET_SCHEDULER = {"op": "add", "path": "/spec/schedulerName", "value": "hami-scheduler"}
+from tests.unit.hamicommon.admission.pods import (
+    CORES,
+    EVERY_VENDOR,
+    GPU,
+    MEM,
+    PCT,
+    SET_SCHEDULER,
+    container,
+    patched,
+    pod,
+    rules,
+)
 
 
 @pytest.mark.parametrize(
@@ -381,61 +361,3 @@ def test_an_amount_of_the_same_value_keeps_its_spelling_and_requests_follow_limi
     resources = patched(given_, mutate(given_, installed))["spec"]["containers"][0]["resources"]
     assert resources["limits"]["huawei.com/Ascend910C"] == "2"
     assert resources["requests"]["huawei.com/Ascend910C"] == "2"
-
-
-NOTHING = ["0", 0, "0.0", "0k", "-0"]
-
-
-@pytest.mark.parametrize("amount", NOTHING)
-@pytest.mark.parametrize("part", ["initContainers", "containers"])
-def test_a_pod_that_asks_for_no_card_is_left_alone(amount: object, part: str) -> None:
-    given_ = pod(container(), **{part: [container({GPU: amount}), container({MEM: 0, GPU: "0"})]})
-    given_["spec"]["containers"] = given_["spec"].get("containers") or [container()]
-
-    verdict = mutate(given_, rules())
-
-    assert (verdict.patch, verdict.reason, verdict.warnings) == ([], "no-cards", ())
-
-
-@pytest.mark.parametrize("limits", [{GPU: "0", MEM: "4000"}, {"nvidia.com/priority": "1"}])
-def test_a_pod_of_no_card_with_other_amounts_is_scheduled_by_us(limits: dict[str, Any]) -> None:
-    """Other schedulers look for these amounts on the nodes, and find none for ever."""
-    given_ = pod(container(limits), nodeName="")
-
-    after = patched(given_, verdict := mutate(given_, rules()))
-
-    assert after["spec"]["schedulerName"] == "hami-scheduler"
-    assert after["spec"]["containers"][0]["resources"]["limits"] == limits
-    assert verdict.reason == "no-cards"
-    assert mutate(after, rules()).patch == []
-
-
-def test_no_card_of_many_keeps_a_container_that_sees_none() -> None:
-    """A pod with 0 cards must not get all of them by an image whose variable is `all`."""
-    given_ = pod(container({GPU: "0"}))
-
-    after = patched(given_, mutate(given_, rules(overwrite_env=True)))
-
-    assert after["spec"]["containers"][0]["env"] == [
-        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}
-    ]
-
-
-REFUSE_ZERO = ("AWSNeuron", "Enflame", "Mthreads")
-"""As HAMi, with a sentence."""
-
-
-@pytest.mark.parametrize(
-    "name", [v.resources.count for v in EVERY_VENDOR if v.name not in REFUSE_ZERO]
-)
-@pytest.mark.parametrize("amount", NOTHING)
-def test_a_count_of_zero_is_no_card_of_any_vendor(name: str, amount: object) -> None:
-    served = AdmissionRules(vendors=EVERY_VENDOR, scheduler_name="hami-scheduler")
-    before = {"limits": {name: amount}, "requests": {name: amount}}
-
-    verdict = mutate(given_ := pod(container(resources=before)), served)
-
-    assert verdict.reason == "no-cards"
-    after = patched(given_, verdict)
-    assert after["spec"]["containers"][0]["resources"] == before
-    assert "schedulerName" not in after["spec"]
