@@ -56,14 +56,14 @@ class HamiPlugin(deviceplugin_pb2_grpc.DevicePluginServicer):
     def serving(self, sockets: Path) -> Iterator[None]:
         """Registered with the kubelet during the block."""
         server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self, server)  # type: ignore[no-untyped-call]
+        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self, server)
         socket = sockets / SOCKET
         socket.unlink(missing_ok=True)
         server.add_insecure_port(f"unix:{socket}")
         server.start()
         try:
             with grpc.insecure_channel(f"unix:{sockets / 'kubelet.sock'}") as channel:
-                stub: Any = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+                stub: Any = deviceplugin_pb2_grpc.RegistrationStub(channel)
                 stub.Register(
                     api.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=RESOURCE),
                     timeout=PATIENCE_S,

@@ -10,7 +10,7 @@ OUTAGES = "tests/faults/test_outages_under_load.py"
 """Has a system of its own, and waits for ten minutes at a time in the long runs."""
 
 
-class SideBySide(LoadScopeScheduling):  # type: ignore[misc]
+class SideBySide(LoadScopeScheduling):
     """A file stays with one worker, for its fixtures; so do all cases that drive a whole system.
 
     The largest groups go first, so whole systems are one worker's work and the rest is the other's.

@@ -64,7 +64,7 @@ async def test_what_a_real_runtime_reports_is_the_proof(
         deadline = time.monotonic() + SERVES_S
         while True:
             try:
-                statement = await runtime.says()  # codespell:ignore says
+                statement = await runtime.report()
                 break
             except Unavailable:
                 # It answers before its CRI plugin does.

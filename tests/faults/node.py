@@ -54,7 +54,7 @@ def allocate(system: System, ids: list[str]) -> deviceplugin_pb2.AllocateRespons
         container_requests=[deviceplugin_pb2.ContainerAllocateRequest(devices_ids=ids)]
     )
     with grpc.insecure_channel(f"unix:{socket}") as channel:
-        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+        stub = deviceplugin_pb2_grpc.DevicePluginStub(channel)
         answer: deviceplugin_pb2.AllocateResponse = stub.Allocate(request, timeout=PATIENCE_S)
         return answer
 

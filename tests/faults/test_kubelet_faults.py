@@ -208,7 +208,7 @@ def test_f25_allocate_for_a_pod_that_nobody_knows(faulty: Faulty) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         allocate(system, [unknown])
     assert asking.seconds < REFUSED_S
-    assert "grant" in str(refused.value.details())  # type: ignore[attr-defined]
+    assert "grant" in str(refused.value.details())
 
     pod = a_pod("bypass", slice_of(1024, 5), command=("vgpu-probe", "--no-launch"))
     pod["spec"]["nodeName"] = NODE

@@ -174,7 +174,7 @@ def settled():  # what modules take is looked up after the call, at most ten tim
         ok(cuda.cuMemFree_v2(held))
         if before - free_mib() == wanted:
             break
-        time.sleep(0.05)
+        time.sleep(0.05)  # it has no event
     return before - free_mib()
 
 

@@ -26,7 +26,7 @@ from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Machine
 
 LANDS = os.environ.get("HAMI_USER_LANDS", "")
 RUNTIMES = os.environ.get("HAMI_CUDA_RUNTIMES", "")
-NO_LANDS = "HAMI_USER_LANDS names no folder of root file systems"
+NO_LANDS = "HAMI_USER_LANDS names no folder of such root file systems"
 LOADERS = ("lib64/ld-linux-x86-64.so.2", "lib/ld-linux-aarch64.so.1")
 PRELOADED = "/usr/local/vgpu/libvgpu.so"
 LIMIT = 64 * MIB
@@ -161,18 +161,28 @@ def not_preloaded(given: Path) -> None:
     (given / "etc/ld.so.preload").write_text("")
 
 
-@pytest.fixture(params=lands() or [None], ids=lambda land: land.name if land else "none")
-def land(request: pytest.FixtureRequest) -> Path:
+def one_of(request: pytest.FixtureRequest) -> Path:
     if request.param is None:
         pytest.skip(NO_LANDS)
     return Path(request.param)
 
 
-@pytest.fixture
-def glibc_land(land: Path) -> Path:
-    if not has_glibc(land):
-        pytest.skip(f"{land.name} has no glibc")
-    return land
+def params(glibc: bool) -> list[Path | None]:
+    return [land for land in lands() if has_glibc(land) == glibc] or [None]
+
+
+def name_of(land: Path | None) -> str:
+    return land.name if land else "none"
+
+
+@pytest.fixture(params=params(glibc=True), ids=name_of)
+def glibc_land(request: pytest.FixtureRequest) -> Path:
+    return one_of(request)
+
+
+@pytest.fixture(params=params(glibc=False), ids=name_of)
+def musl_land(request: pytest.FixtureRequest) -> Path:
+    return one_of(request)
 
 
 def test_programs_run_and_have_the_library(glibc_land: Path, inside: Inside) -> None:
@@ -260,13 +270,11 @@ def test_nvidias_runtime_answers_as_it_does_without_the_library(
 
 
 def test_where_there_is_no_glibc_programs_run_without_the_library(
-    land: Path, inside: Inside
+    musl_land: Path, inside: Inside
 ) -> None:
     """musl reads no ld.so.preload. LD_PRELOAD it obeys, and then the program does not start."""
-    if has_glibc(land):
-        pytest.skip(f"{land.name} has glibc")
-    status, maps, err = inside(land, ["/bin/cat", "/proc/self/maps"])
+    status, maps, err = inside(musl_land, ["/bin/cat", "/proc/self/maps"])
     assert (status, PRELOADED in maps, err) == (0, False, "")
-    status, _, err = inside(land, ["/bin/cat", "/proc/self/maps"], {"LD_PRELOAD": PRELOADED})
+    status, _, err = inside(musl_land, ["/bin/cat", "/proc/self/maps"], {"LD_PRELOAD": PRELOADED})
     assert status == 127
     assert "Error relocating" in err or "Error loading shared library" in err

@@ -51,7 +51,7 @@ class FakeTimeLoop(asyncio.SelectorEventLoop):
         """Seconds since the simulation began."""
         return self.fake.now
 
-    def run_in_executor(  # type: ignore[override]
+    def run_in_executor(
         self, executor: object, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Runs it here and now."""
@@ -76,7 +76,7 @@ class _Clock:
 
 class _FakeDatetime(datetime):
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+    def now(cls, tz: tzinfo | None = None) -> datetime:
         return wall_clock().astimezone(tz)
 
 

@@ -148,7 +148,7 @@ class Model:
         for row in live:
             for uuid, amounts in _footprint(row.containers).items():
                 held[uuid].append(amounts)
-                if self.cards[uuid][0] != row.node:  # type: ignore[index]
+                if self.cards[uuid][0] != row.node:
                     raise Broken(f"SAFE-1: {_named(row)} holds card {uuid} of another node")
             whole |= {s.uuid for c in row.containers for s in c.shares if s.core_percent >= 100}
         for uuid, (_node, device) in self.cards.items():

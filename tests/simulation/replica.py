@@ -41,8 +41,8 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 VENDORS = Vendors.from_config(device_config.load(None))
 SETTINGS = Settings(
     grant_key_file=Path("unused"),
-    postgres=PostgresSettings(dsn="postgresql://simulated"),  # type: ignore[arg-type]
-    redis=RedisSettings(url="redis://simulated"),  # type: ignore[arg-type]
+    postgres=PostgresSettings(dsn="postgresql://simulated"),
+    redis=RedisSettings(url="redis://simulated"),
     nats=NatsSettings(url="nats://simulated"),
 )
 RULES = {vendor.name: vendor.rules for vendor in VENDORS}

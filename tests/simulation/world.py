@@ -165,7 +165,7 @@ class World:
         for name, replica in self.replicas.items():
             cluster = replica.service.simulator._view.cluster
             for uuid, (node, _device) in self.model.cards.items():
-                mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}  # type: ignore[arg-type]
+                mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}
                 if mine.get(uuid) != self.ledger.usage(uuid):
                     raise Broken(
                         f"LIVE-2: {name} sees {mine.get(uuid)}, not {self.ledger.usage(uuid)}"

@@ -1,6 +1,7 @@
 """Rules of the house that no linter knows."""
 
 import ast
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,9 @@ LONGEST_MODULE_LINES = 500
 MOST_MODULES_IN_A_FOLDER = 12
 # Each service and tool has one, of which only its own modules know.
 ONE_OF_EACH_PACKAGE = {"Settings"}
+SILENCES = re.compile(r"# (type: ignore|noqa)")
+SILENCES_WITH_REASON = re.compile(r"# (type: ignore\[[a-z, -]+\] +# |noqa: [A-Z0-9, ]+ +[-(]) ?\w")
+CATCHES_ALL = re.compile(r"except (Base)?Exception(Group)?( as \w+)?:$")
 FORBIDDEN_NAMES = {"utils", "helpers", "manager", "common", "misc"}
 
 
@@ -69,6 +73,32 @@ def test_a_folder_holds_a_dozen_modules_at_most() -> None:
         for folder, modules in held.items()
         if modules > MOST_MODULES_IN_A_FOLDER
     } == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_what_silences_a_checker_or_catches_everything_has_a_reason_beside_it(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    silent = [
+        line for line in lines if SILENCES.search(line) and not SILENCES_WITH_REASON.search(line)
+    ]
+    catching = [line for line in lines if CATCHES_ALL.search(line)]
+
+    assert silent + catching == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=ids(SOURCES))
+def test_a_pause_has_a_name(path: Path) -> None:
+    """`sleep(0)` lets others have their turn, and is none."""
+    pauses = [
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in ("asyncio.sleep", "time.sleep")
+        and isinstance(node.args[0], ast.Constant)
+        and node.args[0].value != 0
+    ]
+
+    assert pauses == []
 
 
 def test_no_two_packages_have_a_class_of_one_name() -> None:

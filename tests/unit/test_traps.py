@@ -92,7 +92,7 @@ def scheduler_settings(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Sch
     }
     for name, value in (needed | variables).items():
         monkeypatch.setenv(name, value)
-    return SchedulerSettings()  # type: ignore[call-arg]  # from the variables
+    return SchedulerSettings()
 
 
 def test_how_long_a_node_lock_lives_is_one_setting_that_counts(
@@ -114,7 +114,7 @@ def test_the_host_path_and_the_containers_path_are_two_settings(
     monkeypatch.setenv("HOOK_PATH", "/usr/local/vgpu")
     monkeypatch.setenv("HAMI_NODE_AGENT_HOOK_PATH", "/host")
 
-    found = AgentSettings()  # type: ignore[call-arg]  # from the variables
+    found = AgentSettings()
 
     assert (found.hook_path, found.container_hook_path) == (Path("/host"), Path("/usr/local"))
 

@@ -69,7 +69,7 @@ def emulator_plan(folder: Path) -> tuple[ServerPlan, Path]:
     return plan, kubeconfig
 
 
-class Plugin(_servicer):  # type: ignore[misc]
+class Plugin(_servicer):
     """A device plugin that writes down its calls; `refuse` holds the calls that fail.
 
     `during` is called within Allocate and PreStartContainer, with the call's name.

@@ -190,7 +190,7 @@ def test_a_workload_counts_its_generations(cluster: Cluster) -> None:
     scaled = cluster.ok(cluster.patch(path, {"spec": {"replicas": 3}}))
     assert scaled["metadata"]["generation"] == 2
     broken = deployment | {"metadata": {"name": "e"}}
-    broken["spec"] = {**deployment["spec"], "selector": {"matchLabels": {"app": "other"}}}  # type: ignore[dict-item]
+    broken["spec"] = {**deployment["spec"], "selector": {"matchLabels": {"app": "other"}}}
     answer = cluster.client.post(cluster.path("deployments", api="/apis/apps/v1"), json=broken)
     assert "`selector` does not match template `labels`" in answer.json()["message"]
 

@@ -223,7 +223,7 @@ async def test_every_end_gives_everything_back_once(harness: Harness, end: S) ->
     assert [c.used_memory_mib for c in change.counters] == [0]
     assert await harness.used("0") == (0, 0, 0)
     assert await harness.store.live_of(PodUid("p")) is None
-    assert (await harness.store.get(allocation.id)).state is end  # type: ignore[union-attr]
+    assert (await harness.store.get(allocation.id)).state is end
 
 
 async def test_after_an_end_the_pod_may_be_reserved_again(harness: Harness) -> None:

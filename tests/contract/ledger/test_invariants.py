@@ -75,7 +75,7 @@ def test_postgres_does_what_the_fake_does(
         fake = FakeLedger(quota_of=quota_of)
         expected = await play(Harness(store=fake, ledger=fake, fake=fake), script)
         await _empty(postgres_dsn)
-        dsn = PostgresSettings(dsn=postgres_dsn)  # type: ignore[arg-type]
+        dsn = PostgresSettings(dsn=postgres_dsn)
         async with open_database(dsn, application="test") as database:
             store = PostgresAllocationStore(database, quota_of=quota_of, on_commit=lambda: None)
             real = Harness(

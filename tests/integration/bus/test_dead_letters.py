@@ -89,7 +89,7 @@ async def test_a_letter_of_an_agent_goes_nowhere_but_to_its_own_grants(
     client = await nats.connect(url, user=SCHEDULER, password="x")
 
     async def hear(message: object) -> None:
-        heard.messages.put_nowait(message)  # type: ignore[arg-type]
+        heard.messages.put_nowait(message)
 
     for subject in ("hami.>", "$JS.API.STREAM.PURGE.>", "$SYS.>"):
         await client.subscribe(subject, cb=hear)

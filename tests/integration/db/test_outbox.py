@@ -61,7 +61,7 @@ class Stream:
 
 @pytest.fixture
 async def database(postgres_dsn: str) -> AsyncIterator[Database]:
-    settings = PostgresSettings(dsn=postgres_dsn)  # type: ignore[arg-type]
+    settings = PostgresSettings(dsn=postgres_dsn)
     async with open_database(settings, application="test") as opened:
         yield opened
 

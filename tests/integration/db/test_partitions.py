@@ -33,7 +33,7 @@ def noon(days_from_today: int) -> datetime:
     )
 
 
-async def keep(connection: asyncpg.Connection, keep_days: int, today: date = TODAY):  # type: ignore[no-untyped-def]
+async def keep(connection: asyncpg.Connection, keep_days: int, today: date = TODAY):
     return await keep_partitions(connection, "decisions", "at", today=today, keep_days=keep_days)
 
 

@@ -11,7 +11,7 @@ SHOW = "SELECT name, setting FROM pg_settings WHERE name = ANY($1)"
 
 
 async def test_both_pools_bound_waits_for_locks_and_idle_transactions(postgres_dsn: str) -> None:
-    settings = PostgresSettings(dsn=postgres_dsn)  # type: ignore[arg-type]
+    settings = PostgresSettings(dsn=postgres_dsn)
     expected = {
         "lock_timeout": "200",
         "idle_in_transaction_session_timeout": "5000",

@@ -263,7 +263,7 @@ class Kubelet:
     async def plugin(self) -> AsyncIterator[Any]:
         socket = self.machine.sockets / "nvidia-gpu.sock"
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            stub: Any = deviceplugin_pb2_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+            stub: Any = deviceplugin_pb2_grpc.DevicePluginStub(channel)
             yield stub
 
     async def allocate(self, pod: str, container: str, *ids: str) -> api.ContainerAllocateResponse:

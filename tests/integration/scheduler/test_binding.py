@@ -34,7 +34,7 @@ async def test_a_lost_answer_to_the_binding_is_read_back(
     really_bind = KubernetesPodApi.bind
 
     async def bind(self: KubernetesPodApi, *args: str, **kwargs: str) -> None:
-        await really_bind(self, *args, **kwargs)  # type: ignore[arg-type]
+        await really_bind(self, *args, **kwargs)
         raise Unavailable("no answer within 10 s")
 
     monkeypatch.setattr(KubernetesPodApi, "bind", bind)

@@ -112,7 +112,7 @@ class Served:
         return x509.load_der_x509_certificate(served).serial_number
 
 
-async def answer(_scope: object, _receive: object, send) -> None:  # type: ignore[no-untyped-def]
+async def answer(_scope: object, _receive: object, send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"ok"})
 

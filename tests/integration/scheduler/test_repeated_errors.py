@@ -45,7 +45,7 @@ def an_error(uid: str, at: datetime, message: str = "no", **changed: object) -> 
         "decided_at": at,
         **changed,
     }
-    return DecisionRow(**values)  # type: ignore[arg-type]
+    return DecisionRow(**values)
 
 
 async def rows_of(world: World, uid: str) -> list[Json]:

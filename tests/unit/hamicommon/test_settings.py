@@ -9,7 +9,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HAMI_POSTGRES_DSN", raising=False)
     with pytest.raises(ValidationError) as caught:
-        PostgresSettings()  # type: ignore[call-arg]
+        PostgresSettings()
 
     sentence = str(describe(caught.value, PostgresSettings))
 
@@ -20,7 +20,7 @@ def test_a_wrong_value_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAMI_POSTGRES_DSN", "postgresql://secret@host/x")
     monkeypatch.setenv("HAMI_POSTGRES_POOL_MAX", "swordfish")
     with pytest.raises(ValidationError) as caught:
-        PostgresSettings()  # type: ignore[call-arg]
+        PostgresSettings()
 
     sentence = str(describe(caught.value, PostgresSettings))
 
@@ -53,6 +53,6 @@ def test_a_variable_of_a_group_is_named_as_the_group_has_it() -> None:
         postgres: PostgresSettings
 
     with pytest.raises(ValidationError) as caught:
-        PostgresSettings(pool_max="many")  # type: ignore[arg-type, call-arg]
+        PostgresSettings(pool_max="many")
 
     assert "HAMI_POSTGRES_POOL_MAX: " in str(describe(caught.value, Settings))

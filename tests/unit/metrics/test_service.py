@@ -86,7 +86,7 @@ class FakeStore:
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
         self._here()
-        gone = [key for key in self.sums if key[0] == bucket_s and key[1] < before]  # type: ignore[operator]
+        gone = [key for key in self.sums if key[0] == bucket_s and key[1] < before]
         for key in gone:
             del self.sums[key]
         return len(gone)

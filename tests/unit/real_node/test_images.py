@@ -26,10 +26,10 @@ def test_the_archive_names_its_layer_and_its_command(tmp_path: Path) -> None:
         environment={"PATH": "/bin"},
     )
     with tarfile.open(image) as outer:
-        entry = json.load(outer.extractfile("manifest.json"))[0]  # type: ignore[arg-type]
-        config = json.load(outer.extractfile(entry["Config"]))  # type: ignore[arg-type]
+        entry = json.load(outer.extractfile("manifest.json"))[0]
+        config = json.load(outer.extractfile(entry["Config"]))
         with tarfile.open(fileobj=outer.extractfile(entry["Layers"][0])) as layer:
-            assert layer.extractfile("etc/motd").read() == b"hello"  # type: ignore[union-attr]
+            assert layer.extractfile("etc/motd").read() == b"hello"
             assert layer.getmember("bin/bash").mode & 0o111
             assert layer.getmember("tmp").mode == 0o1777
     assert entry["RepoTags"] == ["hami.local/one:1"]

@@ -58,7 +58,7 @@ class SchedulerInstruments:
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
         self.requeues = self._counter(
-            "nudges",  # codespell:ignore nudges
+            "nudges",  # codespell:ignore nudges - the name of a metric
             "Waiting pods asked to be tried again",
         )
         self.grants_unannounced = self._counter(

@@ -108,7 +108,7 @@ class ReviewService:
     def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
             verdict = self._judge(review, pod, stamp, span)
-        except Exception as exc:
+        except Exception as exc:  # whatever it is: the policy of failures decides
             with (
                 trace.use_span(span),
                 telemetry.log_context(namespace=review.namespace, pod=pod),

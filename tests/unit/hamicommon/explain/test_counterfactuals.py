@@ -192,5 +192,5 @@ def test_an_amount_that_is_named_fits_and_one_more_does_not(
         if change.kind in fields:
             assert change.limit is not None
             for amount, fits in ((change.limit, True), (change.limit + 1, False)):
-                asked = replace(wanted, **{fields[change.kind]: amount})  # type: ignore[arg-type]
+                asked = replace(wanted, **{fields[change.kind]: amount})
                 assert (decide(pod(asked), view).placement is not None) == fits

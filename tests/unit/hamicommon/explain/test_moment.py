@@ -36,10 +36,10 @@ def test_every_card_comes_back_as_it_was(nodes: dict[str, list[tuple[object, ...
             name: [
                 card(
                     f"{name}-{n}",
-                    used=used,  # type: ignore[arg-type]
+                    used=used,
                     healthy=bool(healthy),
                     cordoned=bool(cordoned),
-                    memory_mib=int(memory),  # type: ignore[call-overload]
+                    memory_mib=int(memory),
                 )
                 for n, (used, healthy, cordoned, memory) in enumerate(states)
             ]

@@ -43,7 +43,7 @@ class Api:
 @pytest.mark.parametrize("where", ["handler", "trim"])
 @pytest.mark.parametrize("error", [ValueError("odd"), InvalidRequest("odd")])
 async def test_objects_around_a_poisonous_one_are_handed_on(where: str, error: Exception) -> None:
-    api, seen, bulkhead = Api(), [], Bulkhead()  # type: ignore[var-annotated]
+    api, seen, bulkhead = Api(), [], Bulkhead()
 
     def judged(item: Json, place: str) -> Json:
         if where == place and item["metadata"]["name"] == "poison":

@@ -72,7 +72,7 @@ def test_an_exception_is_bounded_and_its_traceback_keeps_its_lines(exported: Exp
     assert "\n" in str(event.attributes["exception.stacktrace"])
     for value in event.attributes.values():
         assert len(str(value)) <= ATTRIBUTE_LIMIT
-    assert line["events"][0]["attributes"] == dict(event.attributes)  # type: ignore[index]
+    assert line["events"][0]["attributes"] == dict(event.attributes)
     assert str(sent.status.description).startswith("ValueError: " + SHOWN)
     assert len(str(sent.status.description)) <= ATTRIBUTE_LIMIT
 
@@ -85,7 +85,7 @@ def test_half_a_character_in_an_exception_does_not_end_its_writer(exported: Expo
         raise ValueError("half \ud800\x1b[2J")
 
     [line] = exported.lines()
-    attributes = line["events"][0]["attributes"]  # type: ignore[index]
+    attributes = line["events"][0]["attributes"]
     assert attributes["exception.message"] == "half \\ud800\\x1b[2J"
     assert attributes["exception.stacktrace"].endswith("half \\ud800\\x1b[2J")
 

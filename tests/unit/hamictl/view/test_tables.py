@@ -51,5 +51,5 @@ def test_a_cell_of_a_hostile_sender_is_shown_and_not_obeyed() -> None:
 
     console.print(table("", ("REASON",), [("[bold]update[/] :smile: \x1b]0;owned\x07",)]))
 
-    printed = console.file.getvalue()  # type: ignore[attr-defined]  # it is a StringIO
+    printed = console.file.getvalue()
     assert "[bold]update[/] :smile: \\x1b]0;owned\\x07" in printed

@@ -36,12 +36,12 @@ SLEEPER = "import signal; signal.pause()"
 
 def child(tmp_path: Path, name: str, program: str = SLEEPER, **fields: object) -> ChildSpec:
     spec = ChildSpec(name=name, argv=(sys.executable, "-c", program), cwd=tmp_path)
-    return replace(spec, **fields)  # type: ignore[arg-type]
+    return replace(spec, **fields)
 
 
 @asynccontextmanager
 async def running(tmp_path: Path, *specs: Spec, **options: object) -> AsyncIterator[Supervisor]:
-    supervisor = Supervisor(specs, folder=tmp_path / ".hami", **options)  # type: ignore[arg-type]
+    supervisor = Supervisor(specs, folder=tmp_path / ".hami", **options)
     task = asyncio.create_task(supervisor.run())
     try:
         yield supervisor

@@ -113,6 +113,6 @@ def test_the_order_of_samples_does_not_matter(
 ) -> None:
     samples = [sample(offset, memory=memory) for offset, memory, _ in values]
     shuffled = list(samples)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    random.shuffle(shuffled)
 
     assert roll_up(shuffled, FINE_S) == roll_up(samples, FINE_S)

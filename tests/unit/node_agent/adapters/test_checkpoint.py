@@ -40,7 +40,7 @@ def test_ids_come_as_a_list_or_by_numa_node(ids: object) -> None:
         pod_uid="u",
         container="main",
         device_ids=frozenset({"GPU-a-0", "GPU-b-1"}),
-        answer=KeptAnswer(nonce="nonce-1", cards=("GPU-a", "GPU-b"), cache_dir="u_main"),  # type: ignore[arg-type]
+        answer=KeptAnswer(nonce="nonce-1", cards=("GPU-a", "GPU-b"), cache_dir="u_main"),
     )
 
 

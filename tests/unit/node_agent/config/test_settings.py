@@ -24,7 +24,7 @@ def test_lists_are_written_with_commas(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setenv(name, value)
 
-    found = Settings()  # type: ignore[call-arg]
+    found = Settings()
 
     assert found.device_list_strategy == (Strategy.ENVVAR, Strategy.CDI_CRI)
     assert found.imex_channel_ids == (0, 7)

@@ -37,7 +37,7 @@ def node(*grants: NodeGrant) -> NodeState:
 
 async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
     state = node(BOUND)
-    draining = Drain(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    draining = Drain(state, Pods(), drain_s=30.0)
     waiting = asyncio.create_task(draining.drain())
     await asyncio.sleep(0)
     assert draining.begun
@@ -59,12 +59,12 @@ async def test_a_stop_waits_for_a_pod_that_was_bound() -> None:
     ids=["allocated", "releasing", "adopted"],
 )
 async def test_a_stop_waits_for_nobody_who_does_not_come(grant: NodeGrant) -> None:
-    assert Drain(node(grant), Pods(), drain_s=30.0).coming() == []  # type: ignore[arg-type]
+    assert Drain(node(grant), Pods(), drain_s=30.0).coming() == []
 
 
 async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
     pods = Pods()
-    draining = Drain(node(BOUND), pods, drain_s=0.0)  # type: ignore[arg-type]
+    draining = Drain(node(BOUND), pods, drain_s=0.0)
     assert draining.coming() == ["bound"]
 
     await asyncio.wait_for(draining.drain(), PATIENCE_S)
@@ -75,7 +75,7 @@ async def test_a_pod_that_ended_is_not_waited_for_and_time_has_an_end() -> None:
 
 async def test_a_stop_waits_for_the_grant_of_a_pod_that_was_just_answered_yes() -> None:
     state = node()
-    draining = Drain(state, Pods(), drain_s=30.0)  # type: ignore[arg-type]
+    draining = Drain(state, Pods(), drain_s=30.0)
     draining.expect_grant()
     waiting = asyncio.create_task(draining.drain())
     await asyncio.sleep(0)

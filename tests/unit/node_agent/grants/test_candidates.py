@@ -100,7 +100,7 @@ def test_a_grant_being_released_is_not_handed_out() -> None:
 
 def two_containers(first_role: str = "app") -> tuple[Candidate, list[object]]:
     grant = a_grant(
-        a_container(a_share(), name="one", index=0, role=first_role),  # type: ignore[arg-type]
+        a_container(a_share(), name="one", index=0, role=first_role),
         a_container(a_share(), name="two", index=1),
     )
     record = a_record(grant, "one", ids={ID_0})
@@ -110,14 +110,14 @@ def two_containers(first_role: str = "app") -> tuple[Candidate, list[object]]:
 def test_the_same_ids_for_a_second_app_container_are_the_same_call_again() -> None:
     candidate, records = two_containers()
 
-    assert repeated(records, frozenset({ID_0}), candidate) is records[0]  # type: ignore[arg-type]
-    assert repeated(records, frozenset({ID_1}), candidate) is None  # type: ignore[arg-type]
+    assert repeated(records, frozenset({ID_0}), candidate) is records[0]
+    assert repeated(records, frozenset({ID_1}), candidate) is None
 
 
 def test_an_init_containers_ids_go_on_to_the_next_container() -> None:
     candidate, records = two_containers("init")
 
-    assert repeated(records, frozenset({ID_0}), candidate) is None  # type: ignore[arg-type]
+    assert repeated(records, frozenset({ID_0}), candidate) is None
 
 
 def test_a_dead_pods_ids_go_on_to_the_next_pod() -> None:

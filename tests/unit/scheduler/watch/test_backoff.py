@@ -124,10 +124,10 @@ def annotated(ledger: Refusing, clock: Time) -> Worker:
         view=cast(Any, _View()),
         vendors=cast(Any, ()),
         instruments=cast(Any, instruments),
-        **rest,  # type: ignore[arg-type]
+        **rest,
     )
     known._waits = ItemBackoff(clock=clock)
-    known.look = ledger.refuse  # type: ignore[method-assign]
+    known.look = ledger.refuse
     return known.once, lambda: known.on_upsert({"metadata": {"name": "node-1"}}, None)
 
 

@@ -133,7 +133,7 @@ async def test_a_cordon_that_failed_is_written_later() -> None:
         written.set()
         return False
 
-    store.set_cordoned = set_cordoned  # type: ignore[method-assign, assignment]
+    store.set_cordoned = set_cordoned
     sync._woken.set()
     running = asyncio.create_task(sync.run())
     async with asyncio.timeout(PATIENCE_S):
@@ -174,7 +174,7 @@ async def test_nodes_without_agent_around_a_poisonous_one_are_looked_at(
     rest = dict.fromkeys(
         ("store", "view", "nodes", "locks", "refused", "journal", "on_written", "on_freed")
     )
-    known = AnnotatedNodes(vendors=cast(Any, ()), instruments=cast(Any, instruments), **rest)  # type: ignore[arg-type]
+    known = AnnotatedNodes(vendors=cast(Any, ()), instruments=cast(Any, instruments), **rest)
 
     async def look(node: Mapping[str, Any]) -> None:
         await store.turn(node["metadata"]["name"])

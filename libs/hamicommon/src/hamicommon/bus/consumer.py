@@ -175,7 +175,7 @@ class Consumer:
             except InvalidRequest as exc:
                 await self._bury(raw, str(exc))
                 return
-            except Exception as exc:
+            except Exception as exc:  # one message's fault; the next may be another one
                 logger.exception("handler failed", extra={"subject": raw.subject})
                 if message.deliveries < MAX_DELIVERIES:
                     await raw.nak(delay=RETRY_DELAY_S)

@@ -119,8 +119,8 @@ def _amounts(
     """The largest memory, cores and count that would have fitted, each alone."""
 
     def with_field(field: str, amount: int) -> bool:
-        # mypy can't know that `field` names an amount and not, for example, `vendor`.
-        return fits(change(replace(wanted, **{field: amount})))  # type: ignore[arg-type]
+        asked = replace(wanted, **{field: amount})  # type: ignore[arg-type]  # one of its amounts
+        return fits(change(asked))
 
     if wanted.memory_mib > 0:
         name, field, top, unit = names.get("memory", "memory"), "memory_mib", 0, "MiB"

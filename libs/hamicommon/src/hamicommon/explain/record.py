@@ -128,6 +128,7 @@ def detail_bytes(
         "texts": list(texts),
         "by_row": by_row,
         "rest": {node: texts[reasons[node]] for node in sorted(rest)},
+        # Keys of stored rows.
         "strangers": sorted(unregistered)[:MOST_UNREGISTERED],  # codespell:ignore strangers
         "stranger_count": len(unregistered),  # codespell:ignore stranger
         "scores": [[node, round(score, 4)] for node, score in best],
@@ -167,9 +168,9 @@ def record_of(
         candidates=row["candidates"],
         reasons=reasons,
         unregistered=tuple(
-            map(NodeName, detail.get("strangers", ()))  # codespell:ignore strangers
+            map(NodeName, detail.get("strangers", ()))  # codespell:ignore strangers - stored
         ),
-        unregistered_count=detail.get("stranger_count", 0),  # codespell:ignore stranger
+        unregistered_count=detail.get("stranger_count", 0),  # codespell:ignore stranger - stored
         scores={NodeName(node): score for node, score in detail.get("scores", ())},
         fitting=detail.get("fitting", 0),
         quota=None if quota is None else QuotaShort(**quota),

@@ -190,7 +190,7 @@ async def plugged(kubeconfig: Path) -> AsyncIterator[Credentials]:
 
     configuration = aio_client.Configuration()
     try:
-        await aio_config.load_kube_config(  # type: ignore[no-untyped-call]
+        await aio_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no types
             config_file=str(kubeconfig), client_configuration=configuration
         )
     except (ConfigException, OSError) as exc:

@@ -33,8 +33,7 @@ def storable(value: Any) -> Any:
     return value
 
 
-# asyncpg has no types, so mypy takes its class for Any.
-class StorableConnection(asyncpg.Connection):  # type: ignore[misc]
+class StorableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg has no types
     """A connection whose parameters are made storable."""
 
     async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:

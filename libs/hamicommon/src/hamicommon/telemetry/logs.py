@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -29,19 +30,14 @@ EXCEPTION_LIMIT = 32_768
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
-class log_context:  # noqa: N801 - used as a statement, like contextlib's own
+@contextmanager
+def log_context(**values: str) -> Iterator[None]:
     """Adds fields such as pod_uid or node to every log line written inside the block."""
-
-    __slots__ = ("_token", "_values")
-
-    def __init__(self, **values: str) -> None:
-        self._values = values
-
-    def __enter__(self) -> None:
-        self._token = _LOG_CONTEXT.set({**_LOG_CONTEXT.get(), **self._values})
-
-    def __exit__(self, *_ended: object) -> None:
-        _LOG_CONTEXT.reset(self._token)
+    token = _LOG_CONTEXT.set({**_LOG_CONTEXT.get(), **values})
+    try:
+        yield
+    finally:
+        _LOG_CONTEXT.reset(token)
 
 
 class JsonFormatter(logging.Formatter):

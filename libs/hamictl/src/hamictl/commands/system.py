@@ -29,6 +29,7 @@ from hamictl.view import cluster_state
 from hamictl.view.board import board
 
 _NODES_TIMEOUT_S = 60.0
+_POLL_S = 0.1
 _REFRESH_S = 1.0
 
 
@@ -163,7 +164,7 @@ async def _until_useful(
                     f"no cards on {', '.join(missing)} after {_NODES_TIMEOUT_S:g} s"
                     f" (logs: {layout.logs})"
                 )
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(_POLL_S)
         _echo(quiet, f"  {options.nodes} nodes with {options.gpus} cards each")
         if pods:
             _echo(quiet, f"applying {len(pods)} pods of {project().examples}")

@@ -88,7 +88,7 @@ def start(plan: ServerPlan, *, die_with_parent: bool = False) -> ServerProcess:
             raise ServerError(f"cannot start {plan.name}: {exc}") from exc
     try:
         value = _wait_until_ready(plan, popen)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: it is nobody's process yet
         popen.kill()
         popen.wait()
         raise

@@ -57,11 +57,13 @@ def read_state(path: Path) -> dict[str, Any] | None:
 
 def identity_from(entry: Mapping[str, Any] | None) -> ProcessIdentity | None:
     """The process that an entry of the file means, if it names one."""
+    if entry is None:
+        return None
     try:
         return ProcessIdentity(
-            pid=int(entry["pid"]),  # type: ignore[index]
-            start_ticks=int(entry["start_ticks"]),  # type: ignore[index]
-            boot_id=str(entry["boot_id"]),  # type: ignore[index]
+            pid=int(entry["pid"]),
+            start_ticks=int(entry["start_ticks"]),
+            boot_id=str(entry["boot_id"]),
         )
     except (KeyError, TypeError, ValueError):
         return None

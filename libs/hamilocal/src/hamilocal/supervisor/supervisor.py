@@ -181,7 +181,7 @@ class Supervisor:
     async def _do(self, step: StepSpec) -> str | None:
         try:
             await step.run()
-        except Exception as exc:
+        except Exception as exc:  # a step may do anything; it is tried again
             logger.warning("step failed", extra={"child": step.name}, exc_info=True)
             return str(exc) or type(exc).__name__
         self._set(lifecycle.became_ready(self.states[step.name], _now()))

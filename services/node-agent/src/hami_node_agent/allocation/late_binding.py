@@ -40,7 +40,7 @@ from hami_node_agent.inventory.mig_instances import MigInstances
 logger = logging.getLogger(__name__)
 
 KUBELET_STATE_WAIT_S = 3.0
-_KUBELET_STATE_POLL_S = 0.1
+_KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 # containerd learns of a file by inotify; 5 ms were enough in 3600 of 3600 trials, none was not.
 SETTLE_S = 0.02
 

@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 # The kubelet writes its checkpoint before it starts containers; this covers a slow disk. It gives a
 # plugin 30 s for the call.
 KUBELET_STATE_WAIT_S = 3.0
-_KUBELET_STATE_POLL_S = 0.1
+_KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 # Two pods that got each other's answers are admitted one after the other, within a moment. Until
 # the kubelet shows both, the first finds the second's card full.
 PARTNER_WAIT_S = 2.0

@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HAMI_NODE_AGENT_", populate_by_name=True)
 
     nats: NatsSettings = Field(
-        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]
+        default_factory=lambda: NatsSettings()  # type: ignore[call-arg]  # its URL is a variable
     )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

@@ -104,7 +104,7 @@ class KubeletRegistration:
     async def _cycle(self) -> None:
         await asyncio.to_thread(self._clear_socket)
         server = grpc.aio.server()
-        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]
+        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(self._plugin, server)  # type: ignore[no-untyped-call]  # generated
         server.add_insecure_port(f"unix:{self._socket}")
         await server.start()
         try:
@@ -152,7 +152,7 @@ class KubeletRegistration:
             options=self._plugin.options,
         )
         async with grpc.aio.insecure_channel(f"unix:{self._kubelet}") as channel:
-            stub = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            stub = deviceplugin_pb2_grpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]  # generated
             try:
                 await stub.Register(request, timeout=REGISTER_TIMEOUT_S)
             except grpc.aio.AioRpcError as exc:

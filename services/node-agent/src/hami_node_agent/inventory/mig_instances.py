@@ -138,7 +138,7 @@ class MigInstances:
                     for card, part in _parts(record)
                 ]
                 yield replace(record, mig_uuids=tuple(each.uuid for each in own))
-            except BaseException:
+            except BaseException:  # also a cancellation: what was made is looked for
                 self._look.notify()
                 raise
 

@@ -108,7 +108,7 @@ class Adopter:
             async with asyncio.TaskGroup() as tasks:
                 for case in cases:
                     tasks.create_task(work(case))
-        except ExceptionGroup as exc:
+        except ExceptionGroup as exc:  # of the TaskGroup
             # One node's failure ends the round; what was written before it stays, and is found
             # held when the call is repeated.
             away, others = exc.split(Unavailable)

@@ -73,7 +73,7 @@ class SimulationApi:
             answers |= verdict.nodes
             if verdict.chosen is not None:
                 winners.append(verdict.chosen)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # requests have their turn
         final = self._ask(pod, Cluster(view=view, nodes=tuple(winners)))
         return replace(final, verdict=replace(final.verdict, nodes=answers))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from hamicommon.bus.client import Bus, open_bus
@@ -153,8 +154,7 @@ async def open_connections(
     def signed(grant: Grant) -> str:
         return sign(grant, key)
 
-    def quota_of(containers: object) -> dict[str, int]:
-        return quota_amounts(containers, vendors)  # type: ignore[arg-type]
+    quota_of = partial(quota_amounts, vendors=vendors)
 
     store = around(
         PostgresAllocationStore(

@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 # are all still needed. Ours have hardly any cycles, so it is enough to look a hundred times less
 # often than CPython's defaults (700, 10, 10) do.
 GC_THRESHOLDS = (20_000, 50, 100)
+READY_POLL_S = 1.0
 
 
 async def serve(settings: Settings) -> None:
@@ -81,7 +82,7 @@ async def _freeze_when_ready(service: Service) -> None:
         if not await service.readiness():
             gc.freeze()
             return
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(READY_POLL_S)
 
 
 @asynccontextmanager

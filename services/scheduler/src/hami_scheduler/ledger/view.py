@@ -75,8 +75,7 @@ class LedgerSnapshotCache:
             doubtful, self._doubtful = self._doubtful, set()
             try:
                 await self._reload(stale := self._stale_nodes(ledger) | doubtful)
-            except BaseException:
-                # Their versions look right: nothing else would have them read again.
+            except BaseException:  # also a cancellation: nothing else would have them read again
                 self._doubtful |= doubtful
                 raise
             self._refreshed_at = started

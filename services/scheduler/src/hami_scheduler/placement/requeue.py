@@ -77,7 +77,7 @@ class Requeuer:
             looks += 1
             if len(found) == MOST_REQUEUED or looks == MOST_LOOKS:
                 break
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # requests have their turn
         return found
 
     async def _requeue(self, pod: WaitingPod) -> None:

@@ -161,7 +161,7 @@ class GrantRestorer:
             evidence={
                 "grant": annotations_of(pod)[GRANT],
                 "token": grant.token,
-                "books": None  # codespell:ignore books
+                "books": None  # codespell:ignore books - a key of stored events
                 if holdings is None
                 else _cards_by_container(facts.uid, holdings.containers),
             },

@@ -9,7 +9,7 @@ from tests.unit.kubelocal.kubelet.pod_builders import container, pod
 ALLOCATABLE = amounts({"cpu": "4", "memory": "8Gi", "pods": "2", "nvidia.com/gpu": "10"})
 
 
-def check(wanted: dict, *others: dict, **labels: str) -> Rejection | None:  # type: ignore[type-arg]
+def check(wanted: dict, *others: dict, **labels: str) -> Rejection | None:
     used = [pod_requests(other["spec"]) for other in others]
     return predicates.check(wanted, used, allocatable=ALLOCATABLE, labels=labels)
 

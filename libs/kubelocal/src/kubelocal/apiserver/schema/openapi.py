@@ -7,6 +7,7 @@ v3 per group for newer clients and `kubectl explain`.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from functools import cache
 
 from hamicommon.k8s.types import Json
@@ -72,7 +73,7 @@ def public_name(definition: str) -> str:
     return ".".join(["io.k8s.api", *parts, found[3]])
 
 
-def _definitions(names: object, prefix: str) -> Json:
+def _definitions(names: Container[str], prefix: str) -> Json:
     kinds: dict[str, list[Json]] = {}
     for each in RESOURCES:
         kinds.setdefault(each.schema, []).append(_gvk(each))
@@ -80,7 +81,7 @@ def _definitions(names: object, prefix: str) -> Json:
     return {
         public_name(name): _definition(name, table[name], prefix, kinds.get(name))
         for name in table
-        if name in names  # type: ignore[operator]
+        if name in names
     }
 
 

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import orjson
 from hamicommon.k8s.types import Json
@@ -112,8 +112,12 @@ class CreateUpdate:
         if not exists and target.resource.create_on_update and not target.subresource:
             body["metadata"].setdefault("name", target.name)
             return await self.create(target, caller, body), True
-        frozen = orjson.dumps(body)  # the change may run twice; each run needs its own copy
-        change: Change = lambda old: orjson.loads(frozen)  # noqa: E731
+        frozen = orjson.dumps(body)
+
+        def change(_: Json) -> Json:
+            """It may run twice; each run needs its own copy."""
+            return cast(Json, orjson.loads(frozen))
+
         return await self.update(target, caller, change, replaces=True), False
 
     async def patch(self, target: ApiTarget, caller: Caller, media: str, patch: Any) -> Stored:

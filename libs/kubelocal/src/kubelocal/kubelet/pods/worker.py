@@ -68,7 +68,7 @@ class PodWorker:
                     await self._live()
                     reporting.cancel()
                 return
-            except Exception:
+            except Exception:  # the outermost loop of a pod
                 logger.exception("pod worker failed", extra={"pod": pod_spec.name(self.pod)})
                 await asyncio.sleep(self._machine.sync_retry_s)
             finally:
@@ -122,7 +122,7 @@ class PodWorker:
                     )
                 for sidecar in sidecars:
                     sidecar.cancel()
-        except BaseExceptionGroup as group:
+        except BaseExceptionGroup as group:  # as without a group: the first is the cause
             raise group.exceptions[0] from None
         await self._stop_containers(pod_spec.grace_s(self.pod))
 

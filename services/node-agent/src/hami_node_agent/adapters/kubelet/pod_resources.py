@@ -119,7 +119,7 @@ class KubeletStateReader:
             raise Unavailable(f"{self._pod_resources}: no such socket")
         # A channel per call: a kept one would sit in its back-off after the kubelet came back.
         async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
-            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]
+            stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]  # generated
             try:
                 answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
                     podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S

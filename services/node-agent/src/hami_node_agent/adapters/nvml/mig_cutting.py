@@ -118,7 +118,7 @@ def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
         raise
     try:
         return _filled(handle, gpu, profile, OwnInstance(card=card, part=part))
-    except BaseException:
+    except BaseException:  # also a stop: nobody else knows of it
         _undo(gpu)
         raise
 
