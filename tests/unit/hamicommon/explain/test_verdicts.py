@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.explain.counterfactuals import Circumstances
+from hamicommon.explain.circumstances import Circumstances
 from hamicommon.explain.record import DecisionRecord
 from hamicommon.explain.verdicts import findings
 from hamicommon.placement.cluster.view import ClusterView

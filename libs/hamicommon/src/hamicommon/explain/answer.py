@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.explain.counterfactuals import Circumstances, Counterfactual
+from hamicommon.explain.circumstances import Circumstances, Counterfactual
 from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.verdicts import NodeVerdict, findings
 from hamicommon.explain.wording import asked_by

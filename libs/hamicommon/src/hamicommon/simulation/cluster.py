@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.counterfactuals import PodHolding
+from hamicommon.explain.circumstances import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node, metadata_of

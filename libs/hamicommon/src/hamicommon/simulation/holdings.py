@@ -14,7 +14,7 @@ from typing import Any
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.counterfactuals import PodHolding
+from hamicommon.explain.circumstances import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
 from hamicommon.k8s.types import Json

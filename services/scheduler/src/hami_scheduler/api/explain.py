@@ -18,7 +18,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprint
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import Explanation, Known, QuotaUser, explain
-from hamicommon.explain.counterfactuals import Circumstances, PodHolding
+from hamicommon.explain.circumstances import Circumstances, PodHolding
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of

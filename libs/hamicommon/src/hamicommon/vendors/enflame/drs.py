@@ -8,15 +8,13 @@ the smallest profile with enough of both is taken. A slice takes as many slots a
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from hamicommon.device_config import INT32_MAX, EnflameConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
@@ -30,6 +28,7 @@ from hamicommon.placement.vendor_policy import (
     VendorRules,
     tally,
 )
+from hamicommon.vendors.enflame.drs_cards import CAPACITY, NAME, Profile, cards_of, profiles_of
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.standard import StandardVendor, device_annotations, unix_ns
 from hamicommon.vendors.interface.vendor import (
@@ -40,7 +39,6 @@ from hamicommon.vendors.interface.vendor import (
     ResourceNames,
 )
 
-NAME = "Enflame"
 SLICE = "slice"
 """Trait of a request: the size asked for."""
 MEMORY = "memory"
@@ -55,26 +53,10 @@ SIZE = "enflame.com/gcu-request-size"
 CONTAINERS = "assigned-containers"
 
 KEYS = AnnotationKeys(
-    register="enflame.com/gcu-drs-capacity",
+    register=CAPACITY,
     allocated="hami.io/enflame-vgpu-devices-allocated",
     extra=(ASSIGNED, TIME, INDEX, ID, MINOR, SIZE, CONTAINERS),
 )
-
-_PROFILE = re.compile(r"([1-9][0-9]{0,3})g\.([1-9][0-9]{0,5})gb")
-
-
-class Profile(NamedTuple):
-    """One way to cut a card; sorted by size, then memory."""
-
-    size: int
-    memory_gib: int
-    name: str
-    id: str
-
-
-def profiles_of(card: GpuDevice) -> list[Profile]:
-    """The profiles of a card, the smallest first."""
-    return sorted(_profile(name, id_) for name, id_ in card.info["profiles"].items())
 
 
 def profile_for(request: DeviceRequest, card: GpuDevice) -> Profile | None:
@@ -207,7 +189,7 @@ class EnflameDrs(StandardVendor):
         """
         text = annotations_of(node).get(KEYS.register, "")
         host = str((node.get("metadata") or {}).get("name", ""))
-        return _cards(text, host) if text else ()
+        return cards_of(text, host) if text else ()
 
     def plugin_alive(self, node: Json) -> bool:
         """While the node has the annotation with its cards."""
@@ -265,54 +247,3 @@ def _assigned(share: DeviceShare) -> dict[str, Any]:
         "profileID": share.detail["profileID"],
         "profileName": share.detail["profile"],
     }
-
-
-def _cards(text: str, host: str) -> tuple[GpuDevice, ...]:
-    where = KEYS.register
-    try:
-        capacity: Any = json.loads(text)
-    except (ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"{where} is not JSON: {exc}") from exc
-    if not isinstance(capacity, dict):
-        raise InvalidRequest(f"{where} is not a JSON object of devices and profiles")
-    devices, profiles = capacity.get("devices"), capacity.get("profiles")
-    if not isinstance(devices, list) or not all(isinstance(entry, dict) for entry in devices):
-        raise InvalidRequest(f"{where}: devices is no list of objects")
-    if not isinstance(profiles, dict) or not profiles:
-        raise InvalidRequest(f"{where}: at least one profile is wanted under profiles")
-    known = [_profile(name, str(id_)) for name, id_ in profiles.items()]
-    return tuple(_card(entry, known, host) for entry in devices)
-
-
-def _profile(name: str, id_: str) -> Profile:
-    match = _PROFILE.fullmatch(name)
-    if match is None:
-        raise InvalidRequest(f"{KEYS.register}: profile {name!r} is not written like 2g.12gb")
-    return Profile(int(match[1]), int(match[2]), name, id_)
-
-
-def _card(entry: Mapping[str, Any], profiles: Sequence[Profile], host: str) -> GpuDevice:
-    index, capacity = str(entry.get("index", "")), str(entry.get("capacity", ""))
-    if not re.fullmatch("[0-9]{1,4}", index):
-        raise InvalidRequest(f"{KEYS.register}: index {index!r} of a device is no whole number")
-    if not re.fullmatch("0*[1-9][0-9]{0,5}", capacity):
-        raise InvalidRequest(
-            f"{KEYS.register}: capacity of device {index} is {capacity!r}: a whole number above 0 "
-            "is wanted"
-        )
-    return GpuDevice(
-        uuid=GpuUuid(f"{host}-enflame-drs-{index}"),
-        index=int(index),
-        vendor=NAME,
-        type=NAME,
-        slots=int(capacity),
-        memory_mib=max(profile.memory_gib for profile in profiles) * 1024,
-        core_percent=100,
-        mode="",
-        info={
-            "index": index,
-            "minor": str(entry.get("minor", "")),
-            "profiles": {profile.name: profile.id for profile in profiles},
-            "maxSlice": max(profile.size for profile in profiles),
-        },
-    )
