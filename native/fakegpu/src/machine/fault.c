@@ -1,5 +1,7 @@
 #include "machine/fault.h"
 
+#include <stddef.h>
+
 #include "machine/machine.h"
 
 int fg_fault(enum fg_call call)
