@@ -52,6 +52,8 @@ class Cluster:
     scheduler_kubeconfig: Path
     """Of the scheduler's own identity, where the server knows roles."""
     files: Path
+    authority: Authority
+    """Of the certificates among them."""
     tokens: dict[str, str]
     audience: str
 
@@ -70,12 +72,13 @@ def emulated(folder: Path) -> Iterator[Cluster]:
                 path = "/apis/rbac.authorization.k8s.io/v1/" + body["kind"].lower() + "s"
                 client.post(path, json=body).raise_for_status()
         files = folder / "files"
-        _make_files(files)
+        authority = _make_files(files)
         kubeconfig = folder / "kubeconfig"
         yield Cluster(
             kubeconfig=kubeconfig,
             scheduler_kubeconfig=kubeconfig,
             files=files,
+            authority=authority,
             tokens=tokens,
             audience="",
         )
@@ -120,6 +123,7 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
             ("client", "hami-extender-client-tls"),
             ("grant", "hami-grant-key"),
             ("login", "hami-nats-login-key"),
+            ("authority", "hami-ca"),
         ):
             data = json.loads(sh(*get, "secret", secret))["data"]
             _write(files / where, {name: base64.b64decode(text) for name, text in data.items()})
@@ -135,6 +139,9 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
                 token=own,
             ),
             files=files,
+            authority=Authority.load(
+                files / "authority" / "tls.crt", files / "authority" / "tls.key"
+            ),
             tokens=tokens,
             audience=AUDIENCE,
         )
@@ -228,7 +235,7 @@ def _roles() -> Iterator[dict[str, Any]]:
             }
 
 
-def _make_files(files: Path) -> None:
+def _make_files(files: Path) -> Authority:
     """What `k8s/bootstrap` makes, under the names of the Deployment's volumes."""
     for name in ("tls", "client", "ca", "grant", "login"):
         (files / name).mkdir(parents=True)
@@ -244,14 +251,17 @@ def _make_files(files: Path) -> None:
     for name in ("grant", "login"):
         shutil.copy(files / "keys" / "grant.key", files / name / "private.pem")
     _device_config(files)
+    return authority
 
 
-def write_client(authority: Authority, folder: Path) -> None:
-    """A client certificate of the authority, as kube-scheduler shows one."""
+def write_client(
+    authority: Authority, folder: Path, *, name: str = "hami-extender-client-tls"
+) -> None:
+    """A client certificate of the authority; by its name it is kube-scheduler's."""
     key, now = new_key(), datetime.now(UTC)
     certificate = (
         x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "extender-client")]))
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(authority.certificate.subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())

@@ -48,11 +48,17 @@ class Installed:
     def client(self) -> Path:
         return self.cluster.files / "client"
 
-    def get(self, url: str, path: str, *, certificate: bool = False) -> httpx.Response:
+    def get(self, url: str, path: str) -> httpx.Response:
+        """Without a certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
-        if certificate:
-            context.load_cert_chain(self.client / "tls.crt", self.client / "tls.key")
         return httpx.get(f"{url}{path}", verify=context, timeout=30)
+
+    def post(self, url: str, path: str, *, pair: Path | None = None) -> httpx.Response:
+        """With the certificate in the folder `pair`; kube-scheduler's is the default."""
+        context = ssl.create_default_context(cafile=str(self.ca))
+        folder = pair or self.client
+        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+        return httpx.post(f"{url}{path}", json={}, verify=context, timeout=30)
 
 
 @pytest.fixture(scope="module", params=["emulator", "real"])
@@ -228,19 +234,27 @@ def test_a_forged_token_is_not_good(ask: Ask) -> None:
     assert "the token is not good: " in output
 
 
-def test_a_client_certificate_opens_kube_schedulers_port_without_a_token(
-    ask: Ask, installed: Installed
+def test_kube_schedulers_port_takes_its_certificate_alone_and_has_no_api_for_people(
+    ask: Ask, installed: Installed, tmp_path: Path
 ) -> None:
+    extender = installed.scheduler.extender
     pair: dict[str, Any] = {
-        "HAMI_SCHEDULER_URL": installed.scheduler.extender,
+        "HAMI_SCHEDULER_URL": extender,
         "HAMI_SCHEDULER_TOKEN": None,
         "HAMI_SCHEDULER_CERT_FILE": installed.client / "tls.crt",
         "HAMI_SCHEDULER_KEY_FILE": installed.client / "tls.key",
     }
-
     for argv in [*READS, ("adopt",)]:
         status, output = ask(*argv, **pair)
-        assert status == 0, output
+        assert status == 1, output
+        assert "is on the operators' port, with a token" in output
+    assert installed.post(extender, "/filter").status_code == 200
+
+    installation.write_client(installed.cluster.authority, tmp_path, name="scraper")
+    for path in ("/filter", "/prioritize", "/bind", "/v1/adopt", "/metrics"):
+        answer = installed.post(extender, path, pair=tmp_path)
+        assert answer.status_code == 403, path
+        assert "the certificate of 'scraper' may not use" in answer.json()["error"]
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
@@ -267,7 +281,7 @@ def test_metrics_and_probes_need_no_certificate_and_open_nothing_else(
     for path in ("/v1/devices", "/v1/openapi.json/x", "/v1/adopt"):
         assert httpx.get(f"{probe}{path}").status_code == 404
     assert installed.get(installed.scheduler.operator, "/metrics").status_code == 401
-    assert installed.get(installed.scheduler.extender, "/metrics", certificate=True).is_success
+    assert installed.post(installed.scheduler.extender, "/metrics").status_code == 404
 
 
 @pytest.mark.parametrize(("path", "most"), [("/v1/simulate", 16 << 20), ("/v1/adopt", 1 << 20)])

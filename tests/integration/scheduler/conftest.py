@@ -153,7 +153,7 @@ class World:
         service = await self.stack.enter_async_context(open_service(settings))
         await self.stack.enter_async_context(running(service))
         http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=create_app(service)),
+            transport=httpx.ASGITransport(app=create_app(service, clients=(), probes=True)),
             base_url="http://scheduler",
             timeout=PATIENCE_S,
         )

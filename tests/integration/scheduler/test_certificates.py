@@ -8,11 +8,13 @@ from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import httpx
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from hami_scheduler.api.extender_clients import ExtenderClients
 from hami_scheduler.bootstrap.server import serving_certificate
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
@@ -24,6 +26,7 @@ from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.tls import new_key
 from hamilocal.servers.certificates import Authority
 from pydantic import SecretStr
+from starlette.types import ASGIApp
 
 pytestmark = pytest.mark.integration
 
@@ -73,7 +76,8 @@ def settings(folder: Path) -> Settings:
 class Served:
     """The scheduler's own server around an application that answers 200."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, clients: tuple[str, ...] = ()) -> None:
+        self._app: ASGIApp = ExtenderClients(answer, clients) if clients else answer
         self.instruments = SchedulerInstruments()
         found = serving_certificate(settings(folder), self.instruments)
         assert found is not None
@@ -83,7 +87,7 @@ class Served:
     async def __aenter__(self) -> Served:
         context = self.certificate.context
         self.port = await self._stack.enter_async_context(
-            serving(answer, "127.0.0.1:0", ssl_context=context)
+            serving(self._app, "127.0.0.1:0", ssl_context=context)
         )
         watching = asyncio.create_task(self.certificate.watch())
         self._stack.push_async_callback(end, [watching])
@@ -110,6 +114,14 @@ class Served:
         if not answer.startswith(b"HTTP/1.1 200"):
             raise ConnectionError("closed without an answer")
         return x509.load_der_x509_certificate(served).serial_number
+
+    async def statuses(self, folder: Path, client: str, *paths: str) -> list[int]:
+        """Answers to this client's POSTs on one connection."""
+        context = ssl.create_default_context(cafile=str(folder / "trusted.crt"))
+        context.load_cert_chain(folder / f"{client}.crt", folder / f"{client}.key")
+        url = f"https://localhost:{self.port}"
+        async with httpx.AsyncClient(base_url=url, verify=context, timeout=DEADLINE_S) as http:
+            return [(await http.post(path, json={})).status_code for path in paths]
 
 
 async def answer(_scope: object, _receive: object, send) -> None:
@@ -189,3 +201,18 @@ def test_files_that_are_no_certificates_are_one_sentence_each(
     (tmp_path / "ca.crt").unlink()
     with pytest.raises(InvalidRequest, match="not readable"):
         Served(tmp_path)
+
+
+async def test_a_certificate_of_the_authority_that_is_not_kube_schedulers_can_not_bind(
+    tmp_path: Path, authority: Authority
+) -> None:
+    write_leaf(tmp_path, "tls", authority, LONG)
+    for name in ("kube-scheduler", "scraper"):
+        write_leaf(tmp_path, name, authority, LONG)
+    verbs = ("/bind", "/filter", "/prioritize", "/metrics")
+
+    async with Served(tmp_path, clients=("kube-scheduler",)) as served:
+        assert await served.statuses(tmp_path, "kube-scheduler", *verbs) == [200] * 4
+        assert await served.statuses(tmp_path, "scraper", *verbs) == [403] * 4
+        # The server's own certificate is signed by the same authority.
+        assert await served.statuses(tmp_path, "tls", "/bind") == [403]

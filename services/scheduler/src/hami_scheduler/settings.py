@@ -43,11 +43,16 @@ class Settings(BaseSettings):
     tls_client_ca_file: Path | None = Field(
         default=None, description="PEM; if given, clients must show a certificate of this CA"
     )
+    extender_clients: str = Field(
+        default="",
+        description="comma list of common names: of the certificates of tls_client_ca_file those "
+        "that may use http_bind; empty: every one",
+    )
     operator_bind: str = Field(
         default="",
         pattern=r"^(.*:\d+)?$",
         description="host:port of the query API (/v1/) for hamictl: HTTPS with tls_cert_file, "
-        "callers show Kubernetes tokens; empty: http_bind alone serves it",
+        "callers show Kubernetes tokens; empty: http_bind serves it",
     )
     operator_audience: str = Field(
         default="hami-scheduler",
@@ -58,7 +63,7 @@ class Settings(BaseSettings):
         default="",
         pattern=r"^(.*:\d+)?$",
         description="host:port of /healthz, /readyz and /metrics without TLS; empty: http_bind "
-        "alone serves them",
+        "serves them",
     )
     scheduler_name: str = Field(
         default="hami-scheduler", min_length=1, description="spec.schedulerName of our pods"
@@ -153,4 +158,11 @@ class Settings(BaseSettings):
             raise ValueError("tls_cert_file and tls_key_file must be given together")
         if self.operator_bind and self.tls_cert_file is None:
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
+        if self.extender_clients and self.tls_client_ca_file is None:
+            raise ValueError("extender_clients needs tls_client_ca_file: nobody else shows a name")
         return self
+
+    @property
+    def extender_client_names(self) -> tuple[str, ...]:
+        """Of `extender_clients`."""
+        return tuple(filter(None, map(str.strip, self.extender_clients.split(","))))

@@ -1,11 +1,22 @@
-"""What a call without the right gets, and that nothing of it reaches the application."""
+"""What a call without the right gets, that nothing of it goes further, and who called."""
 
 from __future__ import annotations
 
+import logging
+from datetime import UTC, datetime
+
 import httpx
 import pytest
-from hami_scheduler.api.operator_access import OperatorAccess
-from hami_scheduler.ports.access import Access, ApiCaller, Role, Unauthenticated
+from hami_scheduler.api.operator_access import (
+    CALLER,
+    OperatorAccess,
+    by_connection,
+    by_token,
+    verb_of,
+)
+from hami_scheduler.ports.access import Role
+from hami_scheduler.ports.callers import CallSource, OperatorCall, OperatorCaller
+from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import Forbidden, HamiError, Unavailable
 from starlette.types import Receive, Scope, Send
 
@@ -22,25 +33,29 @@ class Reviews:
     async def whose(self, token: str) -> ApiCaller:
         if token in self.errors:
             raise self.errors[token]
-        return ApiCaller(username=token)
+        return ApiCaller(username=token, groups=("people", "gpu"))
 
-    async def may(self, caller: ApiCaller, role: Role) -> bool:
-        return caller.username == "good" and role is Role.READ
+    async def may(self, caller: ApiCaller, right: Right) -> bool:
+        return caller.username == "operator" or (
+            caller.username == "good" and right == Role.READ.right
+        )
 
 
 class App:
     """Counts what reaches it."""
 
     calls = 0
+    caller: OperatorCaller | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.calls += 1
+        self.caller = scope["state"][CALLER]
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
 
 async def asked(app: App, method: str, *authorization: str) -> httpx.Response:
-    transport = httpx.ASGITransport(app=OperatorAccess(app, Access(Reviews())))
+    transport = httpx.ASGITransport(app=OperatorAccess(app, by_token(Access(Reviews()))))
     headers = [("Authorization", value) for value in authorization]
     async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
         return await client.request(method, "/v1/devices", headers=headers)
@@ -78,3 +93,125 @@ async def test_a_call_with_the_right_passes(authorization: str) -> None:
 
     assert (await asked(app, "GET", authorization)).status_code == 200
     assert app.calls == 1
+
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+OPERATOR = OperatorCaller(user="operator", groups=("people", "gpu"), source=CallSource.TOKEN)
+
+
+class Journal:
+    """Keeps calls, or is away."""
+
+    def __init__(self, error: HamiError | None = None) -> None:
+        self.calls: list[OperatorCall] = []
+        self._error = error
+
+    async def record(self, call: OperatorCall) -> None:
+        if self._error is not None:
+            raise self._error
+        self.calls.append(call)
+
+
+async def called(
+    journal: Journal, app: object, method: str, path: str, token: str = "operator"
+) -> httpx.Response:
+    access = OperatorAccess(app, by_token(Access(Reviews())), journal, now=lambda: AT)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app=access, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
+        return await client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.mark.parametrize(
+    ("path", "verb"),
+    [
+        ("/v1/adopt", "adopt"),
+        ("/v1/dead-letters/7/send", "send-dead-letter"),
+        ("/v1/something", "POST /v1/something"),
+    ],
+)
+async def test_a_call_that_changes_something_is_kept_with_its_caller(path: str, verb: str) -> None:
+    journal, app = Journal(), App()
+
+    await called(journal, app, "POST", path)
+
+    [kept] = journal.calls
+    assert kept == OperatorCall(at=AT, caller=OPERATOR, verb=verb, path=path, status=200)
+    assert app.caller == OPERATOR
+
+
+async def test_every_call_that_is_more_than_a_look_is_one_line_with_its_caller(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    journal = Journal()
+    with caplog.at_level(logging.INFO):
+        await called(journal, App(), "GET", "/v1/devices")
+        await called(journal, App(), "POST", "/v1/simulate", token="good")
+        await called(journal, App(), "POST", "/v1/adopt")
+        await called(journal, App(), "POST", "/v1/adopt", token="good")
+
+    lines = [vars(record) for record in caplog.records if record.name.startswith("hami_")]
+    assert [(each["message"], each["verb"], each.get("user")) for each in lines] == [
+        ("operator call", "simulate", "good"),
+        ("operator call", "adopt", "operator"),
+        ("operator call refused", "adopt", None),
+    ]
+    assert (lines[1]["groups"], lines[1]["source"], lines[1]["status"]) == (
+        "people gpu",
+        "token",
+        200,
+    )
+    assert "good may not update" in lines[2]["error"]
+    assert [each.verb for each in journal.calls] == ["adopt"]
+
+
+async def test_a_call_that_can_not_be_kept_is_in_the_log_as_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    answer = await called(Journal(Unavailable("Postgres is away")), App(), "POST", "/v1/adopt")
+
+    assert answer.status_code == 200
+    assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
+        "operator call not kept"
+    ]
+
+
+async def test_a_call_that_fails_is_kept_too() -> None:
+    async def failing(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        raise RuntimeError
+
+    journal = Journal()
+    await called(journal, failing, "POST", "/v1/adopt")
+
+    assert [each.status for each in journal.calls] == [0]
+
+
+@pytest.mark.parametrize(
+    ("state", "caller"),
+    [
+        ({}, OperatorCaller(user="", source=CallSource.OPEN)),
+        ({"client_name": "ann"}, OperatorCaller(user="ann", source=CallSource.CERTIFICATE)),
+        ({"client_name": ""}, OperatorCaller(user="", source=CallSource.CERTIFICATE)),
+    ],
+)
+async def test_who_calls_without_tokens_is_who_holds_the_certificate(
+    state: dict[str, str], caller: OperatorCaller
+) -> None:
+    assert await by_connection({"type": "http", "state": state}, Role.OPERATE) == caller
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "role"),
+    [
+        ("GET", "/v1/adopt", Role.READ),
+        ("GET", "/v1/dead-letters", Role.READ),
+        ("POST", "/v1/simulate", Role.READ),
+        ("POST", "/v1/adopt", Role.OPERATE),
+        ("POST", "/v1/dead-letters/7/send", Role.OPERATE),
+        ("POST", "/bind", Role.OPERATE),
+        ("POST", "/v1/simulate/", Role.OPERATE),
+        ("POST", "/v1/dead-letters/7/send/x", Role.OPERATE),
+        ("DELETE", "/v1/devices", Role.OPERATE),
+    ],
+)
+def test_what_is_not_known_to_read_operates(method: str, path: str, role: Role) -> None:
+    assert verb_of(method, path).role is role

@@ -1,5 +1,7 @@
 """Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
 
+Where clients must show certificates, `client_name` has whose was shown on a request's connection.
+
 The socket is bound before anything else is started, so an address in use is one clear sentence and
 port 0 is known at once. The bootstrap of each service opens what it needs and wraps it in
 `serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
@@ -12,21 +14,53 @@ import contextlib
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from hamicommon.errors import HamiError
 from hamicommon.process.listening_socket import listen
 from hamicommon.process.shutdown import until_stopped
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Scope
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
 # kube-scheduler and the API server keep connections for 90 s: we must not close them first.
 KEEP_ALIVE_S = 120
+
+
+_CLIENT_NAME = "client_name"
+
+
+def client_name(scope: Scope) -> str | None:
+    """The common name of the client's certificate, which the handshake has verified.
+
+    None where no certificate was asked for; empty for a certificate with no name or several.
+    """
+    name: str | None = (scope.get("state") or {}).get(_CLIENT_NAME)
+    return name
+
+
+class _Connection(HttpToolsProtocol):
+    """Adds the client's name to the state of each request; uvicorn leaves certificates out."""
+
+    def connection_made(  # type: ignore[override]  # as uvicorn has it: a stream is a Transport
+        self, transport: asyncio.Transport
+    ) -> None:
+        super().connection_made(transport)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.app_state = {**self.app_state, _CLIENT_NAME: _common_name(certificate)}
+
+
+def _common_name(certificate: dict[str, Any]) -> str:
+    """Of a certificate as `SSLSocket.getpeercert` has it."""
+    subject = certificate.get("subject", ())
+    names = [value for part in subject for key, value in part if key == "commonName"]
+    return str(names[0]) if len(names) == 1 else ""
 
 
 class _Server(uvicorn.Server):
@@ -67,6 +101,7 @@ async def serving(
         log_config=None,
         access_log=False,
         lifespan="off",
+        http=_Connection,
         server_header=False,
         ws="none",
         proxy_headers=False,

@@ -1,41 +1,57 @@
 """HTTP on three ports: kube-scheduler's, the operators' and the probes'.
 
-The first serves everything, to a client certificate where it is so configured; the extender's verbs
-on it are in `extender/app.py`. The second serves the query API (`/v1/`) to tokens
-(`operator_access.py`). The third is plain: health and metrics.
+The first has the extender's verbs (`extender/app.py`), for the client certificates that may bind
+where it is so configured. The second has the operators' API (`/v1/`), for tokens
+(`operator_access.py`). The third is plain: health and metrics. Where the second or the third is not
+configured, the first has their part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import orjson
 from fastapi import APIRouter, FastAPI, Response
 from hamicommon import telemetry
+from hamicommon.access.checks import Access
+from hamicommon.errors import NotFound
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.types import ASGIApp
 
 from hami_scheduler.api import v1
 from hami_scheduler.api.errors import JSON, answer_errors
-from hami_scheduler.api.operator_access import OperatorAccess
+from hami_scheduler.api.extender_clients import ExtenderClients
+from hami_scheduler.api.operator_access import OperatorAccess, by_connection, by_token
 from hami_scheduler.api.service import Service
 from hami_scheduler.extender.app import ExtenderApp
-from hami_scheduler.ports.access import Access
 
 
-def create_app(service: Service) -> ASGIApp:
-    """Everything, for kube-scheduler's port."""
-    app = _bare_app()
-    app.include_router(_probes(service))
-    app.include_router(_operator_api(service))
-    return ExtenderApp(
-        filtering=service.filtering, binding=service.binding, deferred=service.deferred, rest=app
+def create_app(service: Service, *, clients: Collection[str], probes: bool) -> ASGIApp:
+    """For kube-scheduler's port.
+
+    `clients`: names of the certificates that are served; empty: every one that the handshake took.
+    `probes`: no other port has them.
+    """
+    others = _bare_app()
+    if probes:
+        others.include_router(_probes(service))
+    rest: ASGIApp = others
+    if service.access is None:
+        others.include_router(_operator_api(service))
+        rest = OperatorAccess(others, by_connection, service.journal)
+    else:
+        others.include_router(_elsewhere())
+    app = ExtenderApp(
+        filtering=service.filtering, binding=service.binding, deferred=service.deferred, rest=rest
     )
+    return ExtenderClients(app, clients) if clients else app
 
 
 def create_operator_app(service: Service, access: Access) -> ASGIApp:
-    """The query API, for who shows a token."""
+    """The operators' API, for who shows a token."""
     app = _bare_app()
     app.include_router(_operator_api(service))
-    return OperatorAccess(app, access)
+    return OperatorAccess(app, by_token(access), service.journal)
 
 
 def create_probe_app(service: Service) -> ASGIApp:
@@ -43,6 +59,27 @@ def create_probe_app(service: Service) -> ASGIApp:
     app = _bare_app()
     app.include_router(_probes(service))
     return app
+
+
+def _operator_api(service: Service) -> APIRouter:
+    api = APIRouter()
+    api.include_router(v1.ledger_routes(service.queries))
+    api.include_router(v1.pod_routes(service.explainer, service.simulator, service.adopter))
+    api.include_router(v1.letter_routes(service.letters))
+    return api
+
+
+def _elsewhere() -> APIRouter:
+    api = APIRouter()
+
+    async def elsewhere(path: str) -> Response:
+        raise NotFound(
+            f"/v1/{path} is on the operators' port, with a token (docs/hamictl-on-a-cluster.md): "
+            "this one is kube-scheduler's"
+        )
+
+    api.add_api_route("/v1/{path:path}", elsewhere, methods=["GET", "POST"])
+    return api
 
 
 def _bare_app() -> FastAPI:
@@ -76,12 +113,4 @@ def _probes(service: Service) -> APIRouter:
     api.add_api_route("/healthz", healthz)
     api.add_api_route("/readyz", readyz)
     api.add_api_route("/metrics", metrics)
-    return api
-
-
-def _operator_api(service: Service) -> APIRouter:
-    api = APIRouter()
-    api.include_router(v1.ledger_routes(service.queries))
-    api.include_router(v1.pod_routes(service.explainer, service.simulator, service.adopter))
-    api.include_router(v1.letter_routes(service.letters))
     return api

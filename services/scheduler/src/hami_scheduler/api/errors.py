@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import orjson
 from fastapi import FastAPI, Request, Response
+from hamicommon.access.checks import NotAllowed, Unauthenticated
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from starlette.types import Send
 
 from hami_scheduler.api.bodies import TooLong
-from hami_scheduler.ports.access import NotAllowed, Unauthenticated
 
 JSON = "application/json"
 
@@ -41,3 +42,17 @@ def answer_errors(app: FastAPI) -> None:
         return Response(body_of(error), status_code=status_of(error), media_type=JSON)
 
     app.add_exception_handler(HamiError, answer)
+
+
+async def refuse(error: HamiError, send: Send) -> None:
+    """Answers a call that no application was asked about (ASGI)."""
+    body = body_of(error)
+    headers = [
+        (b"content-type", JSON.encode()),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    if isinstance(error, Unauthenticated):
+        headers.append((b"www-authenticate", b"Bearer"))
+    start = {"type": "http.response.start", "status": status_of(error), "headers": headers}
+    await send(start)
+    await send({"type": "http.response.body", "body": body})

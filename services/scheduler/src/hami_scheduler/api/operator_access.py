@@ -1,71 +1,173 @@
-"""Stands before the operator API on its own port: no call passes without a token that may make it.
+"""Stands before the operators' API: every call has a caller, and none passes without the right.
 
-The port's certificate is the server's; clients show none. What the API server answers about a token
-is in `access.py`.
+On the operators' port the caller is whose token it is (`ports/access.py`); where kube-scheduler's
+port serves the API too, who holds the client certificate. Calls that are more than a look are in
+the log with their caller, and those that change something go to the journal of calls.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from hamicommon.access.checks import Access, NotAllowed, bearer_token
+from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
-from starlette.types import ASGIApp, Receive, Scope, Send
+from hamicommon.process.http_server import client_name
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hami_scheduler.api.errors import JSON, body_of, status_of
-from hami_scheduler.ports.access import Access, Role, Unauthenticated
+from hami_scheduler.api.errors import refuse
+from hami_scheduler.ports.access import Role
+from hami_scheduler.ports.callers import CallJournal, CallSource, OperatorCall, OperatorCaller
 
 logger = logging.getLogger(__name__)
 
-_ASKS_ONLY = {"/v1/simulate"}
-"""Calls with a body that change nothing."""
+CALLER = "caller"
+"""Of the request's state: its `OperatorCaller`, for the routes."""
+
+_SEND = re.compile(r"/v1/dead-letters/[^/]+/send")
+_GROUPS_CHARACTERS = 1024
+"""Of the groups in a line of the log; an identity provider may name hundreds."""
+
+Identify = Callable[[Scope, Role], Awaitable[OperatorCaller]]
+"""Who calls, if they may. Raises: Unauthenticated, NotAllowed, Unavailable."""
 
 
-def role_of(method: str, path: str) -> Role:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verb:
+    """What a call does."""
+
+    name: str
+    role: Role
+    logged: bool
+    """More than a look."""
+
+
+def verb_of(method: str, path: str) -> Verb:
     """What a call needs: everything that is not known to read alone is operating."""
-    reads = method in ("GET", "HEAD") or path in _ASKS_ONLY
-    return Role.READ if reads else Role.OPERATE
+    if method in ("GET", "HEAD"):
+        return Verb(name="get", role=Role.READ, logged=False)
+    # A body that is asked about; it changes nothing.
+    if path == "/v1/simulate":
+        return Verb(name="simulate", role=Role.READ, logged=True)
+    name = f"{method} {clip(path)}"
+    if method == "POST" and path == "/v1/adopt":
+        name = "adopt"
+    elif method == "POST" and _SEND.fullmatch(path):
+        name = "send-dead-letter"
+    return Verb(name=name, role=Role.OPERATE, logged=True)
+
+
+def by_token(access: Access) -> Identify:
+    """Whose token it is, by the API server."""
+
+    async def identify(scope: Scope, role: Role) -> OperatorCaller:
+        found = await access.check(_token(scope), role.right)
+        return OperatorCaller(
+            user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN
+        )
+
+    return identify
+
+
+async def by_connection(scope: Scope, _role: Role) -> OperatorCaller:
+    """Who holds the client certificate, which the handshake has verified, or anybody where none is
+    asked for. It has every role."""
+    name = client_name(scope)
+    if name is None:
+        return OperatorCaller(user="", source=CallSource.OPEN)
+    return OperatorCaller(user=name, source=CallSource.CERTIFICATE)
 
 
 class OperatorAccess:
-    """Hands to `app` what may be asked."""
+    """Hands to `app` what may be asked, with the caller in the request's state."""
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        identify: Identify,
+        journal: CallJournal | None = None,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`journal`: None: the log alone keeps calls."""
         self._app = app
-        self._access = access
+        self._identify = identify
+        self._journal = journal
+        self._now = now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        method, path = scope["method"], scope["path"]
-        role = role_of(method, path)
+        verb = verb_of(scope["method"], scope["path"])
         try:
-            caller = await self._access.check(_token(scope), role)
+            caller = await self._identify(scope, verb.role)
         except HamiError as exc:
-            await _refuse(exc, send)
+            if isinstance(exc, NotAllowed):
+                logger.warning("operator call refused", extra=_line(verb) | {"error": str(exc)})
+            await refuse(exc, send)
             return
-        if role is Role.OPERATE:
-            logger.info(
-                "operator call", extra={"user": caller.username, "method": method, "path": path}
-            )
-        await self._app(scope, receive, send)
+        scope.setdefault("state", {})[CALLER] = caller
+        if not verb.logged:
+            await self._app(scope, receive, send)
+            return
+        await self._logged(verb, caller, scope, receive, send)
+
+    async def _logged(
+        self, verb: Verb, caller: OperatorCaller, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        began, status = self._now(), 0
+
+        async def watched(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        finally:
+            # Also of a caller who hung up: what was begun may have been done.
+            logger.info("operator call", extra=_line(verb, caller) | {"status": status})
+            if verb.role is Role.OPERATE and self._journal is not None:
+                await _keep(
+                    self._journal,
+                    OperatorCall(
+                        at=began,
+                        caller=caller,
+                        verb=verb.name,
+                        path=clip(scope["path"]),
+                        status=status,
+                    ),
+                )
+
+
+async def _keep(journal: CallJournal, call: OperatorCall) -> None:
+    try:
+        await journal.record(call)
+    except HamiError as exc:
+        # The line in the log is left, and the call has been made.
+        logger.error(
+            "operator call not kept",
+            extra={"user": call.caller.user, "verb": call.verb, "error": str(exc)},
+        )
+
+
+def _line(verb: Verb, caller: OperatorCaller | None = None) -> dict[str, object]:
+    line: dict[str, object] = {"verb": verb.name}
+    if caller is not None:
+        line |= {
+            "user": caller.user,
+            "groups": clip(" ".join(caller.groups), _GROUPS_CHARACTERS),
+            "source": str(caller.source),
+        }
+    return line
 
 
 def _token(scope: Scope) -> str:
-    """Of the Authorization header; empty when there is none (or several, or of another kind)."""
-    given = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(given) != 1:
-        return ""
-    scheme, _, token = str(given[0], "latin-1").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
-
-
-async def _refuse(exc: HamiError, send: Send) -> None:
-    body = body_of(exc)
-    headers = [
-        (b"content-type", JSON.encode()),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    if isinstance(exc, Unauthenticated):
-        headers.append((b"www-authenticate", b"Bearer"))
-    start = {"type": "http.response.start", "status": status_of(exc), "headers": headers}
-    await send(start)
-    await send({"type": "http.response.body", "body": body})
+    headers = scope["headers"]
+    return bearer_token(
+        [str(value, "latin-1") for name, value in headers if name == b"authorization"]
+    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hamicommon.access.checks import Access
+
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
@@ -12,7 +14,7 @@ from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.access import Access
+from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.queries import Letters, Queries
 
 Loop = Callable[[], Awaitable[None]]
@@ -33,6 +35,8 @@ class Service:
     adopter: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""
+    journal: CallJournal | None
+    """Where calls that change something are kept; None: the log alone has them."""
     instruments: SchedulerInstruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
     """What is not ready, with the reason; empty when all is."""

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from hamicommon.access.checks import Access
+from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.fault_injection import around, faults_of
 from hamicommon.grants.grant import Grant, read_signed
@@ -39,7 +41,7 @@ from hami_scheduler.adapters.postgres.inventory import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
-from hami_scheduler.adapters.token_reviews import KubernetesAccessReviews, KubernetesTokenReviews
+from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.bus.heartbeats import AgentMarks
 from hami_scheduler.bus.ledger_stats import LedgerStatsReader
@@ -60,7 +62,7 @@ from hami_scheduler.ports import (
     PodEvents,
     QuotaStore,
 )
-from hami_scheduler.ports.access import Access
+from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.queries import Queries
 from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
@@ -129,6 +131,8 @@ class Connections:
     """For the bus; None: they are not published."""
     access: Access | None = None
     """Who may ask on the operators' port; None: it is not served."""
+    calls: CallJournal | None = None
+    """Where calls of operators are kept; None: the log alone has them."""
     logins: Logins | None = None
     """Answers the bus server about node-agents, where it is so configured."""
 

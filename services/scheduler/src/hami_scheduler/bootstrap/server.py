@@ -40,7 +40,15 @@ async def serve(settings: Settings) -> None:
         async with (
             running(service, loops),
             other_ports(settings, service, operators),
-            http_server.serving(create_app(service), settings.http_bind, ssl_context=context),
+            http_server.serving(
+                create_app(
+                    service,
+                    clients=settings.extender_client_names,
+                    probes=not settings.probe_bind,
+                ),
+                settings.http_bind,
+                ssl_context=context,
+            ),
         ):
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:

@@ -103,6 +103,7 @@ def build(
             request_of=core.request_of,
         ),
         access=connections.access,
+        journal=connections.calls,
         instruments=core.instruments,
         readiness=readiness,
         measure=lambda: measure(core, connections),

@@ -1,0 +1,151 @@
+"""Whether a call may be made: the bearer token of the call, the right that it needs, one answer.
+
+The API server is asked whose token it is (TokenReview) and whether they have the right
+(SubjectAccessReview); `reviews.py` is how. Answers are kept for a short time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from hamicommon.errors import InvalidRequest, Unavailable
+
+# A role that was taken away, or a token that was revoked, is good for so long at most.
+ALLOWED_S = 30.0
+# Short, because a caller who is refused asks an administrator and tries again.
+REFUSED_S = 5.0
+# Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
+CACHE_MOST = 1024
+# What invented tokens may cost the API server at once, and what a caller waits for its turn.
+REVIEWS_AT_ONCE = 8
+REVIEW_TIMEOUT_S = 5.0
+# A service account's token is some 1 KiB, an identity provider's with many groups some 8 KiB.
+TOKEN_MOST = 16 * 1024
+
+
+class Unauthenticated(InvalidRequest):
+    """401: there is no token, or the API server does not know it."""
+
+
+class NotAllowed(InvalidRequest):
+    """403: the caller is known and lacks the right."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Right:
+    """What RBAC grants: a verb on a resource of a group, or on a path."""
+
+    verb: str
+    group: str = ""
+    resource: str = ""
+    path: str = ""
+    """Of a nonResourceURL; then there is no group and no resource."""
+    role: str
+    """The ClusterRole of `k8s/base` that grants it, for the sentence of a refusal."""
+
+    def __str__(self) -> str:
+        return f"{self.verb} {self.path or f'{self.resource}.{self.group}'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiCaller:
+    """Whose token it is, by the API server's review."""
+
+    username: str
+    uid: str = ""
+    groups: Sequence[str] = ()
+    extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class AccessReviews(Protocol):
+    """Asks the API server about callers."""
+
+    async def whose(self, token: str) -> ApiCaller:
+        """Raises: Unauthenticated, Unavailable."""
+        ...
+
+    async def may(self, caller: ApiCaller, right: Right) -> bool:
+        """Raises: Unavailable."""
+        ...
+
+
+class Access:
+    """Answers from the API server, kept for a short time."""
+
+    def __init__(
+        self, reviews: AccessReviews, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`clock`: seconds."""
+        self._reviews = reviews
+        self._clock = clock
+        self._known: OrderedDict[tuple[bytes, Right], tuple[float, ApiCaller | InvalidRequest]] = (
+            OrderedDict()
+        )
+        self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    async def check(self, token: str, right: Right) -> ApiCaller:
+        """Who calls, if they may.
+
+        Raises: Unauthenticated, NotAllowed, Unavailable when the API server can't be asked.
+        """
+        if not token:
+            raise Unauthenticated(
+                f"a token is wanted (Authorization: Bearer TOKEN) whose user may {right}"
+            )
+        if len(token) > TOKEN_MOST:
+            raise Unauthenticated(f"the token is longer than {TOKEN_MOST} bytes")
+        # Tokens themselves are not kept in memory.
+        key = (hashlib.sha256(token.encode()).digest(), right)
+        answer = self._kept(key)
+        if answer is None:
+            try:
+                async with asyncio.timeout(REVIEW_TIMEOUT_S), self._turns:
+                    answer = self._kept(key) or await self._ask(token, right)
+            except TimeoutError:
+                raise Unavailable(
+                    f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s whose token it is"
+                ) from None
+            self._keep(key, answer)
+        if isinstance(answer, InvalidRequest):
+            raise type(answer)(str(answer))
+        return answer
+
+    async def _ask(self, token: str, right: Right) -> ApiCaller | InvalidRequest:
+        try:
+            caller = await self._reviews.whose(token)
+        except Unauthenticated as exc:
+            return exc
+        if await self._reviews.may(caller, right):
+            return caller
+        return NotAllowed(
+            f"{caller.username} may not {right}: an administrator binds the "
+            f"ClusterRole {right.role} to this user"
+        )
+
+    def _kept(self, key: tuple[bytes, Right]) -> ApiCaller | InvalidRequest | None:
+        found = self._known.get(key)
+        if found is None or found[0] <= self._clock():
+            return None
+        self._known.move_to_end(key)
+        return found[1]
+
+    def _keep(self, key: tuple[bytes, Right], answer: ApiCaller | InvalidRequest) -> None:
+        lasts_s = REFUSED_S if isinstance(answer, InvalidRequest) else ALLOWED_S
+        self._known[key] = (self._clock() + lasts_s, answer)
+        self._known.move_to_end(key)
+        while len(self._known) > CACHE_MOST:
+            self._known.popitem(last=False)
+
+
+def bearer_token(authorizations: Sequence[str]) -> str:
+    """Of a call's Authorization headers; empty for none, several, or one of another kind."""
+    if len(authorizations) != 1:
+        return ""
+    scheme, _, token = authorizations[0].partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
