@@ -15,6 +15,24 @@ class Array(Structure):
     ]
 
 
+class Memory(Structure):
+    _fields_ = [
+        ("type", c_int),
+        ("handle", c_void_p * 2),
+        ("size", c_ulonglong),
+        ("rest", c_uint * 18),
+    ]
+
+
+class Mapped(Structure):
+    _fields_ = [
+        ("offset", c_ulonglong),
+        ("array", Array),
+        ("levels", c_uint),
+        ("rest", c_uint * 17),
+    ]
+
+
 FLOAT = 0x20
 
 

@@ -90,24 +90,6 @@ show(
 )
 
 
-class Memory(Structure):
-    _fields_ = [
-        ("type", c_int),
-        ("handle", c_void_p * 2),
-        ("size", c_ulonglong),
-        ("rest", c_uint * 18),
-    ]
-
-
-class Mapped(Structure):
-    _fields_ = [
-        ("offset", c_ulonglong),
-        ("array", Array),
-        ("levels", c_uint),
-        ("rest", c_uint * 17),
-    ]
-
-
 memory, made = c_void_p(), c_void_p()
 ok(cuda.cuImportExternalMemory(byref(memory), byref(Memory(1, size=1 << 20))))
 wanted = Mapped(0, Array(512, 256, 0, FLOAT, 1, 0), 3)

@@ -14,7 +14,7 @@ from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.pki import make_pki
 
 from tests.contract.kubernetes.bodies import pod
-from tests.contract.kubernetes.servers import Cluster, emulated_or_real, fresh_namespace
+from tests.contract.kubernetes.servers import Cluster
 from tests.waiting import wait
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -28,19 +28,6 @@ class Webhook:
     ca_bundle: str
     answer: Callable[[Json], Json] = lambda request: {"allowed": True}
     seen: list[Json] = field(default_factory=list)
-
-
-@pytest.fixture(scope="module", params=["emulator", "real"])
-def server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
-    with emulated_or_real(request, tmp_path_factory.mktemp("kubernetes")) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(server: Cluster) -> Cluster:
-    return fresh_namespace(server)
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ import pytest
 from hamicommon.ledger.tables import metadata
 from hamilocal.servers.binaries import postgres_home
 
+from tests.integration.db.one_card import ID, connect_with_a_card
+
 pytestmark = pytest.mark.integration
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "operations.md"
-ID = "00000000-0000-4000-8000-{:012}"
 ODD_TEXT = 'a "quoted", text;\nwith\ttwo lines \\ and \\N and ü'
 # hami_forget_grants (migration 0017) removes these with a grant, by itself or by their key.
 REMOVED_WITH_GRANTS = {"allocation_periods"} | {
@@ -43,13 +44,7 @@ BEFORE, INSIDE, LATER = SINCE - timedelta(microseconds=1), SINCE, UNTIL
 @pytest.fixture
 async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     """Grants that ended before, in and after the month, and one that lives."""
-    opened = await asyncpg.connect(postgres_dsn)
-    await opened.execute(
-        "INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (uuid, node, vendor, index,"
-        " type, slots, memory_mib, core_percent, ceiling_slots, ceiling_memory_mib,"
-        " ceiling_core_percent, healthy) VALUES"
-        " ('GPU-1', 'n', 'NVIDIA', 0, 'A100', 9, 1000, 100, 9, 1000, 100, true)"
-    )
+    opened = await connect_with_a_card(postgres_dsn)
     for number, ended in enumerate((BEFORE, INSIDE, UNTIL - timedelta(seconds=1), LATER, None)):
         await opened.execute(
             "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"

@@ -6,21 +6,16 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
+from tests.integration.db.one_card import ID, connect_with_a_card
+
 pytestmark = pytest.mark.integration
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-ID = "00000000-0000-4000-8000-{:012}"
 
 
 @pytest.fixture
 async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
-    opened = await asyncpg.connect(postgres_dsn)
-    await opened.execute(
-        "INSERT INTO nodes (name) VALUES ('n'); INSERT INTO devices (uuid, node, vendor, index,"
-        " type, slots, memory_mib, core_percent, ceiling_slots, ceiling_memory_mib,"
-        " ceiling_core_percent, healthy) VALUES"
-        " ('GPU-1', 'n', 'NVIDIA', 0, 'A100', 9, 1000, 100, 9, 1000, 100, true)"
-    )
+    opened = await connect_with_a_card(postgres_dsn)
     yield opened
     await opened.close()
 

@@ -179,18 +179,17 @@ async def scheduler(control: Control) -> Any:
     serving.cancel()
 
 
-async def test_a_pod_past_the_scheduler_may_use_nothing_until_it_is_granted(
-    adopts: None,
-    api_pods: ApiPods,
-    agent: AgentProcess,
-    kubelet: Kubelet,
-    control: Control,
-    scheduler: Scheduler,
-) -> None:
+@pytest.fixture
+async def past(adopts: None, api_pods: ApiPods, agent: AgentProcess) -> str:
+    """The uid of a pod that came past the scheduler."""
     await api_pods.create("past")
-    uid = api_pods.uids["past"]
+    return api_pods.uids["past"]
 
-    answer = await kubelet.allocate(uid, "main", A_0)
+
+async def test_a_pod_past_the_scheduler_may_use_nothing_until_it_is_granted(
+    past: str, kubelet: Kubelet, control: Control, scheduler: Scheduler
+) -> None:
+    answer = await kubelet.allocate(past, "main", A_0)
 
     assert "device" not in limits_of(answer)
     assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARDS[0]
@@ -199,26 +198,20 @@ async def test_a_pod_past_the_scheduler_may_use_nothing_until_it_is_granted(
     await kubelet.prestart(A_0)
 
     [request] = scheduler.asked
-    assert (request.pod_uid, request.pod_name) == (uid, "past")
+    assert (request.pod_uid, request.pod_name) == (past, "past")
     assert request.containers == (events.TakenContainer(container="main", uuids=(CARDS[0],)),)
     assert f"device {CARDS[0]} memory_bytes {1024 * 2**20} core_percent 20" in limits_of(answer)
     [report] = await eventually(lambda: control.reported("allocated"))
-    assert report.pod_uid == uid
+    assert report.pod_uid == past
     await kubelet.prestart(A_0)
     assert len(scheduler.asked) == 1
 
 
 async def test_all_containers_of_such_a_pod_get_their_limits_at_the_first_start(
-    adopts: None,
-    api_pods: ApiPods,
-    agent: AgentProcess,
-    kubelet: Kubelet,
-    scheduler: Scheduler,
+    past: str, kubelet: Kubelet, scheduler: Scheduler
 ) -> None:
-    await api_pods.create("past")
-    uid = api_pods.uids["past"]
-    first = await kubelet.allocate(uid, "main", A_0)
-    second = await kubelet.allocate(uid, "other", B_0)
+    first = await kubelet.allocate(past, "main", A_0)
+    second = await kubelet.allocate(past, "other", B_0)
 
     await kubelet.prestart(B_0)
 
@@ -233,16 +226,10 @@ async def test_all_containers_of_such_a_pod_get_their_limits_at_the_first_start(
 
 
 async def test_a_pod_without_room_waits_with_the_schedulers_reason(
-    adopts: None,
-    api_pods: ApiPods,
-    agent: AgentProcess,
-    kubelet: Kubelet,
-    scheduler: Scheduler,
+    past: str, api_pods: ApiPods, kubelet: Kubelet, scheduler: Scheduler
 ) -> None:
-    await api_pods.create("past")
-    uid = api_pods.uids["past"]
     scheduler.refusal = "the cards can't hold it: 1/1 CardInsufficientMemory"
-    answer = await kubelet.allocate(uid, "main", A_0)
+    answer = await kubelet.allocate(past, "main", A_0)
 
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await kubelet.prestart(A_0)

@@ -24,6 +24,16 @@ def container(
     return {"name": "c", "resources": {k: dict(v) for k, v in resources.items() if v is not None}}
 
 
+def amounts_of(request: DeviceRequest | None) -> tuple[int, int, int | None, int] | None:
+    """Count, MiB, percent of the memory, percent of the cores."""
+    return request and (
+        request.count,
+        request.memory_mib,
+        request.memory_percent,
+        request.core_percent,
+    )
+
+
 def use(cards: Sequence[GpuDevice], **used: tuple[int, int, int]) -> list[DeviceUsage]:
     """Cards with (slots, memory, core) used of them, by uuid with `_` for `-`."""
     return [

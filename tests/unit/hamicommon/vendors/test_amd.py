@@ -16,7 +16,7 @@ from hamicommon.placement.vendor_policy import Need
 from hamicommon.vendors.amd import Amd
 from hamicommon.vendors.interface.vendor import Admitted, Placed
 
-from tests.unit.hamicommon.vendors.asking import container, judge
+from tests.unit.hamicommon.vendors.asking import amounts_of, container, judge
 
 GPU = "amd.com/gpu"
 MEM = "amd.com/gpumem"
@@ -35,12 +35,7 @@ CARD = GpuDevice(
 
 def parse(limits: dict[str, Any] | None, requests: dict[str, Any] | None = None):
     request = AMD.parse_request(container(limits, requests))
-    return request and (
-        request.count,
-        request.memory_mib,
-        request.memory_percent,
-        request.core_percent,
-    )
+    return amounts_of(request)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hamicommon.vendors.iluvatar import Iluvatar
 from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.registry import Vendors
 
-from tests.unit.hamicommon.vendors.asking import container
+from tests.unit.hamicommon.vendors.asking import amounts_of, container
 
 CHIPS = {chip.common_word: Iluvatar(chip) for chip in DeviceConfig().iluvatars}
 MR = CHIPS["MR-V100"]
@@ -64,12 +64,7 @@ def test_names_are_made_of_the_vendors_name(name) -> None:
 )
 def test_memory_is_in_units_of_256_mib(limits, expected) -> None:
     request = MR.parse_request(container(limits))
-    found = request and (
-        request.count,
-        request.memory_mib,
-        request.memory_percent,
-        request.core_percent,
-    )
+    found = amounts_of(request)
 
     assert found == expected
     assert MR.parse_request(container(None, limits)) == request

@@ -78,25 +78,23 @@ def pods(ledger: Refusing, clock: Time) -> Worker:
     return watch.once, change
 
 
-def nodes(ledger: Refusing, clock: Time) -> Worker:
-    sync = NodeSync(
+def node_sync(ledger: Refusing, clock: Time) -> NodeSync:
+    return NodeSync(
         store=cast(Any, ledger),
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
         waits=ItemBackoff(clock=clock),
     )
+
+
+def nodes(ledger: Refusing, clock: Time) -> Worker:
+    sync = node_sync(ledger, clock)
     return sync.once, lambda: sync.gone("node-1")
 
 
 def cordons(ledger: Refusing, clock: Time) -> Worker:
-    sync = NodeSync(
-        store=cast(Any, ledger),
-        view=cast(Any, _View()),
-        forget=lambda _node: None,
-        on_freed=lambda: None,
-        waits=ItemBackoff(clock=clock),
-    )
+    sync = node_sync(ledger, clock)
     return sync.once, lambda: sync.cordon("node-1", frozenset({"GPU-a"}))
 
 
@@ -131,6 +129,19 @@ def annotated(ledger: Refusing, clock: Time) -> Worker:
     return known.once, lambda: known.on_upsert({"metadata": {"name": "node-1"}}, None)
 
 
+async def refused_for_an_hour(
+    make: Callable[[Refusing, Time], Worker], error: Exception
+) -> tuple[Refusing, Time, Worker]:
+    """Its item was due once, and every second since."""
+    ledger, clock = Refusing(error), Time()
+    once, change = make(ledger, clock)
+    change()
+    for _ in range(HOUR_S):
+        await once()
+        clock.now_s += 1
+    return ledger, clock, (once, change)
+
+
 WORKERS = pytest.mark.parametrize("make", [pods, nodes, cordons, quotas, annotated])
 
 
@@ -138,13 +149,7 @@ WORKERS = pytest.mark.parametrize("make", [pods, nodes, cordons, quotas, annotat
 async def test_a_refused_item_costs_one_attempt_in_five_minutes(
     make: Callable[[Refusing, Time], Worker],
 ) -> None:
-    ledger, clock = Refusing(Conflict("never")), Time()
-    once, change = make(ledger, clock)
-    change()
-
-    for _ in range(HOUR_S):
-        await once()
-        clock.now_s += 1
+    ledger, _, _ = await refused_for_an_hour(make, Conflict("never"))
 
     # 1, 2, 4 .. 256 s are nine waits, 511 s; then one attempt in each 300 s.
     assert ledger.attempts == 1 + 9 + (HOUR_S - 512) // 300
@@ -154,12 +159,7 @@ async def test_a_refused_item_costs_one_attempt_in_five_minutes(
 async def test_a_new_version_of_a_refused_item_is_due_at_once(
     make: Callable[[Refusing, Time], Worker],
 ) -> None:
-    ledger, clock = Refusing(Conflict("never")), Time()
-    once, change = make(ledger, clock)
-    change()
-    for _ in range(HOUR_S):
-        await once()
-        clock.now_s += 1
+    ledger, _, (once, change) = await refused_for_an_hour(make, Conflict("never"))
     before = ledger.attempts
     await once()
     assert ledger.attempts == before
@@ -174,12 +174,7 @@ async def test_a_new_version_of_a_refused_item_is_due_at_once(
 async def test_an_item_follows_soon_after_a_ledger_that_was_away_for_long(
     make: Callable[[Refusing, Time], Worker],
 ) -> None:
-    ledger, clock = Refusing(Unavailable("Postgres is away")), Time()
-    once, change = make(ledger, clock)
-    change()
-    for _ in range(HOUR_S):
-        await once()
-        clock.now_s += 1
+    ledger, clock, (once, _) = await refused_for_an_hour(make, Unavailable("Postgres is away"))
     before = ledger.attempts
 
     clock.now_s += AWAY_MOST_S

@@ -25,6 +25,7 @@ from tests.unit.hamicommon.vendors.ascend.chips import (
     register,
 )
 from tests.unit.hamicommon.vendors.asking import (
+    amounts_of,
     container,
 )
 
@@ -63,12 +64,7 @@ def test_names_are_made_of_the_vendors_name(name) -> None:
 )
 def test_a_request_is_count_memory_and_cores_as_admission_left_them(limits, expected) -> None:
     request = B3.parse_request(container(limits))
-    found = request and (
-        request.count,
-        request.memory_mib,
-        request.memory_percent,
-        request.core_percent,
-    )
+    found = amounts_of(request)
 
     assert found == expected
     assert B3.parse_request(container(None, limits)) == request
