@@ -127,8 +127,8 @@ static void step(struct process *process, int64_t now_ns)
     }
     const int kind = (int)(process->launches % (uint64_t)tenant->kinds);
     const uint64_t key = vgpu_cost_key(process, (uint64_t)kind + 1);
-    process->governor.percent = scenario.change_ns != 0 && now_ns >= scenario.change_ns && tenant->later_percent != 0
-                                    ? tenant->later_percent : tenant->percent;
+    process->governor.percent =
+        scenario.change_ns != 0 && now_ns >= scenario.change_ns && tenant->later_percent != 0 ? tenant->later_percent : tenant->percent;
     int timed_as = -1;
     if (process->governor.percent < 100 && !vgpu_thread_budget_fill_and_pay(&process->governor, key, &process->budget_ns)) {
         const struct vgpu_shared_cores shared = shared_of(process);
@@ -155,8 +155,8 @@ static void begin(void)
     memset(paid_until_ns, 0, sizeof paid_until_ns);
     memset(claimed_until_ns, 0, sizeof claimed_until_ns);
     memset(processes, 0, sizeof processes);
-    timing = (struct fg_timing){.time_slice_ns = scenario.time_slice_ns, .context_switch_ns = scenario.context_switch_ns,
-                                .sample_ns = scenario.sample_ns};
+    timing = (struct fg_timing){
+        .time_slice_ns = scenario.time_slice_ns, .context_switch_ns = scenario.context_switch_ns, .sample_ns = scenario.sample_ns};
     process_count = 0;
     /* Times of 0 have meanings of their own, so the clock starts later. */
     card.at_ns = INT64_C(100000000000);

@@ -69,8 +69,15 @@ static bool parse_setting(const char *key, char *value, struct scenario *scenari
 
 const char *scenario_parse(char *text, struct scenario *scenario)
 {
-    *scenario = (struct scenario){.sm_count = 132, .seconds = 12, .settle_s = 2, .sample_ns = 167000000, .time_slice_ns = 2000000,
-                                  .context_switch_ns = 50000, .wake_late_ns = 200000, .utilization = true, .seed = 1};
+    *scenario = (struct scenario){.sm_count = 132,
+                                  .seconds = 12,
+                                  .settle_s = 2,
+                                  .sample_ns = 167000000,
+                                  .time_slice_ns = 2000000,
+                                  .context_switch_ns = 50000,
+                                  .wake_late_ns = 200000,
+                                  .utilization = true,
+                                  .seed = 1};
     struct tenant *tenant = NULL;
     char *rest;
     for (char *setting = strtok_r(text, " \n", &rest); setting != NULL; setting = strtok_r(NULL, " \n", &rest)) {

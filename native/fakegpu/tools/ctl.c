@@ -1,18 +1,13 @@
 /* fakegpu-ctl: makes the simulated cards misbehave, and shows the machine's ledger.
  *
- *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, clock, lost) and processes (memory, and a counter of
- *                                   computing time; it begins anywhere)
- *   fakegpu-ctl xid CARD CODE       posts an XID event (critical) on a card
- *   fakegpu-ctl ecc CARD            posts a double-bit ECC event
- *   fakegpu-ctl lose CARD           the card falls off the bus (XID 79 is posted, calls answer "GPU is lost")
- *   fakegpu-ctl restore CARD        it is back
- *   fakegpu-ctl unplug CARD         it is lost, and programs that initialise NVML from now on do not find it
- *   fakegpu-ctl plug CARD           it is there again, for programs that initialise NVML from now on
- *   fakegpu-ctl mig-busy CARD GI    a program runs on that GPU instance: it can't be destroyed
- *   fakegpu-ctl mig-idle CARD GI    it has ended
- *   fakegpu-ctl mig-clear CARD      all instances are gone, as after a reset of the card
- *   fakegpu-ctl set CARD NAME VALUE what NVML answers for a quantity that nothing here measures; "unknown": that it is not supported
- *   fakegpu-ctl reset-peak          forgets the highest use so far
+ *   fakegpu-ctl show                one JSON object: cards (total, used, peak, utilisation, clock, lost) and processes (memory, and a
+ * counter of computing time; it begins anywhere) fakegpu-ctl xid CARD CODE       posts an XID event (critical) on a card fakegpu-ctl ecc
+ * CARD            posts a double-bit ECC event fakegpu-ctl lose CARD           the card falls off the bus (XID 79 is posted, calls answer
+ * "GPU is lost") fakegpu-ctl restore CARD        it is back fakegpu-ctl unplug CARD         it is lost, and programs that initialise NVML
+ * from now on do not find it fakegpu-ctl plug CARD           it is there again, for programs that initialise NVML from now on fakegpu-ctl
+ * mig-busy CARD GI    a program runs on that GPU instance: it can't be destroyed fakegpu-ctl mig-idle CARD GI    it has ended fakegpu-ctl
+ * mig-clear CARD      all instances are gone, as after a reset of the card fakegpu-ctl set CARD NAME VALUE what NVML answers for a quantity
+ * that nothing here measures; "unknown": that it is not supported fakegpu-ctl reset-peak          forgets the highest use so far
  *
  * CARD is an index in the configuration or a uuid (or its beginning). FAKEGPU_CONFIG names the machine.
  */
@@ -68,7 +63,8 @@ static void show(const struct fg_machine *machine, struct fg_state *state)
         printf("%s\n  {\"index\": %d, \"uuid\": \"%s\", \"total_bytes\": %llu, \"used_bytes\": %llu, \"peak_bytes\": %llu, "
                "\"utilisation_percent\": %u, \"now_ns\": %lld, \"lost\": %s",
                i > 0 ? "," : "", i, card->uuid, (unsigned long long)card->total_bytes, (unsigned long long)card->used_bytes,
-               (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), (long long)clock->at_ns, card->lost ? "true" : "false");
+               (unsigned long long)card->peak_bytes, fg_utilisation(machine, clock->card_samples), (long long)clock->at_ns,
+               card->lost ? "true" : "false");
         show_mig(&card->mig);
         printf("}");
     }
@@ -108,7 +104,8 @@ static int set_value(struct fg_card_state *card, const char *name, const char *t
     char *end;
     const long long number = strtoll(text, &end, 10);
     const bool unknown = strcmp(text, "unknown") == 0;
-    if (value == FG_VALUES) return fprintf(stderr, "fakegpu-ctl: nothing of a card is called %s; docs/fakegpu.md lists the names\n", name), 1;
+    if (value == FG_VALUES)
+        return fprintf(stderr, "fakegpu-ctl: nothing of a card is called %s; docs/fakegpu.md lists the names\n", name), 1;
     if (!unknown && (*text == '\0' || *end != '\0' || number < 0))
         return fprintf(stderr, "fakegpu-ctl: %s %s: wanted: a number that is not negative, or unknown\n", name, text), 1;
     card->values[value] = unknown ? FG_UNKNOWN : number;
@@ -123,7 +120,8 @@ static int act_on_card(const struct fg_machine *machine, struct fg_state *state,
         fg_post_event(state, card, NVML_EVENT_XID_CRITICAL, strtoull(argv[3], NULL, 10));
     } else if (strcmp(argv[1], "ecc") == 0) {
         if (state->cards[card].values[FG_VALUE_ecc_uncorrected] != FG_UNKNOWN) state->cards[card].values[FG_VALUE_ecc_uncorrected]++;
-        if (state->cards[card].values[FG_VALUE_ecc_uncorrected_lifetime] != FG_UNKNOWN) state->cards[card].values[FG_VALUE_ecc_uncorrected_lifetime]++;
+        if (state->cards[card].values[FG_VALUE_ecc_uncorrected_lifetime] != FG_UNKNOWN)
+            state->cards[card].values[FG_VALUE_ecc_uncorrected_lifetime]++;
         fg_post_event(state, card, NVML_EVENT_DOUBLE_BIT_ECC, 0);
     } else if (strcmp(argv[1], "lose") == 0) {
         state->cards[card].lost = true;
@@ -166,6 +164,8 @@ int main(int argc, char **argv)
     } else if (argc >= 3) {
         result = act_on_card(machine, state, argc, argv);
     }
-    if (result < 0) fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | unplug CARD | plug CARD | set CARD NAME VALUE | mig-busy CARD GI | mig-idle CARD GI | mig-clear CARD | reset-peak\n");
+    if (result < 0)
+        fprintf(stderr, "usage: fakegpu-ctl show | xid CARD CODE | ecc CARD | lose CARD | restore CARD | unplug CARD | plug CARD | set "
+                        "CARD NAME VALUE | mig-busy CARD GI | mig-idle CARD GI | mig-clear CARD | reset-peak\n");
     return result < 0 ? 2 : result;
 }

@@ -17,21 +17,21 @@
 
 #include "cuda_abi.h"
 
-#define CUDA_CALLS(X)                                                              \
-    X(cuInit, (unsigned int))                                                      \
-    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                           \
-    X(cuCtxSetCurrent, (CUcontext))                                                \
-    X(cuCtxSynchronize, (void))                                                    \
-    X(cuModuleLoadData, (CUmodule *, const void *))                                \
-    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                 \
-    X(cuStreamCreate, (CUstream *, unsigned))                                      \
-    X(cuStreamBeginCapture_v2, (CUstream, int))                                    \
-    X(cuStreamEndCapture, (CUstream, CUgraph *))                                   \
-    X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))   \
-    X(cuGraphLaunch, (CUgraphExec, CUstream))                                      \
-    X(cuEventCreate, (CUevent *, unsigned))                                        \
-    X(cuEventRecord, (CUevent, CUstream))                                          \
-    X(cuEventElapsedTime, (float *, CUevent, CUevent))                             \
+#define CUDA_CALLS(X)                                                                                                                   \
+    X(cuInit, (unsigned int))                                                                                                           \
+    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                                \
+    X(cuCtxSetCurrent, (CUcontext))                                                                                                     \
+    X(cuCtxSynchronize, (void))                                                                                                         \
+    X(cuModuleLoadData, (CUmodule *, const void *))                                                                                     \
+    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                                                      \
+    X(cuStreamCreate, (CUstream *, unsigned))                                                                                           \
+    X(cuStreamBeginCapture_v2, (CUstream, int))                                                                                         \
+    X(cuStreamEndCapture, (CUstream, CUgraph *))                                                                                        \
+    X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                                                        \
+    X(cuGraphLaunch, (CUgraphExec, CUstream))                                                                                           \
+    X(cuEventCreate, (CUevent *, unsigned))                                                                                             \
+    X(cuEventRecord, (CUevent, CUstream))                                                                                               \
+    X(cuEventElapsedTime, (float *, CUevent, CUevent))                                                                                  \
     X(cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **)) \
     X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
 
@@ -41,9 +41,10 @@ static struct {
 #undef X
 } cuda;
 
-static const char IMAGE[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry count(.param .u32 limit)\n{\n .reg .u32 %i, %n;\n"
-                            " .reg .pred %p;\n ld.param.u32 %n, [limit];\n mov.u32 %i, 0;\nNEXT:\n add.u32 %i, %i, 1;\n"
-                            " membar.cta;\n setp.lt.u32 %p, %i, %n;\n @%p bra NEXT;\n ret;\n}\n";
+static const char IMAGE[] =
+    ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry count(.param .u32 limit)\n{\n .reg .u32 %i, %n;\n"
+    " .reg .pred %p;\n ld.param.u32 %n, [limit];\n mov.u32 %i, 0;\nNEXT:\n add.u32 %i, %i, 1;\n"
+    " membar.cta;\n setp.lt.u32 %p, %i, %n;\n @%p bra NEXT;\n ret;\n}\n";
 
 static struct {
     double seconds;
@@ -69,8 +70,8 @@ static void load_library(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     void *function;
-#define X(name, parameters)                                                                                              \
-    function = library != NULL ? dlsym(library, #name) : NULL;                                                           \
+#define X(name, parameters)                                                                                                 \
+    function = library != NULL ? dlsym(library, #name) : NULL;                                                              \
     if (function == NULL) fprintf(stderr, "vgpu-load: %s is missing\n", library != NULL ? #name : "libcuda.so.1"), exit(1); \
     memcpy(&cuda.name, &function, sizeof function);
     CUDA_CALLS(X)
@@ -160,13 +161,20 @@ static bool parse_options(int argc, char **argv)
         char *end = NULL;
         const double number = i + 1 < argc ? strtod(argv[i + 1], &end) : -1;
         if (end == NULL || end == argv[i + 1] || *end != '\0' || number < 0) return false;
-        if (strcmp(argv[i], "--seconds") == 0) options.seconds = number;
-        else if (strcmp(argv[i], "--blocks") == 0) options.blocks = (unsigned int)number;
-        else if (strcmp(argv[i], "--iterations") == 0) options.iterations = (unsigned int)number;
-        else if (strcmp(argv[i], "--graph") == 0) options.graph = (int)number;
-        else if (strcmp(argv[i], "--sync-every") == 0) options.sync_every = (int)number;
-        else if (strcmp(argv[i], "--bench") == 0) options.bench = (long)number;
-        else return false;
+        if (strcmp(argv[i], "--seconds") == 0)
+            options.seconds = number;
+        else if (strcmp(argv[i], "--blocks") == 0)
+            options.blocks = (unsigned int)number;
+        else if (strcmp(argv[i], "--iterations") == 0)
+            options.iterations = (unsigned int)number;
+        else if (strcmp(argv[i], "--graph") == 0)
+            options.graph = (int)number;
+        else if (strcmp(argv[i], "--sync-every") == 0)
+            options.sync_every = (int)number;
+        else if (strcmp(argv[i], "--bench") == 0)
+            options.bench = (long)number;
+        else
+            return false;
         i++;
     }
     return true;

@@ -70,71 +70,71 @@ static const char *mapped(const char *path, char buffer[PATH_MAX])
 }
 
 /* The next definition of a function, looked up at its first call. */
-#define NEXT(type, name, parameters)                                        \
-    static type(*next) parameters;                                          \
-    if (next == NULL) {                                                     \
-        void *found = dlsym(RTLD_NEXT, #name);                              \
-        memcpy(&next, &found, sizeof next);                                 \
-    }                                                                       \
-    if (next == NULL) return errno = ENOSYS, (type)-1;
-#define NEXT_POINTER(type, name, parameters)                                \
-    static type(*next) parameters;                                          \
-    if (next == NULL) {                                                     \
-        void *found = dlsym(RTLD_NEXT, #name);                              \
-        memcpy(&next, &found, sizeof next);                                 \
-    }                                                                       \
+#define NEXT(type, name, parameters)           \
+    static type(*next) parameters;             \
+    if (next == NULL) {                        \
+        void *found = dlsym(RTLD_NEXT, #name); \
+        memcpy(&next, &found, sizeof next);    \
+    }                                          \
+    if (next == NULL) return errno = ENOSYS, (type) - 1;
+#define NEXT_POINTER(type, name, parameters)   \
+    static type(*next) parameters;             \
+    if (next == NULL) {                        \
+        void *found = dlsym(RTLD_NEXT, #name); \
+        memcpy(&next, &found, sizeof next);    \
+    }                                          \
     if (next == NULL) return errno = ENOSYS, (type)NULL;
 
 /* PATH(type, name, parameters, call): the path is `path`, replaced by `to` in the call. */
-#define PATH(type, name, parameters, arguments)                             \
-    EXPORT type name parameters;                                            \
-    type name parameters                                                    \
-    {                                                                       \
-        char buffer[PATH_MAX];                                              \
-        const char *to = mapped(path, buffer);                              \
-        NEXT(type, name, parameters)                                        \
-        return next arguments;                                              \
+#define PATH(type, name, parameters, arguments) \
+    EXPORT type name parameters;                \
+    type name parameters                        \
+    {                                           \
+        char buffer[PATH_MAX];                  \
+        const char *to = mapped(path, buffer);  \
+        NEXT(type, name, parameters)            \
+        return next arguments;                  \
     }
-#define PATH_POINTER(type, name, parameters, arguments)                     \
-    EXPORT type name parameters;                                            \
-    type name parameters                                                    \
-    {                                                                       \
-        char buffer[PATH_MAX];                                              \
-        const char *to = mapped(path, buffer);                              \
-        NEXT_POINTER(type, name, parameters)                                \
-        return next arguments;                                              \
+#define PATH_POINTER(type, name, parameters, arguments) \
+    EXPORT type name parameters;                        \
+    type name parameters                                \
+    {                                                   \
+        char buffer[PATH_MAX];                          \
+        const char *to = mapped(path, buffer);          \
+        NEXT_POINTER(type, name, parameters)            \
+        return next arguments;                          \
     }
 
 #include "pathmap.def"
 
 /* The mode of a file is only passed when one is created. */
-#define MODE_ARGUMENT(flags)                                                \
-    mode_t mode = 0;                                                        \
-    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) {                           \
-        va_list arguments;                                                  \
-        va_start(arguments, flags);                                         \
-        mode = (mode_t)va_arg(arguments, int);                              \
-        va_end(arguments);                                                  \
+#define MODE_ARGUMENT(flags)                      \
+    mode_t mode = 0;                              \
+    if (((flags) & (O_CREAT | O_TMPFILE)) != 0) { \
+        va_list arguments;                        \
+        va_start(arguments, flags);               \
+        mode = (mode_t)va_arg(arguments, int);    \
+        va_end(arguments);                        \
     }
-#define OPEN(name)                                                          \
-    EXPORT int name(const char *path, int flags, ...);                      \
-    int name(const char *path, int flags, ...)                              \
-    {                                                                       \
-        char buffer[PATH_MAX];                                              \
-        const char *to = mapped(path, buffer);                              \
-        MODE_ARGUMENT(flags)                                                \
-        NEXT(int, name, (const char *, int, ...))                           \
-        return next(to, flags, mode);                                       \
+#define OPEN(name)                                     \
+    EXPORT int name(const char *path, int flags, ...); \
+    int name(const char *path, int flags, ...)         \
+    {                                                  \
+        char buffer[PATH_MAX];                         \
+        const char *to = mapped(path, buffer);         \
+        MODE_ARGUMENT(flags)                           \
+        NEXT(int, name, (const char *, int, ...))      \
+        return next(to, flags, mode);                  \
     }
-#define OPENAT(name)                                                        \
-    EXPORT int name(int folder, const char *path, int flags, ...);          \
-    int name(int folder, const char *path, int flags, ...)                  \
-    {                                                                       \
-        char buffer[PATH_MAX];                                              \
-        const char *to = mapped(path, buffer);                              \
-        MODE_ARGUMENT(flags)                                                \
-        NEXT(int, name, (int, const char *, int, ...))                      \
-        return next(folder, to, flags, mode);                               \
+#define OPENAT(name)                                               \
+    EXPORT int name(int folder, const char *path, int flags, ...); \
+    int name(int folder, const char *path, int flags, ...)         \
+    {                                                              \
+        char buffer[PATH_MAX];                                     \
+        const char *to = mapped(path, buffer);                     \
+        MODE_ARGUMENT(flags)                                       \
+        NEXT(int, name, (int, const char *, int, ...))             \
+        return next(folder, to, flags, mode);                      \
     }
 OPEN(open)
 OPEN(open64)
@@ -148,22 +148,21 @@ PATH(int, __openat_2, (int folder, const char *path, int flags), (folder, to, fl
 PATH(int, __openat64_2, (int folder, const char *path, int flags), (folder, to, flags))
 
 /* Two paths. */
-#define TWO_PATHS(name, parameters, arguments)                              \
-    EXPORT int name parameters;                                             \
-    int name parameters                                                     \
-    {                                                                       \
-        char first[PATH_MAX], second[PATH_MAX];                             \
+#define TWO_PATHS(name, parameters, arguments)                               \
+    EXPORT int name parameters;                                              \
+    int name parameters                                                      \
+    {                                                                        \
+        char first[PATH_MAX], second[PATH_MAX];                              \
         const char *from = mapped(path, first), *to = mapped(other, second); \
-        NEXT(int, name, parameters)                                         \
-        return next arguments;                                              \
+        NEXT(int, name, parameters)                                          \
+        return next arguments;                                               \
     }
 TWO_PATHS(rename, (const char *path, const char *other), (from, to))
 TWO_PATHS(link, (const char *path, const char *other), (from, to))
 TWO_PATHS(renameat, (int folder, const char *path, int other_folder, const char *other), (folder, from, other_folder, to))
 TWO_PATHS(renameat2, (int folder, const char *path, int other_folder, const char *other, unsigned int flags),
           (folder, from, other_folder, to, flags))
-TWO_PATHS(linkat, (int folder, const char *path, int other_folder, const char *other, int flags),
-          (folder, from, other_folder, to, flags))
+TWO_PATHS(linkat, (int folder, const char *path, int other_folder, const char *other, int flags), (folder, from, other_folder, to, flags))
 
 /* The target of a link is text; only the place of the link is mapped. */
 PATH(int, symlink, (const char *target, const char *path), (target, to))

@@ -23,26 +23,26 @@ enum { MAX_DEVICES = 64, MAX_BLOCKS = 4096, LAUNCHES = 64 };
 enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NOT_REFUSED = 3 };
 
 /* All that the probe calls, by the name to look up. */
-#define CUDA_CALLS(X)                                                              \
-    X(cuInit, (unsigned int))                                                      \
-    X(cuDeviceGetCount, (int *))                                                   \
-    X(cuDeviceGet, (CUdevice *, int))                                              \
-    X(cuDeviceGetName, (char *, int, CUdevice))                                    \
-    X(cuDeviceGetUuid, (CUuuid *, CUdevice))                                       \
-    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                           \
-    X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                    \
-    X(cuCtxSetCurrent, (CUcontext))                                                \
-    X(cuCtxSynchronize, (void))                                                    \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))                                       \
-    X(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                      \
-    X(cuMemFree_v2, (CUdeviceptr))                                                 \
-    X(cuModuleLoadData, (CUmodule *, const void *))                                \
-    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                 \
+#define CUDA_CALLS(X)                                                                                                                 \
+    X(cuInit, (unsigned int))                                                                                                         \
+    X(cuDeviceGetCount, (int *))                                                                                                      \
+    X(cuDeviceGet, (CUdevice *, int))                                                                                                 \
+    X(cuDeviceGetName, (char *, int, CUdevice))                                                                                       \
+    X(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                                                          \
+    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                              \
+    X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                                       \
+    X(cuCtxSetCurrent, (CUcontext))                                                                                                   \
+    X(cuCtxSynchronize, (void))                                                                                                       \
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                                          \
+    X(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                         \
+    X(cuMemFree_v2, (CUdeviceptr))                                                                                                    \
+    X(cuModuleLoadData, (CUmodule *, const void *))                                                                                   \
+    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                                                    \
     X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
     X(cuGetErrorName, (CUresult, const char **))
-#define NVML_CALLS(X)                                                              \
-    X(nvmlInit_v2, (void))                                                         \
-    X(nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *))                   \
+#define NVML_CALLS(X)                                            \
+    X(nvmlInit_v2, (void))                                       \
+    X(nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *)) \
     X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t, nvmlMemory_t *))
 
 static struct {
@@ -51,7 +51,7 @@ static struct {
 #undef X
 } cuda;
 static struct {
-#define X(name, parameters) nvmlReturn_t (*name) parameters;
+#define X(name, parameters) nvmlReturn_t(*name) parameters;
     NVML_CALLS(X)
 #undef X
 } nvml;
@@ -171,8 +171,8 @@ static void open_device(int index)
                       nvml.nvmlDeviceGetMemoryInfo(nvml_device, &memory) == NVML_SUCCESS;
     if (!seen) report("{\"event\":\"warning\",\"index\":%d,\"text\":\"NVML does not show this device\"}", index);
     report("{\"event\":\"device\",\"index\":%d,\"uuid\":\"%s\",\"name\":\"%s\",\"total_bytes\":%zu,\"free_bytes\":%zu,"
-        "\"nvml_total_bytes\":%llu,\"nvml_free_bytes\":%llu}",
-        index, device->uuid, name, total, device->free_bytes, memory.total, memory.free);
+           "\"nvml_total_bytes\":%llu,\"nvml_free_bytes\":%llu}",
+           index, device->uuid, name, total, device->free_bytes, memory.total, memory.free);
 }
 
 static CUresult allocate(struct device *device, size_t bytes)

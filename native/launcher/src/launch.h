@@ -17,20 +17,20 @@
 #include <stddef.h>
 
 struct launch_mount {
-	bool read_only;
-	const char *source;
-	const char *target;
+    bool read_only;
+    const char *source;
+    const char *target;
 };
 
 struct launch {
-	const char *cwd;
-	const char *log;
-	const char *rootfs;
-	char **env;  /* NULL-terminated */
-	char **argv; /* NULL-terminated, at least one argument */
-	struct launch_mount *mounts;
-	size_t mount_count;
-	bool own_pids; /* not read from the file: the caller is process 1 of a pid namespace */
+    const char *cwd;
+    const char *log;
+    const char *rootfs;
+    char **env;  /* NULL-terminated */
+    char **argv; /* NULL-terminated, at least one argument */
+    struct launch_mount *mounts;
+    size_t mount_count;
+    bool own_pids; /* not read from the file: the caller is process 1 of a pid namespace */
 };
 
 /* Reads the file at `path` into `launch`, whose pointers stay valid until exit.

@@ -14,14 +14,14 @@
 #define MAX_SHADOWS 64
 
 struct root {
-	const char *path;                /* where the new root lies, seen from the old one */
-	char shadows[MAX_SHADOWS][PATH_MAX]; /* directories of the new root that are our own */
-	size_t shadow_count;
-	char **mounted;                  /* targets of the mounts made so far */
-	size_t mounted_count;
-	bool own_pids;
-	char *message;
-	size_t message_size;
+    const char *path;                /* where the new root lies, seen from the old one */
+    char shadows[MAX_SHADOWS][PATH_MAX]; /* directories of the new root that are our own */
+    size_t shadow_count;
+    char **mounted;                  /* targets of the mounts made so far */
+    size_t mounted_count;
+    bool own_pids;
+    char *message;
+    size_t message_size;
 };
 
 /* Writes a sentence with the reason of `error` (-errno) into root->message; returns `error`. */

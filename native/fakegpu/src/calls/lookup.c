@@ -27,8 +27,8 @@ static CUdriverProcAddressQueryResult find(const char *name, int version, cuuint
         if (strcmp(rows[i].base, name) != 0 || ((rows[i].flags & per_thread) != 0 && (flags & per_thread) == 0)) continue;
         known = true;
         if (rows[i].version > version) continue;
-        const bool better = best < 0 || rows[i].flags > rows[best].flags ||
-                            (rows[i].flags == rows[best].flags && rows[i].version > rows[best].version);
+        const bool better =
+            best < 0 || rows[i].flags > rows[best].flags || (rows[i].flags == rows[best].flags && rows[i].version > rows[best].version);
         if (better) best = i;
     }
     *address = NULL;

@@ -62,7 +62,8 @@ CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource, int
     return result == CUDA_SUCCESS ? cuCtxGetDevResource(context, resource, type) : result;
 }
 
-/* Groups are made of so many multiprocessors at least, and of multiples of so many, by compute capability (CUDA Driver API, Green Contexts). */
+/* Groups are made of so many multiprocessors at least, and of multiples of so many, by compute capability (CUDA Driver API, Green
+ * Contexts). */
 static unsigned int group_size(CUdevice device, unsigned int least)
 {
     const int major = fg_driver.machine->cards[fg_driver.card_of[device]].major;

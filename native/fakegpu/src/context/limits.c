@@ -138,7 +138,8 @@ CUresult cuDeviceGetP2PAttribute(int *value, int attribute, CUdevice device, CUd
 {
     enum { PERFORMANCE_RANK = 1, ACCESS = 2, NATIVE_ATOMIC = 3, ARRAY_ACCESS = 4 };
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (fg_check_device(device) != CUDA_SUCCESS || fg_check_device(peer) != CUDA_SUCCESS || device == peer) return CUDA_ERROR_INVALID_DEVICE;
+    if (fg_check_device(device) != CUDA_SUCCESS || fg_check_device(peer) != CUDA_SUCCESS || device == peer)
+        return CUDA_ERROR_INVALID_DEVICE;
     if (value == NULL || attribute < PERFORMANCE_RANK || attribute > ARRAY_ACCESS) return CUDA_ERROR_INVALID_VALUE;
     bool linked = false;
     const struct fg_card *card = &fg_driver.machine->cards[fg_driver.card_of[device]];

@@ -40,13 +40,14 @@ static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (wanted->Width == 0 || fg_element_bytes(wanted->Format, wanted->NumChannels) == 0 || wanted->Width > 1 << 17 || wanted->Height > 1 << 17 ||
-        wanted->Depth > 1 << 14)
+    if (wanted->Width == 0 || fg_element_bytes(wanted->Format, wanted->NumChannels) == 0 || wanted->Width > 1 << 17 ||
+        wanted->Height > 1 << 17 || wanted->Depth > 1 << 14)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes = 0;
     for (unsigned int level = 0; level < levels; level++) bytes += fg_level_bytes(wanted, level);
     const bool later = (wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
-    *array = (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = later || foreign ? 0 : fg_rounded(bytes), .as = *wanted};
+    *array =
+        (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = later || foreign ? 0 : fg_rounded(bytes), .as = *wanted};
     array->content_bytes = bytes;
     array->content = fg_arena_take(array->content_bytes);
     if (array->content == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -161,8 +162,12 @@ CUresult fg_make_mipmap(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *
     uint64_t at = made->array.content;
     for (unsigned int level = 0; level < made->levels; level++) {
         const uint64_t bytes = fg_level_bytes(wanted, level);
-        made->level[level] = (struct CUarray_st){.tag = FG_ARRAY, .device = made->array.device, .as = fg_level(wanted, level), .content = at,
-                                                 .content_bytes = bytes, .is_level = true};
+        made->level[level] = (struct CUarray_st){.tag = FG_ARRAY,
+                                                 .device = made->array.device,
+                                                 .as = fg_level(wanted, level),
+                                                 .content = at,
+                                                 .content_bytes = bytes,
+                                                 .is_level = true};
         if (!fg_handle_begins(&made->level[level])) return cuMipmappedArrayDestroy(made), CUDA_ERROR_OUT_OF_MEMORY;
         at += bytes;
     }
@@ -198,7 +203,10 @@ CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream 
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream) { return cuMemMapArrayAsync(tiles, count, stream); }
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
+{
+    return cuMemMapArrayAsync(tiles, count, stream);
+}
 
 /* Memory of another interface (Vulkan, NvSciBuf, a dma-buf): it is on the card as long as it is imported. */
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
@@ -219,7 +227,8 @@ CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_ME
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *wanted)
 {
     if (memory == NULL || memory->tag != FG_EXTERNAL) return CUDA_ERROR_INVALID_HANDLE;
-    if (pointer == NULL || wanted == NULL || wanted->size == 0 || wanted->offset > memory->bytes || wanted->size > memory->bytes - wanted->offset)
+    if (pointer == NULL || wanted == NULL || wanted->size == 0 || wanted->offset > memory->bytes ||
+        wanted->size > memory->bytes - wanted->offset)
         return CUDA_ERROR_INVALID_VALUE;
     struct fg_block *block;
     const struct fg_block window = {.bytes = wanted->size, .device = memory->device, .kind = FG_FOREIGN_MEMORY};

@@ -18,13 +18,15 @@ struct end {
 
 static struct end source(const CUDA_MEMCPY3D *c)
 {
-    return (struct end){c->srcMemoryType, (char *)(uintptr_t)c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes, c->srcY, c->srcZ,
-                        c->srcPitch, c->srcHeight};
+    return (struct end){
+        c->srcMemoryType, (char *)(uintptr_t)c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes, c->srcY, c->srcZ, c->srcPitch,
+        c->srcHeight};
 }
 
 static struct end target(const CUDA_MEMCPY3D *c)
 {
-    return (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY, c->dstZ, c->dstPitch, c->dstHeight};
+    return (struct end){c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes,
+                        c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
 }
 
 /* A pitch of 0 means lines without gaps, a height of 0 layers without gaps. */
@@ -46,7 +48,8 @@ static CUresult check_end(const struct end *end, const CUDA_MEMCPY3D *c, bool pl
     CUdeviceptr base;
     if (end->type == CU_MEMORYTYPE_ARRAY) {
         if (fg_array_element(end->array) == 0) return CUDA_ERROR_INVALID_HANDLE;
-        return fg_in_array(end->array, end->x, end->y, end->z, c->WidthInBytes, c->Height, c->Depth) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+        return fg_in_array(end->array, end->x, end->y, end->z, c->WidthInBytes, c->Height, c->Depth) ? CUDA_SUCCESS
+                                                                                                     : CUDA_ERROR_INVALID_VALUE;
     }
     if (pitch_of(end, c) < c->WidthInBytes + end->x || height_of(end, c) < c->Height + end->y || !span_of(end, c, &bytes))
         return CUDA_ERROR_INVALID_VALUE;
@@ -200,10 +203,12 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context, CUdeviceptr fro
 }
 
 /* All are checked before the first is made. */
-static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count, CUstream stream, size_t *failed)
+static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count, CUstream stream,
+                           size_t *failed)
 {
     if (failed != NULL) *failed = SIZE_MAX;
-    if (to == NULL || from == NULL || bytes == NULL || count == 0 || stream == NULL || (uintptr_t)stream == 1) return CUDA_ERROR_INVALID_VALUE;
+    if (to == NULL || from == NULL || bytes == NULL || count == 0 || stream == NULL || (uintptr_t)stream == 1)
+        return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < count; i++) {
         const CUDA_MEMCPY3D copy = between(CU_MEMORYTYPE_UNIFIED, to[i], from[i], bytes[i]);
         const CUresult result = bytes[i] == 0 ? CUDA_ERROR_INVALID_VALUE : fg_check_copy(&copy);
@@ -216,8 +221,8 @@ static CUresult copy_batch(const CUdeviceptr *to, const CUdeviceptr *from, const
     return result;
 }
 
-CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes, size_t *indexes,
-                            size_t attribute_count, size_t *failed, CUstream stream)
+CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, size_t count, CUmemcpyAttributes *attributes,
+                            size_t *indexes, size_t attribute_count, size_t *failed, CUstream stream)
 {
     if (attributes == NULL || indexes == NULL || attribute_count == 0 || attribute_count > count) return CUDA_ERROR_INVALID_VALUE;
     return copy_batch(to, from, bytes, count, stream, failed);

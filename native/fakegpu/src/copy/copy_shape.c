@@ -6,10 +6,23 @@
 static CUDA_MEMCPY3D boxed(const CUDA_MEMCPY2D *c)
 {
     return (CUDA_MEMCPY3D){
-        .srcXInBytes = c->srcXInBytes, .srcY = c->srcY, .srcMemoryType = c->srcMemoryType, .srcHost = c->srcHost, .srcDevice = c->srcDevice,
-        .srcArray = c->srcArray, .srcPitch = c->srcPitch, .dstXInBytes = c->dstXInBytes, .dstY = c->dstY, .dstMemoryType = c->dstMemoryType,
-        .dstHost = c->dstHost, .dstDevice = c->dstDevice, .dstArray = c->dstArray, .dstPitch = c->dstPitch, .WidthInBytes = c->WidthInBytes,
-        .Height = c->Height, .Depth = 1,
+        .srcXInBytes = c->srcXInBytes,
+        .srcY = c->srcY,
+        .srcMemoryType = c->srcMemoryType,
+        .srcHost = c->srcHost,
+        .srcDevice = c->srcDevice,
+        .srcArray = c->srcArray,
+        .srcPitch = c->srcPitch,
+        .dstXInBytes = c->dstXInBytes,
+        .dstY = c->dstY,
+        .dstMemoryType = c->dstMemoryType,
+        .dstHost = c->dstHost,
+        .dstDevice = c->dstDevice,
+        .dstArray = c->dstArray,
+        .dstPitch = c->dstPitch,
+        .WidthInBytes = c->WidthInBytes,
+        .Height = c->Height,
+        .Depth = 1,
     };
 }
 
@@ -107,15 +120,27 @@ CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP *wanted, u
     return cuMemcpy3DBatchAsync(count, wanted, NULL, flags, stream);
 }
 
-static CUresult copy_array(CUarray to_array, size_t to_at, CUdeviceptr to, void *to_host, CUarray from_array, size_t from_at, CUdeviceptr from,
-                           const void *from_host, size_t bytes, CUstream stream, bool wait)
+static CUresult copy_array(CUarray to_array, size_t to_at, CUdeviceptr to, void *to_host, CUarray from_array, size_t from_at,
+                           CUdeviceptr from, const void *from_host, size_t bytes, CUstream stream, bool wait)
 {
     const CUDA_MEMCPY3D copy = {
-        .srcMemoryType = from_array != NULL ? CU_MEMORYTYPE_ARRAY : from_host != NULL ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-        .srcArray = from_array, .srcXInBytes = from_at, .srcDevice = from, .srcHost = from_host,
-        .dstMemoryType = to_array != NULL ? CU_MEMORYTYPE_ARRAY : to_host != NULL ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
-        .dstArray = to_array, .dstXInBytes = to_at, .dstDevice = to, .dstHost = to_host,
-        .WidthInBytes = bytes, .Height = 1, .Depth = 1,
+        .srcMemoryType = from_array != NULL  ? CU_MEMORYTYPE_ARRAY
+                         : from_host != NULL ? CU_MEMORYTYPE_HOST
+                                             : CU_MEMORYTYPE_DEVICE,
+        .srcArray = from_array,
+        .srcXInBytes = from_at,
+        .srcDevice = from,
+        .srcHost = from_host,
+        .dstMemoryType = to_array != NULL  ? CU_MEMORYTYPE_ARRAY
+                         : to_host != NULL ? CU_MEMORYTYPE_HOST
+                                           : CU_MEMORYTYPE_DEVICE,
+        .dstArray = to_array,
+        .dstXInBytes = to_at,
+        .dstDevice = to,
+        .dstHost = to_host,
+        .WidthInBytes = bytes,
+        .Height = 1,
+        .Depth = 1,
     };
     return fg_copy(&copy, stream, wait);
 }

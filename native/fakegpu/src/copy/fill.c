@@ -79,9 +79,18 @@ CUresult cuMemsetD2D32_v2(CUdeviceptr to, size_t pitch, unsigned int value, size
     return fill(to, pitch, value, 4, width, height, NULL);
 }
 
-CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream) { return fill(to, 0, value, 1, count, 1, stream); }
-CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream) { return fill(to, 0, value, 2, count, 1, stream); }
-CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream) { return fill(to, 0, value, 4, count, 1, stream); }
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t count, CUstream stream)
+{
+    return fill(to, 0, value, 1, count, 1, stream);
+}
+CUresult cuMemsetD16Async(CUdeviceptr to, unsigned short value, size_t count, CUstream stream)
+{
+    return fill(to, 0, value, 2, count, 1, stream);
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned int value, size_t count, CUstream stream)
+{
+    return fill(to, 0, value, 4, count, 1, stream);
+}
 
 CUresult cuMemsetD2D8Async(CUdeviceptr to, size_t pitch, unsigned char value, size_t width, size_t height, CUstream stream)
 {

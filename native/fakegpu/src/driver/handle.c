@@ -8,7 +8,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *handles; /* a search tree by address, under `lock` */
 
-static int by_address(const void *a, const void *b) { return (uintptr_t)a < (uintptr_t)b ? -1 : (uintptr_t)a > (uintptr_t)b; }
+static int by_address(const void *a, const void *b) { return (uintptr_t)a<(uintptr_t)b ? -1 : (uintptr_t)a>(uintptr_t) b; }
 
 bool fg_handle_begins(const void *handle)
 {

@@ -1,4 +1,5 @@
-/* Attributes of streams and of kernel nodes in the stand-in driver. They are kept and checked; only a stream's priority is also elsewhere. */
+/* Attributes of streams and of kernel nodes in the stand-in driver. They are kept and checked; only a stream's priority is also elsewhere.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -6,8 +7,18 @@
 #include "graph/graph.h"
 
 /* CUlaunchAttributeID */
-enum { ACCESS_POLICY_WINDOW = 1, COOPERATIVE = 2, SYNCHRONIZATION_POLICY = 3, CLUSTER_DIMENSION = 4, CLUSTER_SCHEDULING = 5, PRIORITY = 8,
-       MEM_SYNC_DOMAIN_MAP = 9, MEM_SYNC_DOMAIN = 10, PREFERRED_CLUSTER_DIMENSION = 11, SHARED_CARVEOUT = 14 };
+enum {
+    ACCESS_POLICY_WINDOW = 1,
+    COOPERATIVE = 2,
+    SYNCHRONIZATION_POLICY = 3,
+    CLUSTER_DIMENSION = 4,
+    CLUSTER_SCHEDULING = 5,
+    PRIORITY = 8,
+    MEM_SYNC_DOMAIN_MAP = 9,
+    MEM_SYNC_DOMAIN = 10,
+    PREFERRED_CLUSTER_DIMENSION = 11,
+    SHARED_CARVEOUT = 14
+};
 static const uint32_t OF_STREAMS =
     1U << ACCESS_POLICY_WINDOW | 1U << SYNCHRONIZATION_POLICY | 1U << PRIORITY | 1U << MEM_SYNC_DOMAIN_MAP | 1U << MEM_SYNC_DOMAIN;
 static const uint32_t OF_KERNELS = 1U << ACCESS_POLICY_WINDOW | 1U << COOPERATIVE | 1U << CLUSTER_DIMENSION | 1U << CLUSTER_SCHEDULING |

@@ -208,8 +208,8 @@ CUresult cuStreamGetCaptureInfo(CUstream stream, int *status, cuuint64_t *id)
     return cuStreamGetCaptureInfo_v3(stream, status, id, NULL, NULL, NULL, NULL);
 }
 
-CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t dependency_count,
-                                              unsigned int flags)
+CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *dependencies, const CUgraphEdgeData *edges,
+                                              size_t dependency_count, unsigned int flags)
 {
     enum { ADD = 0, SET = 1 };
     const struct fg_after after = {dependencies, edges, dependency_count};

@@ -24,7 +24,8 @@ bool fg_capture_node(CUstream stream, int type, union fg_general_params *params,
 bool fg_capture_kernel(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra, CUresult *result)
 {
     union fg_general_params params = {.kernel = {function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-                                                 config->blockDimY, config->blockDimZ, config->sharedMemBytes, parameters, extra, NULL, NULL}};
+                                                 config->blockDimY, config->blockDimZ, config->sharedMemBytes, parameters, extra, NULL,
+                                                 NULL}};
     CUgraphNode made;
     if (!fg_is_recording(config->hStream)) return false;
     *result = record(config->hStream, CU_GRAPH_NODE_TYPE_KERNEL, &params, &made);

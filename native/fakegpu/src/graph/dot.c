@@ -5,8 +5,9 @@
 
 static const char *type_name(int type)
 {
-    static const char *const names[] = {"KERNEL",      "MEMCPY",       "MEMSET",           "HOST",           "GRAPH",     "EMPTY",   "WAIT_EVENT",
-                                        "EVENT_RECORD", "EXT_SEMAS_SIGNAL", "EXT_SEMAS_WAIT", "MEM_ALLOC", "MEM_FREE", "BATCH_MEM_OP"};
+    static const char *const names[] = {"KERNEL",      "MEMCPY",       "MEMSET",           "HOST",           "GRAPH",     "EMPTY",
+                                        "WAIT_EVENT",  "EVENT_RECORD", "EXT_SEMAS_SIGNAL", "EXT_SEMAS_WAIT", "MEM_ALLOC", "MEM_FREE",
+                                        "BATCH_MEM_OP"};
     return type >= 0 && type < (int)(sizeof names / sizeof *names) ? names[type] : "?";
 }
 
@@ -36,7 +37,8 @@ static void draw(FILE *file, CUgraph graph, bool verbose)
         if (verbose) draw_params(file, node);
         fprintf(file, "\"];\n");
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) draw(file, node->is.graph, verbose);
-        for (size_t i = 0; i < node->dependency_count; i++) fprintf(file, "\"%p\" -> \"%p\";\n", (void *)node->dependencies[i].on, (void *)node);
+        for (size_t i = 0; i < node->dependency_count; i++)
+            fprintf(file, "\"%p\" -> \"%p\";\n", (void *)node->dependencies[i].on, (void *)node);
     }
     fprintf(file, "}\n");
 }

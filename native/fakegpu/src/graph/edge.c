@@ -14,7 +14,8 @@ static bool edge_ok(CUgraphNode from, int to_type, const CUgraphEdgeData *data)
     enum { PROGRAMMATIC = 1, LAST_PORT = 2 };
     static const unsigned char nothing[sizeof data->reserved];
     if (data == NULL || is_plain(data)) return true;
-    if (data->type > PROGRAMMATIC || data->from_port > LAST_PORT || data->to_port != 0 || memcmp(data->reserved, nothing, sizeof nothing) != 0)
+    if (data->type > PROGRAMMATIC || data->from_port > LAST_PORT || data->to_port != 0 ||
+        memcmp(data->reserved, nothing, sizeof nothing) != 0)
         return false;
     return from->type == CU_GRAPH_NODE_TYPE_KERNEL && (to_type < 0 || to_type == CU_GRAPH_NODE_TYPE_KERNEL);
 }
@@ -64,7 +65,8 @@ static CUresult check_pairs(CUgraph graph, const CUgraphNode *from, const CUgrap
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges, size_t count)
+CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges,
+                                   size_t count)
 {
     CUresult result = check_pairs(graph, from, to, count);
     size_t added = 0;
@@ -81,7 +83,8 @@ CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CU
     return cuGraphAddDependencies_v2(graph, from, to, NULL, count);
 }
 
-CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges, size_t count)
+CUresult cuGraphRemoveDependencies_v2(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, const CUgraphEdgeData *edges,
+                                      size_t count)
 {
     CUresult result = check_pairs(graph, from, to, count);
     if (result == CUDA_SUCCESS && fg_has_memory_nodes(graph)) result = CUDA_ERROR_NOT_SUPPORTED;

@@ -162,7 +162,8 @@ static CUresult run_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted, bool free_fi
     if (free_first) run_free(wanted->dptr);
     if (fg_find_block(wanted->dptr, &before)) return CUDA_ERROR_INVALID_VALUE; /* still there from the launch before */
     if (!fg_graph_take(device, fg_rounded(wanted->bytesize))) return CUDA_ERROR_OUT_OF_MEMORY;
-    const struct fg_block block = {.base = wanted->dptr, .bytes = wanted->bytesize, .device = device, .kind = FG_GRAPH_MEMORY, .touched = true};
+    const struct fg_block block = {
+        .base = wanted->dptr, .bytes = wanted->bytesize, .device = device, .kind = FG_GRAPH_MEMORY, .touched = true};
     const CUresult result = fg_add_window(&block);
     if (result == CUDA_SUCCESS)
         fg_address_hold(wanted->dptr);
@@ -179,8 +180,8 @@ static CUresult run_node(CUgraphNode node, CUstream stream, bool free_first)
     const CUDA_KERNEL_NODE_PARAMS *k = &is->kernel;
     switch (node->type) {
     case CU_GRAPH_NODE_TYPE_KERNEL:
-        return cuLaunchKernel(k->func, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ, k->sharedMemBytes, stream,
-                              k->kernelParams, k->extra);
+        return cuLaunchKernel(k->func, k->gridDimX, k->gridDimY, k->gridDimZ, k->blockDimX, k->blockDimY, k->blockDimZ, k->sharedMemBytes,
+                              stream, k->kernelParams, k->extra);
     case CU_GRAPH_NODE_TYPE_MEMCPY: return fg_copy(&is->memcpy.copy, stream, false);
     case CU_GRAPH_NODE_TYPE_MEMSET: return fg_fill(&is->memset.fill, stream);
     case CU_GRAPH_NODE_TYPE_HOST: return cuLaunchHostFunc(stream, is->host.fn, is->host.userData);

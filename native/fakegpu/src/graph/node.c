@@ -24,27 +24,27 @@ static union fg_general_params of_first_version(const CUDA_KERNEL_NODE_PARAMS *k
     return params;
 }
 
-#define ADD(symbol, TYPE, type, field)                                                                                                     \
-    CUresult symbol(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const type *wanted)                   \
-    {                                                                                                                                      \
-        if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;                                                                               \
-        union fg_general_params params = {.field = *wanted};                                                                               \
-        return add(node, graph, dependencies, count, TYPE, &params);                                                                       \
+#define ADD(symbol, TYPE, type, field)                                                                                   \
+    CUresult symbol(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, const type *wanted) \
+    {                                                                                                                    \
+        if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;                                                             \
+        union fg_general_params params = {.field = *wanted};                                                             \
+        return add(node, graph, dependencies, count, TYPE, &params);                                                     \
     }
-#define GET(symbol, TYPE, type, field)                                                                                                     \
-    CUresult symbol(CUgraphNode node, type *params)                                                                                        \
-    {                                                                                                                                      \
-        if (!fg_node_ok(node, TYPE) || params == NULL) return CUDA_ERROR_INVALID_VALUE;                                                    \
-        *params = node->is.field;                                                                                                          \
-        return CUDA_SUCCESS;                                                                                                               \
+#define GET(symbol, TYPE, type, field)                                                  \
+    CUresult symbol(CUgraphNode node, type *params)                                     \
+    {                                                                                   \
+        if (!fg_node_ok(node, TYPE) || params == NULL) return CUDA_ERROR_INVALID_VALUE; \
+        *params = node->is.field;                                                       \
+        return CUDA_SUCCESS;                                                            \
     }
-#define SET(symbol, TYPE, type, field)                                                                                                     \
-    CUresult symbol(CUgraphNode node, const type *wanted)                                                                                  \
-    {                                                                                                                                      \
-        if (!fg_node_ok(node, TYPE) || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;                                                    \
-        union fg_general_params params = node->is;                                                                                         \
-        params.field = *wanted;                                                                                                            \
-        return set(node, TYPE, &params);                                                                                                   \
+#define SET(symbol, TYPE, type, field)                                                  \
+    CUresult symbol(CUgraphNode node, const type *wanted)                               \
+    {                                                                                   \
+        if (!fg_node_ok(node, TYPE) || wanted == NULL) return CUDA_ERROR_INVALID_VALUE; \
+        union fg_general_params params = node->is;                                      \
+        params.field = *wanted;                                                         \
+        return set(node, TYPE, &params);                                                \
     }
 ADD(cuGraphAddKernelNode_v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel)
 GET(cuGraphKernelNodeGetParams_v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel)

@@ -63,12 +63,12 @@ static CUresult set(CUgraphExec exec, CUgraphNode original, int type, const unio
     return may_become(node, wanted) == CU_GRAPH_EXEC_UPDATE_SUCCESS ? fg_keep_params(node, wanted) : CUDA_ERROR_INVALID_VALUE;
 }
 
-#define SET(symbol, TYPE, type, field)                                                                                                     \
-    CUresult symbol(CUgraphExec exec, CUgraphNode node, const type *wanted)                                                                \
-    {                                                                                                                                      \
-        if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;                                                                               \
-        const union fg_general_params params = {.field = *wanted};                                                                         \
-        return set(exec, node, TYPE, &params);                                                                                             \
+#define SET(symbol, TYPE, type, field)                                      \
+    CUresult symbol(CUgraphExec exec, CUgraphNode node, const type *wanted) \
+    {                                                                       \
+        if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;                \
+        const union fg_general_params params = {.field = *wanted};          \
+        return set(exec, node, TYPE, &params);                              \
     }
 SET(cuGraphExecKernelNodeSetParams_v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel)
 SET(cuGraphExecHostNodeSetParams, CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS, host)
@@ -90,7 +90,8 @@ CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, cons
     CUgraphNode mine = copy_in(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY);
     if (mine == NULL || copy == NULL) return CUDA_ERROR_INVALID_VALUE;
     const CUDA_MEMCPY3D *is = &mine->is.memcpy.copy;
-    if (is->Height > 1 || is->Depth > 1 || copy->Height != 1 || copy->Depth != 1 || copy->WidthInBytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (is->Height > 1 || is->Depth > 1 || copy->Height != 1 || copy->Depth != 1 || copy->WidthInBytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
     const union fg_general_params params = {.memcpy = {.context = context, .copy = *copy}};
     return set(exec, node, CU_GRAPH_NODE_TYPE_MEMCPY, &params);
 }
@@ -118,7 +119,8 @@ static bool depends_alike(CUgraphNode node, CUgraphNode other, CUgraphNode *odd)
 {
     for (size_t i = 0; i < other->dependency_count; i++) {
         bool found = false;
-        for (size_t j = 0; j < node->dependency_count && !found; j++) found = node->dependencies[j].on->index == other->dependencies[i].on->index;
+        for (size_t j = 0; j < node->dependency_count && !found; j++)
+            found = node->dependencies[j].on->index == other->dependencies[i].on->index;
         if (!found) return *odd = other->dependencies[i].on, false;
     }
     return true;

@@ -12,7 +12,8 @@ int fg_fault(enum fg_call call)
     const int before = made[call]++;
     for (int i = 0; i < machine->fault_count; i++) {
         const struct fg_fault *fault = &machine->faults[i];
-        if (fault->call == call && before >= fault->after && (fault->times == 0 || before < fault->after + fault->times)) return fault->result;
+        if (fault->call == call && before >= fault->after && (fault->times == 0 || before < fault->after + fault->times))
+            return fault->result;
     }
     return 0;
 }

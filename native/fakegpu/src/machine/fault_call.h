@@ -3,15 +3,15 @@
 #define FAKEGPU_FAULT_CALL_H
 
 /* The places that can be made to fail; each stands for all functions that do that. */
-#define FG_FAULT_CALLS(X)                        \
-    X(FG_CALL_INIT, "cuInit")                    \
-    X(FG_CALL_CONTEXT, "cuCtxCreate")            \
-    X(FG_CALL_ALLOCATE, "cuMemAlloc")            \
-    X(FG_CALL_LAUNCH, "cuLaunchKernel")          \
-    X(FG_CALL_NVML_INIT, "nvmlInit")             \
-    X(FG_CALL_NVML_MEMORY, "nvmlDeviceGetMemoryInfo") \
-    X(FG_CALL_NVML_USE, "nvmlDeviceGetProcessUtilization") \
-    X(FG_CALL_NVML_MAKE_GPU_INSTANCE, "nvmlDeviceCreateGpuInstance") \
+#define FG_FAULT_CALLS(X)                                                         \
+    X(FG_CALL_INIT, "cuInit")                                                     \
+    X(FG_CALL_CONTEXT, "cuCtxCreate")                                             \
+    X(FG_CALL_ALLOCATE, "cuMemAlloc")                                             \
+    X(FG_CALL_LAUNCH, "cuLaunchKernel")                                           \
+    X(FG_CALL_NVML_INIT, "nvmlInit")                                              \
+    X(FG_CALL_NVML_MEMORY, "nvmlDeviceGetMemoryInfo")                             \
+    X(FG_CALL_NVML_USE, "nvmlDeviceGetProcessUtilization")                        \
+    X(FG_CALL_NVML_MAKE_GPU_INSTANCE, "nvmlDeviceCreateGpuInstance")              \
     X(FG_CALL_NVML_MAKE_COMPUTE_INSTANCE, "nvmlGpuInstanceCreateComputeInstance") \
     X(FG_CALL_NVML_DESTROY_INSTANCE, "nvmlGpuInstanceDestroy")
 
@@ -19,7 +19,7 @@ enum fg_call {
 #define X(name, text) name,
     FG_FAULT_CALLS(X)
 #undef X
-    FG_CALLS
+        FG_CALLS
 };
 
 enum { FG_MAX_FAULTS = 16 };

@@ -36,5 +36,6 @@ void fg_holder_leave(struct fg_state *state, struct fg_shared *shared, int proce
 void fg_holder_leave_all(struct fg_state *state, int process)
 {
     for (int entry = 0; entry < FG_SHARED; entry++)
-        if (state->shared[entry].live && fg_holder_is(&state->shared[entry], process)) fg_holder_leave(state, &state->shared[entry], process);
+        if (state->shared[entry].live && fg_holder_is(&state->shared[entry], process))
+            fg_holder_leave(state, &state->shared[entry], process);
 }

@@ -3,18 +3,16 @@
  * FAKEGPU_CONFIG names a JSON file:
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0, "module_kib": 0,
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
- *    "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0, "nvml_process_utilization": true,
- *    "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}],
- *    "devices": [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048,
- *                 "pci_bus_id": "00000000:07:00.0", "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2],
- *                 "mig_slices": 7, "values": {"pcie_replays": 3},
- *                 "mig": [{"uuid": "MIG-...", "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0,
- *                          "start": 0}]}]}
- * granularity_bytes: what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once;
- * pid_offset: added to the pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list;
- * mig: the card begins in MIG mode with these instances (an empty list: none); mig_slices: how often it can be
- * cut (7, or 4 as an A30). The clock's keys are explained in docs/fakegpu-model.md, all keys in docs/fakegpu.md.
- * FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is what the container runtime let in.
+ *    "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0,
+ * "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after": 0, "times": 1}], "devices":
+ * [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048, "pci_bus_id": "00000000:07:00.0",
+ * "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2], "mig_slices": 7, "values": {"pcie_replays": 3}, "mig": [{"uuid": "MIG-...",
+ * "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0, "start": 0}]}]} granularity_bytes:
+ * what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once; pid_offset: added to the
+ * pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list; mig: the card begins in MIG mode with
+ * these instances (an empty list: none); mig_slices: how often it can be cut (7, or 4 as an A30). The clock's keys are explained in
+ * docs/fakegpu-model.md, all keys in docs/fakegpu.md. FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is
+ * what the container runtime let in.
  */
 #ifndef FAKEGPU_MACHINE_H
 #define FAKEGPU_MACHINE_H
@@ -50,7 +48,8 @@ struct fg_machine {
     int visible_count, visible[FG_MAX_DEVICES]; /* indexes into cards, in bus order, as NVML lists them */
 };
 
-/* The machine, read once per process; NULL when there is none (no FAKEGPU_CONFIG) or its file is wrong (one line on stderr has the reason). */
+/* The machine, read once per process; NULL when there is none (no FAKEGPU_CONFIG) or its file is wrong (one line on stderr has the reason).
+ */
 const struct fg_machine *fg_machine(void);
 
 /* The 16 bytes of "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx". */

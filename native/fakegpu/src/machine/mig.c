@@ -80,8 +80,13 @@ static void begin_instance(struct fg_mig_state *mig, const struct fg_card *card,
         if (instance->live && instance->id == from->gpu_instance) return;
         if (instance->live) continue;
         const struct fg_mig_profile *profile = fg_mig_profile_of_slices(card, from->gpu_slices);
-        *instance = (struct fg_gpu_instance){.live = true, .id = from->gpu_instance, .profile_id = profile->id, .start = from->start,
-                                             .size = profile->size, .slices = profile->slices, .memory_bytes = from->memory_bytes,
+        *instance = (struct fg_gpu_instance){.live = true,
+                                             .id = from->gpu_instance,
+                                             .profile_id = profile->id,
+                                             .start = from->start,
+                                             .size = profile->size,
+                                             .slices = profile->slices,
+                                             .memory_bytes = from->memory_bytes,
                                              .made = ++mig->made};
         return;
     }
@@ -95,8 +100,11 @@ void fg_mig_begin(struct fg_mig_state *mig, const struct fg_card *card)
         const struct fg_mig *from = &card->migs[i];
         struct fg_mig_device *device = &mig->devices[i];
         begin_instance(mig, card, from);
-        *device = (struct fg_mig_device){.live = true, .gpu_instance = from->gpu_instance, .compute_instance = from->compute_instance,
-                                         .slices = from->compute_slices, .made = ++mig->made};
+        *device = (struct fg_mig_device){.live = true,
+                                         .gpu_instance = from->gpu_instance,
+                                         .compute_instance = from->compute_instance,
+                                         .slices = from->compute_slices,
+                                         .made = ++mig->made};
         snprintf(device->uuid, sizeof device->uuid, "%s", from->uuid);
     }
 }

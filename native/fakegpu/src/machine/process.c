@@ -24,9 +24,8 @@ static uint64_t start_time_of(pid_t pid)
     long threads = 0;
     unsigned long long start = 0;
     const char *name_end = strrchr(text, ')');
-    if (name_end == NULL ||
-        sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu", &state, &threads,
-               &start) != 3)
+    if (name_end == NULL || sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu", &state,
+                                   &threads, &start) != 3)
         return 0;
     return state == 'X' || (state == 'Z' && threads <= 1) ? 0 : start;
 }
@@ -42,7 +41,8 @@ static uint64_t own_namespace(void)
  * whatever killed it, and can be seen from every pid namespace. */
 static struct flock life_of(const struct fg_state *state, const struct fg_process *process)
 {
-    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)sizeof *state + (process - state->processes), .l_len = 1};
+    return (struct flock){
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)sizeof *state + (process - state->processes), .l_len = 1};
 }
 
 static void hold_life(const struct fg_state *state, const struct fg_process *process)
@@ -54,8 +54,8 @@ static void hold_life(const struct fg_state *state, const struct fg_process *pro
     if (file < 0 || fcntl(file, F_OFD_SETLK, &life) != 0) fprintf(stderr, "fakegpu: state %s: %s\n", fg_state_path(), strerror(errno));
 }
 
-/* A second file, for locks of the other kind: they name their owner by its pid in the pid namespace of the process that asks. Such a lock goes
- * when its owner closes any descriptor of that file, so each process has one, and leaves it open. */
+/* A second file, for locks of the other kind: they name their owner by its pid in the pid namespace of the process that asks. Such a lock
+ * goes when its owner closes any descriptor of that file, so each process has one, and leaves it open. */
 static int pid_file = -1;
 
 static int opened_pid_file(void)

@@ -15,8 +15,13 @@ int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_even
     while (entry < FG_SHARED && state->shared[entry].live) entry++;
     if (entry == FG_SHARED || self < 0) return -1;
     struct fg_shared *shared = &state->shared[entry];
-    *shared = (struct fg_shared){.generation = shared->generation + 1, .live = true, .is_event = is_event, .card = card,
-                                 .charged_to = self, .bytes = bytes, .recorder = -1};
+    *shared = (struct fg_shared){.generation = shared->generation + 1,
+                                 .live = true,
+                                 .is_event = is_event,
+                                 .card = card,
+                                 .charged_to = self,
+                                 .bytes = bytes,
+                                 .recorder = -1};
     fg_holder_set(shared, self, true);
     return entry;
 }
@@ -24,7 +29,8 @@ int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_even
 bool fg_shared_hold(struct fg_state *state, int entry, uint32_t generation)
 {
     const int self = index_of_self(state);
-    if (self < 0 || entry < 0 || entry >= FG_SHARED || !state->shared[entry].live || state->shared[entry].generation != generation) return false;
+    if (self < 0 || entry < 0 || entry >= FG_SHARED || !state->shared[entry].live || state->shared[entry].generation != generation)
+        return false;
     fg_holder_set(&state->shared[entry], self, true);
     return true;
 }

@@ -68,7 +68,8 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *valu
 {
     const CUresult result = fg_check_device(device);
     if (result != CUDA_SUCCESS) return result;
-    if (value == NULL || (attribute != USED_HIGH && attribute != RESERVED_HIGH) || *(const uint64_t *)value != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (value == NULL || (attribute != USED_HIGH && attribute != RESERVED_HIGH) || *(const uint64_t *)value != 0)
+        return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_driver.lock);
     if (attribute == USED_HIGH)
         memory[device].used_high = memory[device].used;

@@ -70,8 +70,8 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = fg_change_block(pointer, share);
     if (result != CUDA_SUCCESS || !fg_find_block(pointer, &block)) return CUDA_ERROR_INVALID_VALUE;
-    const struct handle made = {MAGIC, block.base, block.bytes, getpid(), block.file, block.shared_entry - 1, block.generation,
-                                fg_driver.card_of[block.device]};
+    const struct handle made = {
+        MAGIC, block.base, block.bytes, getpid(), block.file, block.shared_entry - 1, block.generation, fg_driver.card_of[block.device]};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &made, sizeof made);
     return CUDA_SUCCESS;
@@ -115,8 +115,13 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
     const bool held = fg_shared_hold(fg_driver.state, from.entry, from.generation);
     fg_unlock(fg_driver.state);
     if (!held) return CUDA_ERROR_INVALID_VALUE;
-    struct fg_block window = {.bytes = from.bytes, .device = device, .kind = FG_OPENED_MEMORY, .touched = true,
-                              .shared_entry = from.entry + 1, .generation = from.generation, .file = -1};
+    struct fg_block window = {.bytes = from.bytes,
+                              .device = device,
+                              .kind = FG_OPENED_MEMORY,
+                              .touched = true,
+                              .shared_entry = from.entry + 1,
+                              .generation = from.generation,
+                              .file = -1};
     result = map_pages(&from, &window.base);
     if (result == CUDA_SUCCESS) result = fg_add_window(&window);
     if (result == CUDA_SUCCESS) return *pointer = window.base, CUDA_SUCCESS;

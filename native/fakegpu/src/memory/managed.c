@@ -219,8 +219,8 @@ static CUresult batch(const CUdeviceptr *pointers, const size_t *sizes, size_t c
     return result;
 }
 
-CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *places, size_t *indexes, size_t place_count,
-                                 unsigned long long flags, CUstream stream)
+CUresult cuMemPrefetchBatchAsync(CUdeviceptr *pointers, size_t *sizes, size_t count, CUmemLocation *places, size_t *indexes,
+                                 size_t place_count, unsigned long long flags, CUstream stream)
 {
     return batch(pointers, sizes, count, places, indexes, place_count, flags, stream, false, true);
 }
@@ -257,7 +257,8 @@ static CUresult attribute(void *data, size_t room, int what, CUdeviceptr from, C
     };
     int *to = data;
     const size_t slots = room / sizeof *to;
-    if (what < IS_READ_MOSTLY || what > PREFETCHED_ID || data == NULL || slots == 0 || room % sizeof *to != 0) return CUDA_ERROR_INVALID_VALUE;
+    if (what < IS_READ_MOSTLY || what > PREFETCHED_ID || data == NULL || slots == 0 || room % sizeof *to != 0)
+        return CUDA_ERROR_INVALID_VALUE;
     if (what != ACCESSORS && slots != 1) return CUDA_ERROR_INVALID_VALUE;
     const bool is_preferred = what == PREFERRED || what == PREFERRED_TYPE || what == PREFERRED_ID;
     const CUmemLocation place = noted(from, until, is_preferred ? PREFERRED_LOCATION : LAST_PREFETCH);
@@ -285,7 +286,8 @@ CUresult cuMemRangeGetAttributes(void **data, size_t *rooms, int *attributes, si
     if (data == NULL || rooms == NULL || attributes == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = check_managed(pointer, bytes);
     pthread_mutex_lock(&lock);
-    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++) result = attribute(data[i], rooms[i], attributes[i], pointer, pointer + bytes);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = attribute(data[i], rooms[i], attributes[i], pointer, pointer + bytes);
     pthread_mutex_unlock(&lock);
     return result;
 }

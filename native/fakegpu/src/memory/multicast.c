@@ -10,7 +10,8 @@ CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *p
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
 {
-    if (handle == NULL || properties == NULL || properties->numDevices == 0 || properties->size % FG_PHYSICAL_UNIT != 0 || properties->flags != 0)
+    if (handle == NULL || properties == NULL || properties->numDevices == 0 || properties->size % FG_PHYSICAL_UNIT != 0 ||
+        properties->flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_physical_lock);
     struct fg_physical *made = fg_add_physical(FG_MULTICAST, -1, properties->size, true);
@@ -38,8 +39,8 @@ static CUresult bind(CUmemGenericAllocationHandle object, size_t at, struct fg_p
     return fg_add_use(object, memory, at, bytes);
 }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
-                            unsigned long long flags)
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset,
+                            size_t bytes, unsigned long long flags)
 {
     if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_physical_lock);

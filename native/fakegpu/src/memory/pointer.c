@@ -2,8 +2,21 @@
 #include "memory/block.h"
 
 /* CUpointer_attribute */
-enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, SYNC_MEMOPS = 6, IS_MANAGED = 8, DEVICE_ORDINAL = 9,
-       IS_LEGACY_CUDA_IPC_CAPABLE = 10, RANGE_START_ADDR = 11, RANGE_SIZE = 12, MAPPED = 13, MEMPOOL_HANDLE = 17, LAST = 21 };
+enum {
+    CONTEXT = 1,
+    MEMORY_TYPE = 2,
+    DEVICE_POINTER = 3,
+    HOST_POINTER = 4,
+    SYNC_MEMOPS = 6,
+    IS_MANAGED = 8,
+    DEVICE_ORDINAL = 9,
+    IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+    RANGE_START_ADDR = 11,
+    RANGE_SIZE = 12,
+    MAPPED = 13,
+    MEMPOOL_HANDLE = 17,
+    LAST = 21
+};
 
 static CUresult answer(void *data, int attribute, CUdeviceptr pointer, const struct fg_block *block, bool on_host)
 {
@@ -18,7 +31,9 @@ static CUresult answer(void *data, int attribute, CUdeviceptr pointer, const str
     case SYNC_MEMOPS: *(unsigned int *)data = 0; return CUDA_SUCCESS;
     case IS_MANAGED: *(unsigned int *)data = block->managed; return CUDA_SUCCESS;
     case DEVICE_ORDINAL: *(int *)data = block->device; return CUDA_SUCCESS;
-    case IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned char *)data = !on_host && block->kind == FG_DEVICE_MEMORY && !block->managed; return CUDA_SUCCESS;
+    case IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(unsigned char *)data = !on_host && block->kind == FG_DEVICE_MEMORY && !block->managed;
+        return CUDA_SUCCESS;
     case RANGE_START_ADDR: *(CUdeviceptr *)data = block->base; return CUDA_SUCCESS;
     case RANGE_SIZE: *(size_t *)data = block->bytes; return CUDA_SUCCESS;
     case MAPPED: *(unsigned char *)data = 1; return CUDA_SUCCESS;

@@ -145,7 +145,7 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
 {
     /* Addresses are not used again: there are 16 TiB of them. */
     return pointer == 0 || pointer % FG_PHYSICAL_UNIT != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 ? CUDA_ERROR_INVALID_VALUE
-                                                                                                       : CUDA_SUCCESS;
+                                                                                                          : CUDA_SUCCESS;
 }
 
 CUresult fg_add_use(uint64_t owner, struct fg_physical *memory, uint64_t at, uint64_t bytes)

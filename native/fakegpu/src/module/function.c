@@ -5,8 +5,7 @@
 #include "driver/driver.h"
 
 /* CUfunction_attribute: of a kernel without registers, shared memory or constants, since none is compiled. */
-enum { MAX_THREADS_PER_BLOCK = 0, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9,
-       LAST_ATTRIBUTE = 15 };
+enum { MAX_THREADS_PER_BLOCK = 0, PTX_VERSION = 5, BINARY_VERSION = 6, MAX_DYNAMIC_SHARED = 8, SHARED_CARVEOUT = 9, LAST_ATTRIBUTE = 15 };
 enum { THREADS_PER_BLOCK = 1024, WARP = 32, BLOCKS_PER_SM = 32, SHARED_PER_BLOCK = 49152, SHARED_PER_SM = 167936 };
 
 static bool is_function(CUfunction function) { return function != NULL && function->tag == FG_FUNCTION; }
@@ -114,7 +113,8 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid_size, int *block_size, CUfun
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, CUfunction function, int blocks, int block_size)
 {
     if (!is_function(function)) return CUDA_ERROR_INVALID_HANDLE;
-    if (bytes == NULL || blocks <= 0 || block_size <= 0 || blocks > blocks_at_once(function, block_size, 0)) return CUDA_ERROR_INVALID_VALUE;
+    if (bytes == NULL || blocks <= 0 || block_size <= 0 || blocks > blocks_at_once(function, block_size, 0))
+        return CUDA_ERROR_INVALID_VALUE;
     *bytes = (size_t)SHARED_PER_SM / (size_t)blocks;
     return CUDA_SUCCESS;
 }

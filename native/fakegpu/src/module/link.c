@@ -74,7 +74,8 @@ CUresult cuLinkAddData_v2(CUlinkState state, int type, void *data, size_t bytes,
     return result == CUDA_SUCCESS && longer == NULL ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-CUresult cuLinkAddData(CUlinkState state, int type, void *data, size_t bytes, const char *name, unsigned int count, int *options, void **values)
+CUresult cuLinkAddData(CUlinkState state, int type, void *data, size_t bytes, const char *name, unsigned int count, int *options,
+                       void **values)
 {
     return cuLinkAddData_v2(state, type, data, bytes, name, count, options, values);
 }
@@ -89,7 +90,8 @@ CUresult cuLinkAddFile_v2(CUlinkState state, int type, const char *path, unsigne
     char *text = malloc(LIMIT);
     const size_t bytes = text != NULL ? fread(text, 1, LIMIT, file) : 0;
     fclose(file);
-    const CUresult result = text != NULL ? cuLinkAddData_v2(state, type, text, bytes, path, count, options, values) : CUDA_ERROR_OUT_OF_MEMORY;
+    const CUresult result =
+        text != NULL ? cuLinkAddData_v2(state, type, text, bytes, path, count, options, values) : CUDA_ERROR_OUT_OF_MEMORY;
     free(text);
     return result;
 }

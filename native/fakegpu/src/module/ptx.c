@@ -56,9 +56,8 @@ static size_t type_bytes(const char *token)
     static const struct {
         const char *name;
         size_t bytes;
-    } types[] = {{".b8", 1},  {".u8", 1},  {".s8", 1},   {".b16", 2},  {".u16", 2}, {".s16", 2}, {".f16", 2}, {".bf16", 2},
-                 {".b32", 4}, {".u32", 4}, {".s32", 4},  {".f32", 4},  {".f16x2", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8},
-                 {".f64", 8}, {".b128", 16}};
+    } types[] = {{".b8", 1},  {".u8", 1},  {".s8", 1},  {".b16", 2},   {".u16", 2}, {".s16", 2}, {".f16", 2}, {".bf16", 2}, {".b32", 4},
+                 {".u32", 4}, {".s32", 4}, {".f32", 4}, {".f16x2", 4}, {".b64", 8}, {".u64", 8}, {".s64", 8}, {".f64", 8},  {".b128", 16}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         if (is(token, types[i].name)) return types[i].bytes;
     return 0;

@@ -10,8 +10,12 @@
 
 static CUresult add_variable(CUmodule module, CUcontext context, const struct fg_ptx_item *item)
 {
-    struct fg_block *block, wanted = {.bytes = item->bytes, .device = context->device, .context = context, .kind = FG_MODULE_MEMORY,
-                                      .managed = item->managed, .touched = true};
+    struct fg_block *block, wanted = {.bytes = item->bytes,
+                                      .device = context->device,
+                                      .context = context,
+                                      .kind = FG_MODULE_MEMORY,
+                                      .managed = item->managed,
+                                      .touched = true};
     if (item->bytes == 0 || item->bytes == SIZE_MAX) return CUDA_ERROR_INVALID_PTX;
     struct fg_variable *made = calloc(1, sizeof *made);
     if (made == NULL || !fg_charge(context->device, fg_rounded(item->bytes))) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
@@ -60,8 +64,12 @@ static CUresult function_of(CUmodule module, const struct fg_ptx_item *item, CUf
     struct fg_parameter *parameters = malloc(bytes + 1);
     if (made == NULL || parameters == NULL) return free(made), free(parameters), CUDA_ERROR_OUT_OF_MEMORY;
     memcpy(parameters, item->parameters, bytes);
-    *made = (struct CUfunc_st){.tag = FG_FUNCTION, .module = module, .block = {1, 1, 1}, .parameters = parameters,
-                               .parameter_count = item->parameter_count, .next = module->functions};
+    *made = (struct CUfunc_st){.tag = FG_FUNCTION,
+                               .module = module,
+                               .block = {1, 1, 1},
+                               .parameters = parameters,
+                               .parameter_count = item->parameter_count,
+                               .next = module->functions};
     snprintf(made->name, sizeof made->name, "%s", item->name);
     module->functions = made;
     *function = made;
@@ -74,7 +82,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (!module_ok(module)) return CUDA_ERROR_INVALID_HANDLE;
     if (function == NULL || name == NULL || *name == '\0') return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_driver.lock);
-    const CUresult result = fg_ptx_find(module->image, FG_PTX_KERNEL, name, &item) ? function_of(module, &item, function) : CUDA_ERROR_NOT_FOUND;
+    const CUresult result =
+        fg_ptx_find(module->image, FG_PTX_KERNEL, name, &item) ? function_of(module, &item, function) : CUDA_ERROR_NOT_FOUND;
     pthread_mutex_unlock(&fg_driver.lock);
     return result;
 }

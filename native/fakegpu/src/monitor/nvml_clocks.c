@@ -23,7 +23,10 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int clock, unsigned 
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, int clock, unsigned int *mhz) { return nvmlDeviceGetMaxClockInfo(device, clock, mhz); }
+nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, int clock, unsigned int *mhz)
+{
+    return nvmlDeviceGetMaxClockInfo(device, clock, mhz);
+}
 
 /* A data centre's card stays in P0, at work and idle. */
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, int *state)
@@ -55,7 +58,10 @@ nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts) { return nvmlDeviceGetPowerManagementLimit(device, milliwatts); }
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts)
+{
+    return nvmlDeviceGetPowerManagementLimit(device, milliwatts);
+}
 
 nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *milliwatts)
 {
@@ -111,11 +117,11 @@ nvmlReturn_t nvmlDeviceGetDisplayMode(nvmlDevice_t device, int *mode)
 nvmlReturn_t nvmlDeviceGetDisplayActive(nvmlDevice_t device, int *active) { return nvmlDeviceGetDisplayMode(device, active); }
 
 /* What this machine does not measure or have. */
-#define NOT_THERE(symbol, parameters, output)      \
-    nvmlReturn_t symbol parameters                 \
-    {                                              \
-        ANSWER(device, output);                    \
-        return NVML_ERROR_NOT_SUPPORTED;           \
+#define NOT_THERE(symbol, parameters, output) \
+    nvmlReturn_t symbol parameters            \
+    {                                         \
+        ANSWER(device, output);               \
+        return NVML_ERROR_NOT_SUPPORTED;      \
     }
 
 nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsigned int *kib_per_s)
@@ -133,7 +139,10 @@ nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned i
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation) { return nvmlDeviceGetCurrPcieLinkGeneration(device, generation); }
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
+{
+    return nvmlDeviceGetCurrPcieLinkGeneration(device, generation);
+}
 
 nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
 {
@@ -142,7 +151,10 @@ nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *l
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes) { return nvmlDeviceGetCurrPcieLinkWidth(device, lanes); }
+nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
+{
+    return nvmlDeviceGetCurrPcieLinkWidth(device, lanes);
+}
 
 /* Driver models are Windows's. */
 NOT_THERE(nvmlDeviceGetDriverModel, (nvmlDevice_t device, int *current, int *pending), pending ? current : NULL)

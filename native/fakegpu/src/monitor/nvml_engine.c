@@ -9,8 +9,11 @@ static nvmlReturn_t busy(nvmlDevice_t device, enum fg_value value, unsigned int 
     return fg_value(device, value, percent);
 }
 
-#define ENGINE(symbol, value) \
-    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) { return busy(device, value, percent, period_us); }
+#define ENGINE(symbol, value)                                                                \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) \
+    {                                                                                        \
+        return busy(device, value, percent, period_us);                                      \
+    }
 ENGINE(nvmlDeviceGetEncoderUtilization, FG_VALUE_encoder_percent)
 ENGINE(nvmlDeviceGetDecoderUtilization, FG_VALUE_decoder_percent)
 ENGINE(nvmlDeviceGetJpgUtilization, FG_VALUE_jpeg_percent)

@@ -60,8 +60,11 @@ static bool take_event(nvmlEventSet_t set, nvmlEventData_t *data)
         const struct fg_event *event = &state->events[set->seen++ % FG_EVENTS];
         nvmlDevice_t device = fg_handle_of_card(event->card);
         if (device == NULL || (set->wanted[event->card] & event->type) == 0) continue;
-        *data = (nvmlEventData_t){.device = device, .eventType = event->type, .eventData = event->data,
-                                  .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
+        *data = (nvmlEventData_t){.device = device,
+                                  .eventType = event->type,
+                                  .eventData = event->data,
+                                  .gpuInstanceId = 0xFFFFFFFF,
+                                  .computeInstanceId = 0xFFFFFFFF};
         found = true;
     }
     fg_unlock(state);

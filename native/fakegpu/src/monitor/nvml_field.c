@@ -69,7 +69,8 @@ static nvmlReturn_t errors_of_links(nvmlDevice_t device, nvmlFieldValue_t *field
 {
     const unsigned int id = field->fieldId;
     for (unsigned int i = 0; i < sizeof OF_LINKS / sizeof *OF_LINKS; i++) {
-        if (id >= OF_LINKS[i].first && id < OF_LINKS[i].first + OLD_LINKS) return put_of_links(device, field, OF_LINKS[i].value, id - OF_LINKS[i].first);
+        if (id >= OF_LINKS[i].first && id < OF_LINKS[i].first + OLD_LINKS)
+            return put_of_links(device, field, OF_LINKS[i].value, id - OF_LINKS[i].first);
         if (id >= OF_LINKS[i].seventh && id < OF_LINKS[i].seventh + NUMBERED_LINKS - OLD_LINKS)
             return put_of_links(device, field, OF_LINKS[i].value, OLD_LINKS + id - OF_LINKS[i].seventh);
         if (id == OF_LINKS[i].total) return put_of_links(device, field, OF_LINKS[i].value, EVERY_LINK);

@@ -6,12 +6,12 @@
 enum { GRAPHICS, SM, MEMORY, VIDEO, CLOCKS };
 enum { MEMORY_MHZ = 1593, LEAST_MHZ = 210, MOST_MHZ = 1410, STEP_MHZ = 15, STATE_UNKNOWN = 32 };
 
-#define ALWAYS(symbol, type, value)                     \
+#define ALWAYS(symbol, type, value)                        \
     nvmlReturn_t symbol(nvmlDevice_t device, type *answer) \
-    {                                                   \
-        ANSWER_OF_CARD(device, answer);                 \
-        *answer = value;                                \
-        return NVML_SUCCESS;                            \
+    {                                                      \
+        ANSWER_OF_CARD(device, answer);                    \
+        *answer = value;                                   \
+        return NVML_SUCCESS;                               \
     }
 ALWAYS(nvmlDeviceGetPowerManagementMode, int, 1)
 ALWAYS(nvmlDeviceGetPowerSource, int, 0) /* the mains */
@@ -64,8 +64,14 @@ nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, int clock, int which, unsig
     return which < NOW || which > MOST ? NVML_ERROR_INVALID_ARGUMENT : nvmlDeviceGetMaxClockInfo(device, clock, mhz);
 }
 
-nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, int clock, unsigned int *mhz) { return nvmlDeviceGetMaxClockInfo(device, clock, mhz); }
-nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, int clock, unsigned int *mhz) { return nvmlDeviceGetMaxClockInfo(device, clock, mhz); }
+nvmlReturn_t nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t device, int clock, unsigned int *mhz)
+{
+    return nvmlDeviceGetMaxClockInfo(device, clock, mhz);
+}
+nvmlReturn_t nvmlDeviceGetMaxCustomerBoostClock(nvmlDevice_t device, int clock, unsigned int *mhz)
+{
+    return nvmlDeviceGetMaxClockInfo(device, clock, mhz);
+}
 
 nvmlReturn_t nvmlDeviceGetMinMaxClockOfPState(nvmlDevice_t device, int clock, int state, unsigned int *least, unsigned int *most)
 {

@@ -55,8 +55,8 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsign
 {
     const nvmlReturn_t result = list_users(device, count, processes);
     for (unsigned int i = 0; result == NVML_SUCCESS && i < *count; i++)
-        processes[i] = (nvmlProcessInfo_v2_t){.pid = users[i].pid, .usedGpuMemory = users[i].used_bytes,
-                                              .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
+        processes[i] = (nvmlProcessInfo_v2_t){
+            .pid = users[i].pid, .usedGpuMemory = users[i].used_bytes, .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
     return result;
 }
 
@@ -75,11 +75,11 @@ static nvmlReturn_t list_nobody(nvmlDevice_t device, unsigned int *count)
     return NVML_SUCCESS;
 }
 
-#define NOBODY(symbol, type)                                                                   \
-    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *processes)             \
-    {                                                                                          \
-        (void)processes;                                                                       \
-        return list_nobody(device, count);                                                     \
+#define NOBODY(symbol, type)                                                       \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *count, type *processes) \
+    {                                                                              \
+        (void)processes;                                                           \
+        return list_nobody(device, count);                                         \
     }
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t)
 NOBODY(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlProcessInfo_v2_t)
@@ -112,8 +112,8 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     for (unsigned int i = 0; i < found; i++) {
         if (users[i].busy_percent == 0 || since_us >= end_us) continue;
         if (busy < room)
-            samples[busy] = (nvmlProcessUtilizationSample_t){.pid = users[i].pid, .timeStamp = end_us, .smUtil = users[i].busy_percent,
-                                                             .memUtil = users[i].busy_percent / 2};
+            samples[busy] = (nvmlProcessUtilizationSample_t){
+                .pid = users[i].pid, .timeStamp = end_us, .smUtil = users[i].busy_percent, .memUtil = users[i].busy_percent / 2};
         busy++;
     }
     *count = busy;

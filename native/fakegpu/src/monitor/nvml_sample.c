@@ -102,8 +102,8 @@ static nvmlReturn_t list_busy(nvmlDevice_t device, nvmlProcessesUtilizationInfo_
     list->processSamplesCount = count;
     if (count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < count; i++)
-        list->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){.timeStamp = found[i].timeStamp, .pid = found[i].pid, .smUtil = found[i].smUtil,
-                                                                   .memUtil = found[i].memUtil};
+        list->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = found[i].timeStamp, .pid = found[i].pid, .smUtil = found[i].smUtil, .memUtil = found[i].memUtil};
     return NVML_SUCCESS;
 }
 
@@ -131,8 +131,8 @@ static nvmlReturn_t list_details(nvmlDevice_t device, nvmlProcessDetailList_v1_t
     list->numProcArrayEntries = count;
     if (count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
     for (unsigned int i = 0; i < count; i++)
-        list->procArray[i] = (nvmlProcessDetail_v1_t){.pid = found[i].pid, .usedGpuMemory = found[i].usedGpuMemory, .gpuInstanceId = 0xFFFFFFFF,
-                                                      .computeInstanceId = 0xFFFFFFFF};
+        list->procArray[i] = (nvmlProcessDetail_v1_t){
+            .pid = found[i].pid, .usedGpuMemory = found[i].usedGpuMemory, .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
     return NVML_SUCCESS;
 }
 

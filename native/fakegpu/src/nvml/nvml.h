@@ -50,9 +50,9 @@ nvmlReturn_t fg_put_text(char *to, unsigned int length, const char *text);
 void fg_fill_pci(const struct fg_card *card, nvmlPciInfo_t *pci);
 
 /* Opens the body of a function that answers from one device: refuses bad handles, lost cards and a NULL output. */
-#define ANSWER(device, output)                                          \
-    const nvmlReturn_t checked = fg_check(device);                      \
-    if (checked != NVML_SUCCESS) return checked;                        \
+#define ANSWER(device, output)                     \
+    const nvmlReturn_t checked = fg_check(device); \
+    if (checked != NVML_SUCCESS) return checked;   \
     if ((output) == NULL) return NVML_ERROR_INVALID_ARGUMENT
 
 /* The same of a card itself: an instance of it has no such thing. */
@@ -68,7 +68,10 @@ nvmlReturn_t fg_long_value(nvmlDevice_t device, enum fg_value value, unsigned lo
 unsigned long long fg_energy_mj(nvmlDevice_t device);
 
 /* Milliwatts of a card that is so busy. */
-static inline unsigned int fg_power_mw(unsigned int busy_percent) { return 60000 + busy_percent * 3400; /* 60 W idle, 400 W at full load */ }
+static inline unsigned int fg_power_mw(unsigned int busy_percent)
+{
+    return 60000 + busy_percent * 3400; /* 60 W idle, 400 W at full load */
+}
 
 /* NVML's version of the card's links (nvmlNvlinkVersion), and their speed in each direction. */
 unsigned int fg_link_version(const struct fg_card *card);

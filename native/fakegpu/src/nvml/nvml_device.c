@@ -63,9 +63,14 @@ nvmlReturn_t nvmlDeviceGetPciInfoExt(nvmlDevice_t device, nvmlPciInfoExt_v1_t *p
     ANSWER(device, pci);
     if (pci->version != NVML_STRUCT_VERSION(nvmlPciInfoExt_v1_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     fg_fill_pci(fg_card(device), &known);
-    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version, .domain = known.domain, .bus = known.bus, .device = known.device,
-                                 .pciDeviceId = known.pciDeviceId, .pciSubSystemId = known.pciSubSystemId,
-                                 .baseClass = 3, .subClass = 2}; /* display, 3D controller */
+    *pci = (nvmlPciInfoExt_v1_t){.version = pci->version,
+                                 .domain = known.domain,
+                                 .bus = known.bus,
+                                 .device = known.device,
+                                 .pciDeviceId = known.pciDeviceId,
+                                 .pciSubSystemId = known.pciSubSystemId,
+                                 .baseClass = 3,
+                                 .subClass = 2}; /* display, 3D controller */
     memcpy(pci->busId, known.busId, sizeof pci->busId);
     return NVML_SUCCESS;
 }

@@ -62,7 +62,8 @@ nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, int cause, unsign
     unsigned int retired;
     ANSWER_OF_CARD(device, count);
     if (cause < CORRECTED || cause > UNCORRECTED) return NVML_ERROR_INVALID_ARGUMENT;
-    const nvmlReturn_t result = fg_value(device, cause == CORRECTED ? FG_VALUE_retired_pages_corrected : FG_VALUE_retired_pages_uncorrected, &retired);
+    const nvmlReturn_t result =
+        fg_value(device, cause == CORRECTED ? FG_VALUE_retired_pages_corrected : FG_VALUE_retired_pages_uncorrected, &retired);
     if (result != NVML_SUCCESS) return result;
     const unsigned int room = addresses != NULL ? *count : 0;
     *count = retired;
@@ -123,8 +124,8 @@ nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned int *r
 
 nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned int link, int counter, unsigned long long *errors)
 {
-    static const enum fg_value COUNTERS[] = {FG_VALUE_nvlink_replay_errors, FG_VALUE_nvlink_recovery_errors, FG_VALUE_nvlink_crc_flit_errors,
-                                             FG_VALUE_nvlink_crc_data_errors};
+    static const enum fg_value COUNTERS[] = {FG_VALUE_nvlink_replay_errors, FG_VALUE_nvlink_recovery_errors,
+                                             FG_VALUE_nvlink_crc_flit_errors, FG_VALUE_nvlink_crc_data_errors};
     enum { OF_ECC = 4 };
     ANSWER_OF_CARD(device, errors);
     if (link >= FG_MAX_LINKS || counter < 0 || counter > OF_ECC) return NVML_ERROR_INVALID_ARGUMENT;

@@ -33,10 +33,7 @@ unsigned int fg_link_version(const struct fg_card *card)
     return card->major >= 10 ? V5_0 : card->major == 9 ? V4_0 : card->major == 8 ? V3_1 : V2_2;
 }
 
-unsigned int fg_link_mb_per_s(const struct fg_card *card)
-{
-    return card->major >= 10 ? 53125 : card->major == 9 ? 26562 : 25781;
-}
+unsigned int fg_link_mb_per_s(const struct fg_card *card) { return card->major >= 10 ? 53125 : card->major == 9 ? 26562 : 25781; }
 
 #define OF_CARD(symbol, type, value)                       \
     nvmlReturn_t symbol(nvmlDevice_t device, type *answer) \
@@ -46,7 +43,7 @@ unsigned int fg_link_mb_per_s(const struct fg_card *card)
         return NVML_SUCCESS;                               \
     }
 OF_CARD(nvmlDeviceGetArchitecture, unsigned int, architecture_of(fg_card(device)))
-OF_CARD(nvmlDeviceGetNumGpuCores, unsigned int, (unsigned int)fg_card(device)->sm_count * cores_per_multiprocessor(fg_card(device)))
+OF_CARD(nvmlDeviceGetNumGpuCores, unsigned int, (unsigned int)fg_card(device)->sm_count *cores_per_multiprocessor(fg_card(device)))
 OF_CARD(nvmlDeviceGetMemoryBusWidth, unsigned int, 5120) /* an A100's */
 OF_CARD(nvmlDeviceGetBoardId, unsigned int, fg_card(device)->pci_bus << 8)
 OF_CARD(nvmlDeviceGetMultiGpuBoard, unsigned int, 0)
@@ -96,20 +93,21 @@ nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t *devic
     if (serial == NULL || device == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     for (unsigned int i = 0; i < count; i++) {
         nvmlDevice_t each;
-        if (nvmlDeviceGetHandleByIndex_v2(i, &each) != NVML_SUCCESS || nvmlDeviceGetSerial(each, text, sizeof text) != NVML_SUCCESS) continue;
+        if (nvmlDeviceGetHandleByIndex_v2(i, &each) != NVML_SUCCESS || nvmlDeviceGetSerial(each, text, sizeof text) != NVML_SUCCESS)
+            continue;
         if (strcmp(text, serial) == 0) return *device = each, NVML_SUCCESS;
     }
     return NVML_ERROR_NOT_FOUND;
 }
 
 /* Of none of these has this machine one. */
-#define NONE(symbol, parameters)                                            \
-    nvmlReturn_t symbol parameters                                          \
-    {                                                                       \
-        if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;       \
-        if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;              \
-        *count = 0;                                                         \
-        return NVML_SUCCESS;                                                \
+#define NONE(symbol, parameters)                                      \
+    nvmlReturn_t symbol parameters                                    \
+    {                                                                 \
+        if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED; \
+        if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;        \
+        *count = 0;                                                   \
+        return NVML_SUCCESS;                                          \
     }
 NONE(nvmlGetExcludedDeviceCount, (unsigned int *count))
 NONE(nvmlUnitGetCount, (unsigned int *count))

@@ -15,8 +15,8 @@ static struct nvmlComputeInstance_st compute_handles[FG_MAX_DEVICES][FG_MAX_MIG]
 
 static nvmlComputeInstance_t compute_handle(int card, int slot)
 {
-    compute_handles[card][slot] =
-        (struct nvmlComputeInstance_st){.tag = COMPUTE_INSTANCE_TAG, .made = state_of(card)->devices[slot].made, .card = card, .slot = slot};
+    compute_handles[card][slot] = (struct nvmlComputeInstance_st){
+        .tag = COMPUTE_INSTANCE_TAG, .made = state_of(card)->devices[slot].made, .card = card, .slot = slot};
     return &compute_handles[card][slot];
 }
 
@@ -109,8 +109,9 @@ static void name_device(struct fg_mig_device *device, int card)
 {
     uint64_t mark = 0xcbf29ce484222325u;
     for (const char *at = card_at(card)->uuid; *at != '\0'; at++) mark = (mark ^ (unsigned char)*at) * 0x100000001b3u;
-    snprintf(device->uuid, sizeof device->uuid, "MIG-%08x-%04x-5%03x-8%03x-%012x", (unsigned int)(mark >> 32), (unsigned int)(mark >> 16) & 0xffff,
-             (unsigned int)mark & 0xfff, device->gpu_instance << 4 | device->compute_instance, device->made);
+    snprintf(device->uuid, sizeof device->uuid, "MIG-%08x-%04x-5%03x-8%03x-%012x", (unsigned int)(mark >> 32),
+             (unsigned int)(mark >> 16) & 0xffff, (unsigned int)mark & 0xfff, device->gpu_instance << 4 | device->compute_instance,
+             device->made);
 }
 
 static nvmlReturn_t make_compute_instance(nvmlGpuInstance_t handle, unsigned int profile_id, nvmlComputeInstance_t *made)
@@ -204,8 +205,10 @@ nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t handle, nvmlCom
     if (home_of(handle->card, device, &slot) == NULL) return NVML_ERROR_NOT_FOUND;
     unsigned int profile = 0;
     while (compute_slices(profile) != device->slices && profile < NVML_COMPUTE_INSTANCE_PROFILE_COUNT) profile++;
-    *info = (nvmlComputeInstanceInfo_t){.device = fg_handle_of_card(handle->card), .gpuInstance = fg_gpu_handle(handle->card, slot),
-                                        .id = device->compute_instance, .profileId = profile,
+    *info = (nvmlComputeInstanceInfo_t){.device = fg_handle_of_card(handle->card),
+                                        .gpuInstance = fg_gpu_handle(handle->card, slot),
+                                        .id = device->compute_instance,
+                                        .profileId = profile,
                                         .placement = {.start = 0, .size = (unsigned int)device->slices}};
     return NVML_SUCCESS;
 }

@@ -14,10 +14,7 @@ static inline struct fg_mig_state *state_of(int card) { return &fg_nvml.state->c
 
 static inline const struct fg_card *card_at(int card) { return &fg_nvml.machine->cards[card]; }
 
-static inline nvmlReturn_t check_card(int card)
-{
-    return fg_nvml.state->cards[card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
-}
+static inline nvmlReturn_t check_card(int card) { return fg_nvml.state->cards[card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS; }
 
 static inline struct fg_gpu_instance *gpu_instance(nvmlGpuInstance_t handle) { return &state_of(handle->card)->instances[handle->slot]; }
 

@@ -91,7 +91,8 @@ nvmlReturn_t nvmlDeviceGetGpuInstancePossiblePlacements_v2(nvmlDevice_t device, 
     *count = (unsigned int)profile->count;
     if (placements == NULL) return NVML_SUCCESS;
     if (room < *count) return NVML_ERROR_INSUFFICIENT_SIZE;
-    for (int i = 0; i < profile->count; i++) placements[i] = (nvmlGpuInstancePlacement_t){.start = profile->starts[i], .size = profile->size};
+    for (int i = 0; i < profile->count; i++)
+        placements[i] = (nvmlGpuInstancePlacement_t){.start = profile->starts[i], .size = profile->size};
     return NVML_SUCCESS;
 }
 
@@ -123,9 +124,13 @@ static nvmlReturn_t make_gpu_instance(int card, const struct fg_mig_profile *pro
     if (!fg_mig_is_free(mig, start, profile->size)) return NVML_ERROR_INSUFFICIENT_RESOURCES;
     for (int slot = 0; slot < FG_MAX_MIG; slot++) {
         if (mig->instances[slot].live) continue;
-        mig->instances[slot] = (struct fg_gpu_instance){.id = free_id(mig, least), .profile_id = profile->id, .start = start,
-                                                        .size = profile->size, .slices = profile->slices,
-                                                        .memory_bytes = fg_mig_memory_bytes(card_at(card), profile), .made = ++mig->made};
+        mig->instances[slot] = (struct fg_gpu_instance){.id = free_id(mig, least),
+                                                        .profile_id = profile->id,
+                                                        .start = start,
+                                                        .size = profile->size,
+                                                        .slices = profile->slices,
+                                                        .memory_bytes = fg_mig_memory_bytes(card_at(card), profile),
+                                                        .made = ++mig->made};
         mig->instances[slot].live = true;
         *made = fg_gpu_handle(card, slot);
         return NVML_SUCCESS;
@@ -134,7 +139,8 @@ static nvmlReturn_t make_gpu_instance(int card, const struct fg_mig_profile *pro
 }
 
 /* NULL: at any placement that is free. */
-static nvmlReturn_t cut_card(nvmlDevice_t device, unsigned int profile_id, const nvmlGpuInstancePlacement_t *placement, nvmlGpuInstance_t *made)
+static nvmlReturn_t cut_card(nvmlDevice_t device, unsigned int profile_id, const nvmlGpuInstancePlacement_t *placement,
+                             nvmlGpuInstance_t *made)
 {
     const struct fg_mig_profile *profile;
     nvmlReturn_t result = check_cut(device, profile_id, &profile);
@@ -214,7 +220,9 @@ nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t handle, nvmlGpuInstanceInf
     if (checked != NVML_SUCCESS) return checked;
     if (info == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     const struct fg_gpu_instance *instance = gpu_instance(handle);
-    *info = (nvmlGpuInstanceInfo_t){.device = fg_handle_of_card(handle->card), .id = instance->id, .profileId = instance->profile_id,
+    *info = (nvmlGpuInstanceInfo_t){.device = fg_handle_of_card(handle->card),
+                                    .id = instance->id,
+                                    .profileId = instance->profile_id,
                                     .placement = {.start = instance->start, .size = instance->size}};
     return NVML_SUCCESS;
 }

@@ -140,8 +140,7 @@ nvmlReturn_t fg_check(nvmlDevice_t device)
 {
     if (fg_nvml.machine == NULL) return NVML_ERROR_UNINITIALIZED;
     const bool is_card = device >= handles && device < handles + FG_MAX_DEVICES;
-    if (device == NULL || !(is_card || fg_is_mig(device)) || device->tag != DEVICE_TAG)
-        return NVML_ERROR_INVALID_ARGUMENT;
+    if (device == NULL || !(is_card || fg_is_mig(device)) || device->tag != DEVICE_TAG) return NVML_ERROR_INVALID_ARGUMENT;
     if (fg_nvml.state->cards[device->card].lost) return NVML_ERROR_GPU_IS_LOST;
     return is_card || mig_is_there(device) ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
 }

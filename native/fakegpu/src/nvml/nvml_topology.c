@@ -28,8 +28,7 @@ nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, unsigned int longs, u
     ANSWER(device, cpus);
     if (longs == 0) return NVML_ERROR_INVALID_ARGUMENT;
     memset(cpus, 0, longs * sizeof *cpus);
-    for (long cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF) && (unsigned long)cpu / 64 < longs; cpu++)
-        cpus[cpu / 64] |= 1UL << (cpu % 64);
+    for (long cpu = 0; cpu < sysconf(_SC_NPROCESSORS_CONF) && (unsigned long)cpu / 64 < longs; cpu++) cpus[cpu / 64] |= 1UL << (cpu % 64);
     return NVML_SUCCESS;
 }
 

@@ -161,8 +161,12 @@ static uint64_t queue(const struct action *wanted)
 
 uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data)
 {
-    const struct action action = {.context = context, .stream = special(stream) ? NULL : stream, .mark = fg_stream_mark(context, stream),
-                                  .ready = ready, .run = run, .data = data};
+    const struct action action = {.context = context,
+                                  .stream = special(stream) ? NULL : stream,
+                                  .mark = fg_stream_mark(context, stream),
+                                  .ready = ready,
+                                  .run = run,
+                                  .data = data};
     return queue(&action);
 }
 

@@ -24,7 +24,8 @@ static double threads_of(const CUlaunchConfig *c)
     return (double)c->gridDimX * c->gridDimY * c->gridDimZ * (double)block;
 }
 
-bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, unsigned int block_z)
+bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
+                  unsigned int block_z)
 {
     const CUlaunchConfig config = {
         .gridDimX = grid_x, .gridDimY = grid_y, .gridDimZ = grid_z, .blockDimX = block_x, .blockDimY = block_y, .blockDimZ = block_z};
@@ -79,8 +80,8 @@ CUresult cuLaunchKernel(CUfunction function, unsigned int grid_x, unsigned int g
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
-                             unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream,
-                             void **parameters, void **extra)
+                             unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters,
+                             void **extra)
 {
     return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra);
 }
@@ -118,9 +119,9 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function
     return cuLaunchKernelEx(config, function, parameters, extra);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z,
-                                   unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int shared_bytes,
-                                   CUstream stream, void **parameters)
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x,
+                                   unsigned int block_y, unsigned int block_z, unsigned int shared_bytes, CUstream stream,
+                                   void **parameters)
 {
     return cuLaunchKernel(function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, NULL);
 }

@@ -1,8 +1,8 @@
 /* Semaphores of other interfaces in the stand-in driver.
  *
  * A semaphore is a number of 64 bits at the beginning of the file behind the descriptor (a memfd: there is no Vulkan here to make another),
- * which every process that has the file may read and write. A timeline has any value and is waited for until it is at least that; a binary one is
- * waited for until it is 1, and is 0 again.
+ * which every process that has the file may read and write. A timeline has any value and is waited for until it is at least that; a binary
+ * one is waited for until it is 1, and is 0 again.
  */
 #include "stream/semaphore.h"
 
@@ -125,24 +125,25 @@ CUresult fg_run_semaphores(const CUDA_EXT_SEM_NODE_PARAMS *semaphores, CUstream 
     return result;
 }
 
-static CUresult run(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count, CUstream stream,
-                    bool wait)
+static CUresult run(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count,
+                    CUstream stream, bool wait)
 {
     union fg_general_params all = {.semaphores = {(CUexternalSemaphore *)semaphores, params, count}};
     CUresult result;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (fg_capture_node(stream, wait ? CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT : CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL, &all, &result)) return result;
+    if (fg_capture_node(stream, wait ? CU_GRAPH_NODE_TYPE_EXT_SEMAS_WAIT : CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL, &all, &result))
+        return result;
     return fg_run_semaphores(&all.semaphores, stream, wait);
 }
 
-CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count,
-                                         CUstream stream)
+CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params,
+                                         unsigned int count, CUstream stream)
 {
     return run(semaphores, params, count, stream, false);
 }
 
-CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params, unsigned int count,
-                                       CUstream stream)
+CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore *semaphores, const CUDA_EXTERNAL_SEMAPHORE_PARAMS *params,
+                                       unsigned int count, CUstream stream)
 {
     return run(semaphores, params, count, stream, true);
 }

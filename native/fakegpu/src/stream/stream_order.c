@@ -65,10 +65,11 @@ static bool is_there(void *data)
     const cuuint64_t now = wanted->wide ? *(const volatile uint64_t *)at : *(const volatile uint32_t *)at;
     switch (wanted->flags & 3) {
     /* Cyclic: the difference, as a signed number of that width, is not negative. */
-    case CU_STREAM_WAIT_VALUE_GEQ: return wanted->wide ? (int64_t)(now - wanted->value) >= 0 : (int32_t)(uint32_t)(now - wanted->value) >= 0;
+    case CU_STREAM_WAIT_VALUE_GEQ:
+        return wanted->wide ? (int64_t)(now - wanted->value) >= 0 : (int32_t)(uint32_t)(now - wanted->value) >= 0;
     case CU_STREAM_WAIT_VALUE_EQ: return now == wanted->value;
     case CU_STREAM_WAIT_VALUE_AND: return (now & wanted->value) != 0;
-    default: return (wanted->wide ? ~(now | wanted->value) : (uint32_t) ~(now | wanted->value)) != 0;
+    default: return (wanted->wide ? ~(now | wanted->value) : (uint32_t)~(now | wanted->value)) != 0;
     }
 }
 
@@ -154,10 +155,10 @@ static CUresult one(CUstream stream, int operation, CUdeviceptr address, cuuint6
 }
 
 /* The first versions take the same arguments. */
-#define VALUE(symbol, operation, type)                                                                       \
-    CUresult symbol(CUstream stream, CUdeviceptr address, type value, unsigned int flags)                      \
-    {                                                                                                        \
-        return one(stream, operation, address, value, flags);                                                \
+#define VALUE(symbol, operation, type)                                                    \
+    CUresult symbol(CUstream stream, CUdeviceptr address, type value, unsigned int flags) \
+    {                                                                                     \
+        return one(stream, operation, address, value, flags);                             \
     }
 VALUE(cuStreamWaitValue32_v2, CU_STREAM_MEM_OP_WAIT_VALUE_32, uint32_t)
 VALUE(cuStreamWaitValue32, CU_STREAM_MEM_OP_WAIT_VALUE_32, uint32_t)
