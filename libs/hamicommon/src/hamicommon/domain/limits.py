@@ -1,0 +1,35 @@
+"""Whether a container keeps to what it was granted, as its node sees it from outside.
+
+`hami_node_agent/enforcement` decides it from what the driver reports of each process; the scheduler
+keeps the history (`limit_periods`). Listed from the best to the worst.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class LimitState(StrEnum):
+    """Of one container on one card."""
+
+    ENFORCED = "enforced"
+    """It holds no more than it may, and all its processes there use the library."""
+    UNKNOWN = "unknown"
+    """What its processes hold, or whose a process is, can't be known."""
+    BYPASSED = "bypassed"
+    """It uses a card of which it has no grant, or uses one past the library."""
+    EXCEEDED = "exceeded"
+    """Its processes hold more than its grant and what may come on top of it."""
+
+    @property
+    def severity(self) -> int:
+        """0 is good, 3 the worst."""
+        return _SEVERITY[self]
+
+    @property
+    def violates(self) -> bool:
+        """Whether the container does what it may not; never on what is not known."""
+        return self in (LimitState.BYPASSED, LimitState.EXCEEDED)
+
+
+_SEVERITY = {state: severity for severity, state in enumerate(LimitState)}

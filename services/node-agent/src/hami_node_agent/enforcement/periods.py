@@ -1,0 +1,188 @@
+"""Since when a container is in which state: judgements over time. Pure, the clock is a parameter.
+
+A state gets worse only when looks found it that bad for a grace period, at least two of them: a
+process may be on its card before its region has it, an asynchronous free may be on its way. A good
+look takes half of its time off again, so that who is bad for more than a third of the time does not
+escape by pausing. It gets better only after a calm: who exceeds its grant every few seconds is in
+one state all the time, and makes one line of history. A grant that changed and a gap between looks
+begin another grace period.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from hamicommon.domain.limits import LimitState
+
+from hami_node_agent.enforcement.facts import LimitKey
+from hami_node_agent.enforcement.judgement import Judgement
+
+LEAST_LOOKS = 2
+LEAST_CALM_S = 30.0
+PARDON = 0.5
+"""Of the time of a good look, what it takes off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Seconds."""
+
+    grace_s: float = 10.0
+    gap_s: float = 30.0
+    """Looks further apart than this show nothing about what was between them."""
+
+    @property
+    def calm_s(self) -> float:
+        """Long enough for good looks to take off all of a grace period."""
+        return max(LEAST_CALM_S, 3 * self.grace_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Looks that found a container at least that bad, with few better ones between them."""
+
+    began_s: float
+    looks: int
+    bad_s: float = 0.0
+    """Less what good looks took off; no more than the grace period."""
+
+
+Runs = tuple[Run | None, Run | None, Run | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One container on one card; moments are seconds of the caller's clock."""
+
+    judgement: Judgement
+    """Of the last look."""
+    looked_s: float
+    state: LimitState | None = None
+    """None: bad since its first look, and not for long enough."""
+    since_s: float = 0.0
+    peak_mib: int = 0
+    """The most that it held while in this state."""
+    runs: Runs = (None, None, None)
+    """For unknown, bypassed and exceeded: looks that found it so or worse."""
+    better_since_s: float | None = None
+    """Looks in a row found it better than `state`."""
+
+    @property
+    def violating(self) -> bool:
+        """Whether it does now what its state has it do."""
+        return (
+            self.state is not None
+            and self.state.violates
+            and self.judgement.state.severity >= self.state.severity
+        )
+
+
+_NONE: Runs = (None, None, None)
+_LEVELS = (LimitState.UNKNOWN, LimitState.BYPASSED, LimitState.EXCEEDED)
+_BY_SEVERITY = {state.severity: state for state in LimitState}
+
+
+def advance(
+    before: Mapping[LimitKey, Standing],
+    judged: Mapping[LimitKey, Judgement],
+    *,
+    now_s: float,
+    timing: Timing,
+    gone: frozenset[str] = frozenset(),
+) -> dict[LimitKey, Standing]:
+    """Everybody's standing after a look.
+
+    One that was not judged has neither a grant nor a process any more: it is forgotten when its pod
+    is among the `gone` (uids), or after the calm.
+    """
+    after = {key: _next(before.get(key), found, now_s, timing) for key, found in judged.items()}
+    for key, standing in before.items():
+        if key in after or key.pod_uid in gone:
+            continue
+        nothing = Judgement(state=LimitState.ENFORCED, granted_mib=0, held_mib=0)
+        left = _next(standing, nothing, now_s, timing)
+        if left.state not in (None, LimitState.ENFORCED):
+            after[key] = left
+    return after
+
+
+def _next(before: Standing | None, judgement: Judgement, now_s: float, timing: Timing) -> Standing:
+    severity = judgement.state.severity
+    if before is None:
+        began = _began(Run(now_s, 1), severity)
+        well = judgement.state is LimitState.ENFORCED
+        return Standing(
+            judgement=judgement,
+            looked_s=now_s,
+            state=LimitState.ENFORCED if well else None,
+            since_s=now_s,
+            peak_mib=judgement.held_mib or 0,
+            runs=began,
+        )
+    changed = before.judgement.granted_mib != judgement.granted_mib
+    if changed or now_s - before.looked_s > timing.gap_s:
+        runs = _began(Run(now_s, 1), severity)
+    else:
+        runs = _longer(before.runs, severity, now_s, now_s - before.looked_s, timing)
+    ripe = _ripe(runs, timing)
+    standing = replace(before, judgement=judgement, looked_s=now_s, runs=runs)
+    current = -1 if before.state is None else before.state.severity
+    if ripe > max(current, 0):
+        run = runs[ripe - 1]
+        assert run is not None
+        return _entered(standing, _BY_SEVERITY[ripe], run.began_s)
+    if before.state is None:
+        return _entered(standing, LimitState.ENFORCED, now_s) if severity == 0 else standing
+    if severity >= current:
+        peak_mib = max(before.peak_mib, judgement.held_mib or 0)
+        return replace(standing, better_since_s=None, peak_mib=peak_mib)
+    better_since_s = now_s if before.better_since_s is None else before.better_since_s
+    if now_s - better_since_s >= timing.calm_s:
+        return _entered(standing, _BY_SEVERITY[min(ripe, current - 1)], better_since_s)
+    return replace(standing, better_since_s=better_since_s)
+
+
+def _entered(standing: Standing, state: LimitState, since_s: float) -> Standing:
+    return replace(
+        standing,
+        state=state,
+        since_s=since_s,
+        peak_mib=standing.judgement.held_mib or 0,
+        better_since_s=None,
+    )
+
+
+def _began(run: Run, severity: int) -> Runs:
+    first, second, third = (run if severity >= level.severity else None for level in _LEVELS)
+    return first, second, third
+
+
+def _longer(runs: Runs, severity: int, now_s: float, spent_s: float, timing: Timing) -> Runs:
+    if severity == 0 and runs == _NONE:
+        return runs
+    first, second, third = (
+        _run_after(run, severity >= level.severity, now_s, spent_s, timing)
+        for level, run in zip(_LEVELS, runs, strict=True)
+    )
+    return first, second, third
+
+
+def _run_after(
+    run: Run | None, bad: bool, now_s: float, spent_s: float, timing: Timing
+) -> Run | None:
+    if run is None:
+        return Run(now_s, 1) if bad else None
+    if bad:
+        bad_s = min(run.bad_s + spent_s, timing.grace_s)
+        return Run(run.began_s, run.looks + 1, bad_s)
+    left_s = run.bad_s - spent_s * PARDON
+    return Run(run.began_s, run.looks, left_s) if left_s > 0 else None
+
+
+def _ripe(runs: Runs, timing: Timing) -> int:
+    """The worst severity that was found for long enough; 0: none."""
+    for run, level in zip(reversed(runs), reversed(_LEVELS), strict=True):
+        if run is not None and run.looks >= LEAST_LOOKS and run.bad_s >= timing.grace_s:
+            return level.severity
+    return 0
