@@ -13,6 +13,7 @@ from hami_metrics.exposition import build_info, families
 from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.devices.mig_partition import PartitionPlan
+from hami_node_agent.enforcement.checker import Checked
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import (
     AuthorityCollector,
@@ -23,6 +24,7 @@ from hami_node_agent.metrics.health import (
     RemovalCollector,
 )
 from hami_node_agent.metrics.legacy import LegacyCollector
+from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.metrics.mig import MigCollector
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
@@ -79,6 +81,7 @@ def test_the_page_has_a_line_for_every_metric_and_no_other(tmp_path: Path) -> No
     exposed |= names(BulkheadCollector(Bulkhead()).collect())
     exposed |= names(RemovalCollector(NoLeftovers()).collect())
     exposed |= names(AuthorityCollector({}).collect())
+    exposed |= names(LimitCollector(Checked, lambda _uid: None, stale_s=1.0).collect())
     exposed |= names(MigCollector(NoInstances()).collect())
     exposed |= names(families(EMPTY, now=EMPTY.taken_at))
     exposed |= names([build_info("1", "unknown")]) | names(MetricsInstruments().registry.collect())

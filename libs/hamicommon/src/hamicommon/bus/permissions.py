@@ -50,6 +50,7 @@ def agent_permissions(node: str) -> Permissions:
             events.inventory_subject(node),
             events.reports_subject(node),
             events.usage_subject(node),
+            events.limits_subject(node),
             events.snapshot_subject(node),
             events.unmanaged_subject(node),
             events.moves_subject(node),
@@ -100,6 +101,7 @@ _RETURNS = {
     SCHEDULER_USER: {
         events.INVENTORY_STREAM: "hami.inventory.v1.*",
         events.REPORTS_STREAM: "hami.reports.v1.*",
+        events.LIMITS_STREAM: "hami.limits.v1.*",
     },
     METRICS_USER: {events.USAGE_STREAM: "hami.usage.v1.*"},
     WEBHOOK_USER: {events.LEDGER_STREAM: "hami.ledger.v1.>"},

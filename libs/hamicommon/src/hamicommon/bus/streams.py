@@ -67,6 +67,7 @@ STREAMS = (
     _stream(events.GRANTS_STREAM, "hami.grants.v1.*", max_age_s=_HOUR_S, max_bytes=256 * _MIB),
     _stream(events.REPORTS_STREAM, "hami.reports.v1.*", max_age_s=_DAY_S, max_bytes=256 * _MIB),
     _stream(events.USAGE_STREAM, "hami.usage.v1.*", max_age_s=_HOUR_S, max_bytes=512 * _MIB),
+    _stream(events.LIMITS_STREAM, "hami.limits.v1.*", max_age_s=_DAY_S, max_bytes=64 * _MIB),
     _stream(events.EVENTS_STREAM, "hami.events.v1.>", max_age_s=_DAY_S, max_bytes=512 * _MIB),
     # The last state of each namespace, however old: what did not change is not published again.
     _stream(

@@ -30,6 +30,13 @@ from hamicommon.events.ledger import (
     NamespaceNumbers,
     QuotaNumbers,
 )
+from hamicommon.events.limits import (
+    LIMITS_BUSY_S,
+    LIMITS_HEARTBEAT_S,
+    MOST_FINDINGS,
+    LimitCheck,
+    LimitFinding,
+)
 from hamicommon.events.payload import (
     Payload,
 )
@@ -63,6 +70,7 @@ from hamicommon.events.subjects import (
     INVENTORY_STREAM,
     LEDGER_CLUSTER_SUBJECT,
     LEDGER_STREAM,
+    LIMITS_STREAM,
     REPORTS_STREAM,
     USAGE_STREAM,
     event_subject,
@@ -70,6 +78,7 @@ from hamicommon.events.subjects import (
     holdings_subject,
     inventory_subject,
     ledger_quota_subject,
+    limits_subject,
     moves_subject,
     readiness_subject,
     reports_subject,
@@ -96,6 +105,10 @@ __all__ = [
     "INVENTORY_STREAM",
     "LEDGER_CLUSTER_SUBJECT",
     "LEDGER_STREAM",
+    "LIMITS_BUSY_S",
+    "LIMITS_HEARTBEAT_S",
+    "LIMITS_STREAM",
+    "MOST_FINDINGS",
     "REPORT",
     "REPORTS_STREAM",
     "USAGE_HEARTBEAT_S",
@@ -121,6 +134,8 @@ __all__ = [
     "HoldingsRequest",
     "Inventory",
     "InventoryDevice",
+    "LimitCheck",
+    "LimitFinding",
     "MadeInstance",
     "MigProfileItem",
     "MoveReply",
@@ -145,6 +160,7 @@ __all__ = [
     "holdings_subject",
     "inventory_subject",
     "ledger_quota_subject",
+    "limits_subject",
     "moves_subject",
     "readiness_subject",
     "reports_subject",

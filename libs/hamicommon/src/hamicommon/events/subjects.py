@@ -6,6 +6,7 @@ INVENTORY_STREAM = "HAMI_INVENTORY"
 GRANTS_STREAM = "HAMI_GRANTS"
 REPORTS_STREAM = "HAMI_REPORTS"
 USAGE_STREAM = "HAMI_USAGE"
+LIMITS_STREAM = "HAMI_LIMITS"
 EVENTS_STREAM = "HAMI_EVENTS"
 LEDGER_STREAM = "HAMI_LEDGER"
 LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
@@ -58,6 +59,11 @@ def moves_subject(node: str) -> str:
 def reports_subject(node: str) -> str:
     """Where a node reports what became of its grants."""
     return f"hami.reports.v1.{token_of(node)}"
+
+
+def limits_subject(node: str) -> str:
+    """Where a node reports what it finds when it checks limits from outside."""
+    return f"hami.limits.v1.{token_of(node)}"
 
 
 def usage_subject(node: str) -> str:

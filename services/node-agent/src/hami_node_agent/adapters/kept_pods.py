@@ -18,17 +18,26 @@ CONFIG_HASH = "kubernetes.io/config.hash"
 _METADATA = ("name", "namespace", "uid", "resourceVersion")
 _ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, MIRROR, CONFIG_HASH)
 _CONTAINERS = ("initContainers", "containers")
+STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
 def kept_of(pod: Json) -> Json:
-    """Identity, our annotations, phase, and of each container what it asks for and is given."""
+    """Identity, our annotations, phase, and of each container what it asks for and is given, and
+    the runtime's id of it."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     kept = _only(metadata, _METADATA)
     kept["annotations"] = _only(metadata.get("annotations") or {}, _ANNOTATIONS)
     return {
         "metadata": kept,
         "spec": {key: [_container(each) for each in spec.get(key) or ()] for key in _CONTAINERS},
-        "status": _only(status, ("phase",)),
+        "status": {
+            **_only(status, ("phase",)),
+            **{
+                key: [_only(each, ("name", "containerID")) for each in status[key]]
+                for key in STATUSES
+                if status.get(key)
+            },
+        },
     }
 
 

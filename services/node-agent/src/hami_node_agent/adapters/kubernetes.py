@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
@@ -26,7 +26,13 @@ from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 from nacl.signing import VerifyKey
 
-from hami_node_agent.adapters.kept_pods import CONFIG_HASH, GRANT_ANNOTATION, MIRROR, kept_of
+from hami_node_agent.adapters.kept_pods import (
+    CONFIG_HASH,
+    GRANT_ANNOTATION,
+    MIRROR,
+    STATUSES,
+    kept_of,
+)
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.feed import node_grant
@@ -57,6 +63,8 @@ class NodePods:
         self._key = key
         self._gone: OrderedDict[PodUid, None] = OrderedDict()
         self._by_uid: dict[str, Json] = {}
+        self._containers: dict[str, tuple[str, str]] = {}
+        """By the runtime's id: pod uid and name."""
         self._tokens: dict[str, int] = {}
         """By pod: the highest that a signed grant had while we watched."""
         self._seen: PodsSeen | None = None
@@ -81,7 +89,11 @@ class NodePods:
         return self._informer.synced.is_set() and self._informer.connected
 
     def _on_upsert(self, pod: Json, old: Json | None) -> None:
-        self._by_uid[pod["metadata"]["uid"]] = pod
+        uid = pod["metadata"]["uid"]
+        self._by_uid[uid] = pod
+        if old is not None:
+            self._drop_containers(old)
+        self._containers |= {each: (uid, name) for each, name in _container_ids(pod)}
         self._seen = None
         if self._key is not None and (old is None or _signed_text(old) != _signed_text(pod)):
             self._signed_grant(pod, self._key)
@@ -89,11 +101,23 @@ class NodePods:
     def _on_delete(self, pod: Json) -> None:
         uid = PodUid(pod["metadata"]["uid"])
         self._by_uid.pop(uid, None)
+        self._drop_containers(pod)
         self._tokens.pop(uid, None)
         self._gone[uid] = None
         self._seen = None
         while len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
+
+    def _drop_containers(self, pod: Json) -> None:
+        for container_id, _ in _container_ids(pod):
+            self._containers.pop(container_id, None)
+
+    def container_of(self, container_id: str) -> tuple[str, str] | None:
+        """(pod uid, name) of the container that the runtime calls so, as the kubelet reported it.
+
+        Its report comes a moment after the start.
+        """
+        return self._containers.get(container_id)
 
     def knows(self, pod_uid: str) -> bool:
         """True while the pod object is there."""
@@ -292,6 +316,16 @@ def _phase(pod: Json) -> str:
 def _containers(pod: Json) -> list[dict[str, Any]]:
     spec = pod.get("spec") or {}
     return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def _container_ids(pod: Json) -> Iterator[tuple[str, str]]:
+    """(id, name) of those that were started; the API server has `containerd://<id>`."""
+    status = pod.get("status") or {}
+    for key in STATUSES:
+        for each in status.get(key) or []:
+            _, _, container_id = str(each.get("containerID") or "").rpartition("//")
+            if container_id:
+                yield container_id, each["name"]
 
 
 def _env(pod: Json, container: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Puts the monitor together: regions, samples, feedback loop and their metrics."""
+"""Puts the monitor together: regions, samples, feedback loop, limits and their metrics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client.registry import Collector
 
 from hami_node_agent.adapters.host.processes import HostProcesses
 from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
 from hami_node_agent.config.settings import Settings
+from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
+from hami_node_agent.enforcement.judgement import Tolerance
+from hami_node_agent.enforcement.periods import Timing
+from hami_node_agent.enforcement.publisher import LimitPublisher
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
+from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.usage.feedback import Feedback
 from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor
@@ -67,11 +73,29 @@ def monitoring(
     def latest() -> Observation:
         return sampler.latest
 
+    checker = LimitChecker(
+        monitor,
+        connections.state,
+        pods,
+        connections.kubelet_state,
+        policy=_check_policy(settings),
+        devices=lambda: sampler.latest.devices,
+        bulkhead=bulkhead,
+    )
+    name_of = _names(connections)
+    limits = LimitPublisher(
+        checker,
+        connections.bus,
+        name_of,
+        node=settings.node_name,
+        agent_id=connections.agent_id,
+    )
     node, slices = settings.node_name, mig_devices
     collectors: list[Collector] = [
         NodeCollector(latest, slices, node=node, version=version(DISTRIBUTION)),
         RegionCollector(regions),
         CardCollector(cards),
+        LimitCollector(lambda: checker.checked, name_of, stale_s=3 * settings.sample_interval_s),
     ]
     if settings.legacy_metrics:
         collectors.append(LegacyCollector(latest, slices, node=node))
@@ -79,7 +103,34 @@ def monitoring(
         loops={
             "usage": sampler.run(),
             "feedback": Feedback(monitor, pods, limits_writer, bulkhead=bulkhead).run(),
+            "limits": limits.run(),
         },
         collectors=tuple(collectors),
         usage=usage,
     )
+
+
+def _check_policy(settings: Settings) -> CheckPolicy:
+    return CheckPolicy(
+        tolerance=Tolerance(overhead_mib=settings.enforcement_overhead_mib),
+        timing=Timing(
+            grace_s=settings.enforcement_grace_s, gap_s=max(30.0, 4 * settings.sample_interval_s)
+        ),
+        exempt_namespaces=frozenset(settings.enforcement_exempt_namespaces),
+        controlled=settings.operating_mode in ("hami-core", "mps"),
+    )
+
+
+def _names(connections: AgentConnections) -> Callable[[str], PodRef | None]:
+    """Of pods that the watch does not have (any more) the records may know the name."""
+
+    def name_of(pod_uid: str) -> PodRef | None:
+        known = connections.pods.name_of(pod_uid)
+        if known is not None:
+            return known
+        for record in connections.state.saved.of_pod(pod_uid):
+            if record.pod_name:
+                return PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name)
+        return None
+
+    return name_of

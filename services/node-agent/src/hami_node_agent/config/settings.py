@@ -214,6 +214,24 @@ class Settings(BaseSettings):
     sweep_interval_s: float = Field(
         default=2.0, gt=0, description="pods that left are looked for this often"
     )
+    enforcement_grace_s: float = Field(
+        default=10.0,
+        gt=0,
+        le=300,
+        description="a container that holds more than its grant, or uses a card past the library, "
+        "is reported after this long, and after two looks",
+    )
+    enforcement_overhead_mib: int = Field(
+        default=1024,
+        ge=0,
+        description="most that contexts and modules of one process may hold beyond its container's "
+        "grant: the library charges them and can't refuse them",
+    )
+    enforcement_exempt_namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=("kube-system", "hami-system"),
+        description="pods of these namespaces may use cards without a grant (MPS daemons, "
+        "monitoring); they are counted and not reported",
+    )
     legacy_metrics: bool = Field(
         default=False, description="also HAMi's metric names of before 2.6 (--legacy-metrics)"
     )
@@ -222,7 +240,12 @@ class Settings(BaseSettings):
     )
 
     @field_validator(
-        "device_list_strategy", "imex_channel_ids", "hidden_uuids", "hidden_indexes", mode="before"
+        "device_list_strategy",
+        "imex_channel_ids",
+        "hidden_uuids",
+        "hidden_indexes",
+        "enforcement_exempt_namespaces",
+        mode="before",
     )
     @classmethod
     def _comma_list(cls, value: object) -> object:

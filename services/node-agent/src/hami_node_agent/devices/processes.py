@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +16,10 @@ class HostProcess:
     started_ticks: int
     pod_uid: str
     """From its cgroup; empty where that names none."""
+    container_id: str = ""
+    """The runtime's, from its cgroup; empty where that names none."""
+    static_pod: str = ""
+    """Of a static pod: the kubelet's uid of it, by which the API server does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +29,5 @@ class CardProcesses:
     pids: frozenset[int] = frozenset()
     busy_percent: Mapping[int, float] | None = None
     """Who computed since the last look; None where the card can't report it, absent is 0."""
+    held_mib: Mapping[int, int | None] = field(default_factory=dict)
+    """What the driver reports that each holds; None: it does not know."""

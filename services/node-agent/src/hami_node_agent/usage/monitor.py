@@ -61,6 +61,17 @@ class Seen:
     """(pid in the container, pid on the host) of processes that the host's /proc shows so."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitorLook:
+    """Everything that one look found."""
+
+    seen: tuple[Seen, ...] = ()
+    evidence: Evidence | None = None
+    """None: the host's processes can't be seen."""
+    unreadable: frozenset[str] = frozenset()
+    """Directories whose region could not be read."""
+
+
 class Monitor:
     """Looks at the node's containers."""
 
@@ -83,6 +94,9 @@ class Monitor:
         self._looked = Signal()
         self._latest: list[Container] = []
         self._host_pids: dict[_Key, int] = {}
+        self.looks = Signal()
+        """Notified when `last_look` is another one."""
+        self.last_look = MonitorLook()
 
     async def containers(self) -> list[Container]:
         """Every container that has a region and an owner."""
@@ -114,6 +128,10 @@ class Monitor:
         for container in containers:
             with self._bulkhead.item("monitor", container.directory):
                 seen.append(self._seen(container, evidence, known))
+        self.last_look = MonitorLook(
+            seen=tuple(seen), evidence=evidence, unreadable=self._regions.problems
+        )
+        self.looks.notify()
         return seen
 
     async def write(

@@ -48,7 +48,6 @@ def test_a_process_of_this_host_is_seen_until_it_ends() -> None:
     [
         (f"/kubepods/burstable/pod{POD}/0123", POD),
         (f"/../kubepods-pod{POD.replace('-', '_')}.slice/cri-containerd-0123.scope", POD),
-        ("/kubepods/pod0123456789abcdef0123456789abcdef/0123", ""),
         ("/user.slice", ""),
     ],
 )
@@ -58,6 +57,36 @@ def test_namespace_start_and_pod_are_read(tmp_path: Path, cgroup: str, pod_uid: 
     assert HostProcesses(tmp_path).living([4711, 4712]) == {
         4711: HostProcess(host_pid=4711, inner_pid=7, started_ticks=500, pod_uid=pod_uid)
     }
+
+
+STATIC = "0123456789abcdef0123456789abcdef"
+CONTAINER = f"{0xC0FFEE:064x}"
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "static_pod", "container_id"),
+    [
+        (f"/kubepods/burstable/pod{STATIC}/{CONTAINER}", STATIC, CONTAINER),
+        (f"/kubepods.slice/kubepods-pod{STATIC}.slice/crio-{CONTAINER}.scope", STATIC, CONTAINER),
+        (f"/k8s.io/{CONTAINER}", "", CONTAINER),
+        (f"/user.slice/pod{STATIC}", "", ""),
+        # What a container makes below its own cgroup comes after what the runtime made.
+        (f"/k8s.io/{CONTAINER}/{0xBAD:064x}", "", CONTAINER),
+    ],
+)
+def test_static_pods_and_containers_are_read(
+    tmp_path: Path, cgroup: str, static_pod: str, container_id: str
+) -> None:
+    a_process(tmp_path, cgroup=cgroup)
+    [seen] = HostProcesses(tmp_path).living([4711]).values()
+    assert (seen.pod_uid, seen.static_pod, seen.container_id) == ("", static_pod, container_id)
+
+
+def test_no_cgroup_below_its_own_makes_a_process_another_pods(tmp_path: Path) -> None:
+    other = POD.replace("6", "7")
+    a_process(tmp_path, cgroup=f"/kubepods/pod{POD}/{CONTAINER}/kubepods/pod{other}/{0xBAD:064x}")
+    [seen] = HostProcesses(tmp_path).living([4711]).values()
+    assert (seen.pod_uid, seen.container_id) == (POD, CONTAINER)
 
 
 def test_a_pid_that_is_used_again_is_another_process(tmp_path: Path) -> None:

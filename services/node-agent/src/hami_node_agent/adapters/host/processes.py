@@ -15,6 +15,10 @@ from hami_node_agent.devices.processes import HostProcess
 # kubepods-burstable-pod<uid>.slice (systemd writes the uid with underscores) or kubepods/pod<uid>;
 # a static pod's is a hash, by which the API server does not know it.
 _POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+_STATIC_POD = re.compile(r"kubepods[^:\n]*pod([0-9a-f]{32})(?![0-9a-f])")
+# <id>, cri-containerd-<id>.scope, crio-<id>.scope. A container may make cgroups below its own, so
+# what stands first counts.
+_CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 # Fields of /proc/<pid>/stat are counted from 1; the name, the second, may hold anything.
 _STATE_FIELD = 3
 _START_FIELD = 22
@@ -58,12 +62,16 @@ class HostProcesses:
         for line in self._text(pid, "status").splitlines():
             if line.startswith("NSpid:"):
                 inner = int(line.split()[-1])
-        match = _POD.search(self._text(pid, "cgroup"))
+        cgroup = self._text(pid, "cgroup")
+        pod, static = _POD.search(cgroup), _STATIC_POD.search(cgroup)
+        container = _CONTAINER.search(cgroup)
         return HostProcess(
             host_pid=pid,
             inner_pid=inner,
             started_ticks=started_ticks,
-            pod_uid="" if match is None else match[1].replace("_", "-"),
+            pod_uid="" if pod is None else pod[1].replace("_", "-"),
+            container_id="" if container is None else container[1],
+            static_pod="" if static is None else static[1],
         )
 
     def _text(self, pid: int, name: str) -> str:

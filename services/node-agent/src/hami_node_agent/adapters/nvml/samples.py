@@ -34,12 +34,30 @@ def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
 
 
 def card_processes(handle: Any, since_us: int) -> CardProcesses:
-    """Who has a context on the card, and computed since then. Raises: NVMLError."""
-    running = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    """Who has a context on the card, what of it, and computed since then. Raises: NVMLError.
+
+    A process may be in several of the driver's lists; they all show the same memory.
+    """
+    held_mib: dict[int, int | None] = {}
+    for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        _add(held_mib, process)
+    for query in (
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+    ):
+        for process in optional(query, handle) or ():
+            _add(held_mib, process)
     return CardProcesses(
-        pids=frozenset(int(process.pid) for process in running),
-        busy_percent=_busy(handle, since_us),
+        pids=frozenset(held_mib), busy_percent=_busy(handle, since_us), held_mib=held_mib
     )
+
+
+def _add(held_mib: dict[int, int | None], process: Any) -> None:
+    pid, known_bytes = int(process.pid), process.usedGpuMemory
+    if known_bytes is None:
+        held_mib.setdefault(pid, None)
+    else:
+        held_mib[pid] = max(int(known_bytes) // MIB, held_mib.get(pid) or 0)
 
 
 def _busy(handle: Any, since_us: int) -> dict[int, float] | None:

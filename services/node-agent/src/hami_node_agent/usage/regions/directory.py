@@ -68,6 +68,11 @@ class Regions:
         """Directories whose region could not be read in the last round."""
         return sum(1 for directory in self._directories.values() if directory.problem)
 
+    @property
+    def problems(self) -> frozenset[str]:
+        """Their names."""
+        return frozenset(name for name, each in self._directories.items() if each.problem)
+
     def read(self, *, now_ns: int) -> dict[str, Region]:
         """The readable regions by directory name (blocking). `now_ns`: time of the file system."""
         found: dict[str, Region] = {}

@@ -1,0 +1,198 @@
+"""Checks limits from outside, with every look of the monitor.
+
+In: the monitor's looks, records, pods; the kubelet's checkpoint, asked only about containers that
+use a card and have no grant. Out: the standing of each container on each card, for /metrics
+(`metrics/limits.py`) and for the scheduler (`publisher.py`). Nothing is ended here: the scheduler
+does that, where the operator wants it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from hamicommon.errors import Unavailable
+from hamicommon.events import DeviceSample
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_node_agent.enforcement.facts import ContainerKey, Facts, Limit, LimitKey
+from hami_node_agent.enforcement.judgement import Tolerance, judge
+from hami_node_agent.enforcement.look import (
+    MIB,
+    CardTotals,
+    KnownPods,
+    NodeView,
+    Resolver,
+    limits_of,
+    view_of,
+)
+from hami_node_agent.enforcement.periods import Standing, Timing, advance
+from hami_node_agent.grants.ports import KubeletState
+from hami_node_agent.grants.state import NodeState
+from hami_node_agent.usage.monitor import Monitor, MonitorLook
+
+logger = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 30.0
+"""So long the kubelet's answer about a container counts: no tenant makes us ask all the time."""
+_ELSEWHERE = (
+    "the kubelet gave it devices and this agent has no grant of it: another device plugin did, or "
+    "its grant is not known here any more (`hamictl adopt` takes HAMi's pods over)"
+)
+_NOT_ASKED = "the kubelet's checkpoint and PodResources can't be read"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckPolicy:
+    """What the operator set."""
+
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    timing: Timing = field(default_factory=Timing)
+    exempt_namespaces: frozenset[str] = frozenset()
+    controlled: bool = True
+    """Containers are started with the library."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """Where everybody stands after a look."""
+
+    standings: Mapping[LimitKey, Standing] = field(default_factory=dict)
+    totals: Mapping[str, CardTotals] = field(default_factory=dict)
+    """By card."""
+    looked_s: float | None = None
+    """Of the monotonic clock; None: there was no look yet."""
+    settled: bool = False
+    """It has looked for long enough to know that somebody who is not here does nothing wrong."""
+
+
+class LimitChecker:
+    """Compares what processes hold with what their containers were granted."""
+
+    def __init__(
+        self,
+        monitor: Monitor,
+        state: NodeState,
+        pods: KnownPods,
+        kubelet_state: KubeletState,
+        *,
+        policy: CheckPolicy,
+        devices: Callable[[], tuple[DeviceSample, ...]],
+        bulkhead: Bulkhead | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`devices`: the last samples of the cards."""
+        self._bulkhead = bulkhead or Bulkhead()
+        self._monitor = monitor
+        self._state = state
+        self._pods = pods
+        self._kubelet_state = kubelet_state
+        self._policy = policy
+        self._devices = devices
+        self._clock = clock
+        self._began_s: float | None = None
+        self._unresolved: Mapping[tuple[str, int], int] = {}
+        self._asked: dict[ContainerKey, tuple[float, str]] = {}
+        """When the kubelet was asked about a container, and what is to be stated of it."""
+        self.checked = Checked()
+
+    async def next_check(self, seen: int) -> int:
+        """Waits for the look after that version and checks it; returns its version."""
+        version = await self._monitor.looks.wait(seen)
+        with self._bulkhead.item("limits", "look"):
+            await self.check(self._monitor.last_look)
+        return version
+
+    async def check(self, look: MonitorLook) -> None:
+        """One look."""
+        now_s = self._clock()
+        if self._began_s is None:
+            self._began_s = now_s
+        ended = self._pods.seen().ended
+        limits = limits_of(
+            self._state.saved.records.values(), ended=ended, controlled=self._policy.controlled
+        )
+        view = self._view(look, limits)
+        facts = await self._with_elsewhere(view.facts, now_s)
+        standings = advance(
+            self.checked.standings,
+            judge(facts, self._policy.tolerance),
+            now_s=now_s,
+            timing=self._policy.timing,
+            gone=frozenset[str](ended),
+        )
+        self._log_changes(standings)
+        self._unresolved = view.unresolved
+        self.checked = Checked(
+            standings=standings,
+            totals=view.totals,
+            looked_s=now_s,
+            settled=now_s - self._began_s >= 2 * self._policy.timing.grace_s,
+        )
+
+    def _view(
+        self, look: MonitorLook, limits: Mapping[ContainerKey, Mapping[str, Limit]]
+    ) -> NodeView:
+        used = {
+            sample.uuid: None
+            if sample.memory_used_bytes is None
+            else sample.memory_used_bytes // MIB
+            for sample in self._devices()
+        }
+        return view_of(
+            look,
+            resolver=Resolver(self._pods, limits, self._policy.exempt_namespaces),
+            limits=limits,
+            directories={
+                record.cache_dir: ContainerKey(record.pod_uid, record.container)
+                for record in self._state.saved.records.values()
+            }
+            if look.unreadable
+            else {},
+            cards=self._state.cards,
+            used_mib=used.get,
+            before=self._unresolved,
+        )
+
+    async def _with_elsewhere(self, facts: Facts, now_s: float) -> Facts:
+        """With what the kubelet has of containers that use a card and have no grant."""
+        suspects = {each.owner for each in facts.processes if each.owner not in facts.limits}
+        self._asked = {
+            owner: known
+            for owner, known in self._asked.items()
+            if owner in suspects and now_s - known[0] < ASK_AGAIN_S
+        }
+        if new := suspects - self._asked.keys():
+            try:
+                held = {
+                    ContainerKey(holding.pod_uid, holding.container)
+                    for holding in await self._kubelet_state.holdings()
+                }
+                answers = {owner: _ELSEWHERE if owner in held else "" for owner in new}
+            except Unavailable as exc:
+                logger.warning("kubelet not asked", extra={"error": str(exc)})
+                # Asked again with the next look.
+                return replace(facts, elsewhere=dict.fromkeys(suspects, _NOT_ASKED))
+            self._asked |= {owner: (now_s, text) for owner, text in answers.items()}
+        return replace(
+            facts, elsewhere={owner: text for owner, (_, text) in self._asked.items() if text}
+        )
+
+    def _log_changes(self, standings: Mapping[LimitKey, Standing]) -> None:
+        for key, standing in standings.items():
+            before = self.checked.standings.get(key)
+            if standing.state is None or not standing.state.violates:
+                continue
+            if before is None or before.state is not standing.state:
+                logger.warning(
+                    "container beyond its grant",
+                    extra={
+                        "pod_uid": key.pod_uid,
+                        "container": key.container,
+                        "device_uuid": key.card,
+                        "state": str(standing.state),
+                        "reason": standing.judgement.reason,
+                    },
+                )

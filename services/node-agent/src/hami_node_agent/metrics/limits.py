@@ -1,0 +1,105 @@
+"""Prometheus text of limits as they are checked from outside; HAMi shows none of it.
+
+In: `LimitChecker.checked`. Bounded by the containers and cards of one node.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from hamicommon.domain.pod_ref import PodRef
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from hami_node_agent.enforcement.checker import Checked
+from hami_node_agent.enforcement.facts import LimitKey
+from hami_node_agent.enforcement.periods import Standing
+from hami_node_agent.metrics.collectors import ZONE
+
+MIB = 1024 * 1024
+_CONTAINER = ("namespace", "pod", "container", "device_uuid")
+
+
+class LimitCollector(Collector):
+    """Makes metric families of the last check at every scrape."""
+
+    def __init__(
+        self,
+        checked: Callable[[], Checked],
+        name_of: Callable[[str], PodRef | None],
+        *,
+        stale_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`stale_s`: an older check is not shown."""
+        self._checked = checked
+        self._name_of = name_of
+        self._stale_s = stale_s
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        """Nothing of a container whose first grace period is not over."""
+        checked, now_s = self._checked(), self._clock()
+        if checked.looked_s is None or now_s - checked.looked_s > self._stale_s:
+            checked = Checked()
+        state = _family(
+            "hami_vgpu_limit_state", "1 for the state of the container's limit", "state"
+        )
+        since = _family(
+            "hami_vgpu_limit_state_since_timestamp_seconds", "When that state began (Unix time)"
+        )
+        held = _family(
+            "hami_vgpu_driver_memory_used_bytes",
+            "Memory that its processes hold on the card, as the driver reports it",
+        )
+        over = _family(
+            "hami_vgpu_memory_over_grant_bytes",
+            "What of it is more than was granted, contexts included",
+        )
+        for key, standing in checked.standings.items():
+            if standing.state is None:
+                continue
+            labels = self._labels(key)
+            state.add_metric([*labels, str(standing.state)], 1)
+            since.add_metric(labels, time.time() - (now_s - standing.since_s))
+            if (held_mib := standing.judgement.held_mib) is not None:
+                held.add_metric(labels, held_mib * MIB)
+                over.add_metric(labels, _over_mib(standing, held_mib) * MIB)
+        yield from (state, since, held, over)
+        yield from _of_cards(checked)
+
+    def _labels(self, key: LimitKey) -> list[str]:
+        pod = self._name_of(key.pod_uid)
+        # Of a pod whose name is not known its uid is better than nothing.
+        namespace, name = ("", key.pod_uid) if pod is None else (pod.namespace, pod.name)
+        return [ZONE[1], namespace, name, key.container, key.card]
+
+
+def _over_mib(standing: Standing, held_mib: int) -> int:
+    return max(0, held_mib - standing.judgement.granted_mib)
+
+
+def _of_cards(checked: Checked) -> Iterator[Metric]:
+    processes = GaugeMetricFamily(
+        "hami_node_agent_card_processes",
+        "Processes that the driver lists on the card, by whose they are: a container's, of an "
+        "exempt namespace, of a pod that ended, the host's, or unresolved",
+        labels=[ZONE[0], "device_uuid", "owner"],
+    )
+    memory = GaugeMetricFamily(
+        "hami_node_agent_card_process_memory_bytes",
+        "What they hold there",
+        labels=[ZONE[0], "device_uuid", "owner"],
+    )
+    for card, totals in sorted(checked.totals.items()):
+        for kind, count in sorted(totals.processes.items()):
+            processes.add_metric([ZONE[1], card, str(kind)], count)
+            memory.add_metric([ZONE[1], card, str(kind)], totals.held_mib[kind] * MIB)
+    yield processes
+    yield memory
+
+
+def _family(name: str, text: str, *more: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=[ZONE[0], *_CONTAINER, *more])
