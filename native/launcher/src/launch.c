@@ -82,6 +82,8 @@ static int parse(struct fields *fields, struct launch *launch)
             launch->log = value;
         else if (strcmp(tag, "rootfs") == 0)
             launch->rootfs = value;
+        else if (strcmp(tag, "cgroup") == 0)
+            launch->cgroup = value;
         else
             return -EPROTO;
     }

@@ -6,6 +6,7 @@
  *   cwd    DIR              working directory inside the container
  *   log    FILE             receives stdout and stderr, appended
  *   rootfs DIR              empty directory to build the root on; without it: no mount namespace
+ *   cgroup DIR              the container's processes belong to it; without it: to ours
  *   env    NAME=VALUE       the whole environment, in order
  *   arg    ARGUMENT         the command line, in order
  *   mount  ro|rw SRC DST    in the order in which they are made
@@ -26,6 +27,7 @@ struct launch {
     const char *cwd;
     const char *log;
     const char *rootfs;
+    const char *cgroup;
     char **env;  /* NULL-terminated */
     char **argv; /* NULL-terminated, at least one argument */
     struct launch_mount *mounts;

@@ -158,6 +158,21 @@ static void become_program(const struct launch *launch, int report)
     refuse(report, message);
 }
 
+/* Moves this process into the container's cgroup; its children follow. Returns 0 or -errno. */
+static int enter_cgroup(const char *cgroup)
+{
+    char path[4096];
+    int fd, error = 0;
+
+    if (snprintf(path, sizeof(path), "%s/cgroup.procs", cgroup) >= (int)sizeof(path)) return -ENAMETOOLONG;
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return -errno;
+    /* 0 stands for the writer, whatever its pid is in which namespace. */
+    if (write(fd, "0", 1) != 1) error = -errno;
+    close(fd);
+    return error;
+}
+
 /* The container's side of the fork; on failure a sentence goes to `report`. */
 static void become_container(const struct launch *launch, int report)
 {
@@ -167,6 +182,10 @@ static void become_container(const struct launch *launch, int report)
 
     /* Without the launcher nobody could stop the container or learn its end. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (launch->cgroup && (error = enter_cgroup(launch->cgroup)) < 0) {
+        snprintf(message, sizeof(message), "can't enter the cgroup %s: %s", launch->cgroup, strerror(-error));
+        refuse(report, message);
+    }
     if (launch->rootfs) {
         error = root_unshare(message, sizeof(message));
         if (error == 0) error = root_enter(launch, message, sizeof(message));
@@ -269,6 +288,20 @@ static pid_t program_of(const struct launch *launch, pid_t container)
     return program > 0 ? program : container;
 }
 
+/* The container's cgroup is over, and its parents where nothing else is in them: the pod's, the node's. */
+static void remove_cgroup(const char *cgroup)
+{
+    char path[4096];
+
+    if (!cgroup || snprintf(path, sizeof(path), "%s", cgroup) >= (int)sizeof(path)) return;
+    for (int level = 0; level < 3 && rmdir(path) == 0; level++) {
+        char *slash = strrchr(path, '/');
+
+        if (!slash) return;
+        *slash = '\0';
+    }
+}
+
 static int run(const char *launch_file, const char *pid_file, const char *exit_file)
 {
     char message[1100] = "", number[32];
@@ -292,6 +325,7 @@ static int run(const char *launch_file, const char *pid_file, const char *exit_f
         container = start(&launch, message, sizeof(message));
     }
     if (container < 0) {
+        remove_cgroup(error < 0 ? NULL : launch.cgroup);
         write_exit(exit_file, EXIT_START_ERROR, message);
         report("error", message);
         return 1;
@@ -302,6 +336,7 @@ static int run(const char *launch_file, const char *pid_file, const char *exit_f
     report("started", number);
     error = attend(container);
     kill_leftovers(container);
+    remove_cgroup(launch.cgroup);
     return write_exit(exit_file, error, "") < 0;
 }
 

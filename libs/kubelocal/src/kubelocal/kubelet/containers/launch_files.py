@@ -19,7 +19,8 @@ from kubelocal.kubelet.devices.types import Mount
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """One start of one container. `rootfs` is where its root is built; None: the host's root."""
+    """One start of one container. `rootfs` is where its root is built; None: the host's root.
+    `cgroup`: a directory; None: it stays in ours."""
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -27,6 +28,7 @@ class Launch:
     log: Path
     mounts: Sequence[Mount] = ()
     rootfs: Path | None = None
+    cgroup: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,8 @@ def encode(launch: Launch) -> bytes:
         for mount in launch.mounts:
             mode = "ro" if mount.read_only else "rw"
             fields += ["mount", mode, mount.host_path, mount.container_path]
+    if launch.cgroup is not None:
+        fields += ["cgroup", str(launch.cgroup)]
     for name, value in launch.env.items():
         fields += ["env", f"{name}={value}"]
     for argument in launch.argv:

@@ -13,13 +13,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from hamicommon.errors import Unavailable
 
 from kubelocal.kubelet.containers import launch_files
+from kubelocal.kubelet.containers.cgroups import ContainerCgroups, container_id
 from kubelocal.kubelet.containers.launch_files import AttemptFiles, Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
 
@@ -105,6 +106,7 @@ class ProcessRuntime:
     def __init__(self, launcher: Path, pods_dir: Path) -> None:
         self._launcher = launcher
         self._pods_dir = pods_dir
+        self._cgroups = ContainerCgroups(pods_dir)
 
     async def detect_mount_mode(self, scratch: Path) -> tuple[MountMode, str]:
         """Whether this machine lets us make mount namespaces, tried on the empty directory
@@ -140,6 +142,9 @@ class ProcessRuntime:
         Raises: StartFailed when it can't be started.
         """
         files = AttemptFiles.of(self._container_dir(pod_uid, container), attempt)
+        own = container_id(pod_uid, container, attempt)
+        cgroup = await asyncio.to_thread(self._cgroups.make, pod_uid, own)
+        launch = replace(launch, cgroup=cgroup)
         process, line = await asyncio.to_thread(self._spawn, files, launch)
         if line.startswith("started "):
             return RunningContainer(

@@ -22,6 +22,7 @@ from kubelocal.kubelet.containers import backoff as restarting
 from kubelocal.kubelet.containers import environment
 from kubelocal.kubelet.containers import mounts as mount_plan
 from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff
+from kubelocal.kubelet.containers.cgroups import container_id
 from kubelocal.kubelet.containers.environment import StandInDriver
 from kubelocal.kubelet.containers.launch_files import Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
@@ -120,7 +121,7 @@ class ContainerWorker:
             state=Running(started_at=started_at),
             last=self.state.last,
             restart_count=self._attempt,
-            container_id=f"hami://{self._uid}/{self._name}/{self._attempt}",
+            container_id=f"hami://{container_id(self._uid, self._name, self._attempt)}",
         )
         self.started.set()
         self._on_change()
