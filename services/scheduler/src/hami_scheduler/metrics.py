@@ -118,6 +118,9 @@ class SchedulerInstruments:
         self.bound_late = self._gauge(
             "bound_late", "Pods that are bound for long and have not got their cards"
         )
+        self.limit_evictions = self._counter(
+            "limit_evictions", "Pods beyond their grants that were to be ended", ["result"]
+        )
         self.silent_agents = self._gauge(
             "silent_agents", "Nodes that get no pods because their agents are silent"
         )

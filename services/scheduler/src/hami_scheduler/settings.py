@@ -106,6 +106,20 @@ class Settings(BaseSettings):
     reconcile_s: float = Field(
         default=15.0, gt=0, description="between two comparisons of ledger, pods and view"
     )
+    enforcement: Literal["report", "evict"] = Field(
+        default="report",
+        description="pods that hold more than their grant, or use cards past it: report: history, "
+        "drift and an event; evict: they are deleted besides, with the reason",
+    )
+    evict_after_s: float = Field(
+        default=30.0,
+        ge=10,
+        description="with enforcement=evict: a pod is ended when its node has seen it beyond its "
+        "grant for so long, and sees it again",
+    )
+    evictions_per_minute: int = Field(
+        default=5, ge=1, description="so many pods are ended in a minute, in the whole cluster"
+    )
     reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
     decision_days: int = Field(
         default=14, ge=1, description="decisions are kept so many days, for explain and SQL"
@@ -115,6 +129,9 @@ class Settings(BaseSettings):
     )
     drift_days: KeptDays = Field(default=400, description="the drift journal; 0: for ever")
     health_days: KeptDays = Field(default=400, description="health changes of cards; 0: for ever")
+    limit_days: KeptDays = Field(
+        default=400, description="periods in which containers were beyond their grants; 0: for ever"
+    )
     card_days: KeptDays = Field(
         default=400, description="cards that went and that no grant names; 0: for ever"
     )

@@ -25,7 +25,9 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     yield f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
     held = [row for row in answer["attempts"] if row["state"] in _LIVE]
     for allocation in held:
-        yield f"\nHolds on {allocation['node']} ({allocation['state']}):"
+        limits = allocation.get("limit_state")
+        checked = "" if limits is None else f", limits {limits}"
+        yield f"\nHolds on {allocation['node']} ({allocation['state']}{checked}):"
         yield from (f"  {line}" for line in _slices(allocation))
     if answer["asked"]:
         yield f"\nAsked for: {'; '.join(answer['asked'])} (policy: {answer['policy']})"

@@ -128,13 +128,14 @@ def allocations_table(rows: Iterable[Row]) -> Table:
     """Who holds what."""
     return table(
         "Allocations",
-        ("POD", "NODE", "STATE", "SLICES", "SINCE"),
+        ("POD", "NODE", "STATE", "SLICES", "LIMITS", "SINCE"),
         (
             (
                 f"{row['namespace']}/{row['pod_name']}",
                 of(row["node"]),
                 of(row["state"]) + (f": {row['reason']}" if row.get("reason") else ""),
                 slices(row),
+                "-" if row.get("limit_state") is None else of(row["limit_state"]),
                 of(row["reserved_at"])[:19].replace("T", " "),
             )
             for row in rows

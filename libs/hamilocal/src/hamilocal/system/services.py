@@ -237,6 +237,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
             # Containers are processes of this machine.
             "HAMI_NODE_AGENT_PROC_ROOT": "/proc",
             "HAMI_NODE_AGENT_SAMPLE_INTERVAL_S": "1",
+            "HAMI_NODE_AGENT_ENFORCEMENT_GRACE_S": "5",
         },
         health=http_health(f"{url}/readyz"),
         after=(f"kubelet-{node.name}",),

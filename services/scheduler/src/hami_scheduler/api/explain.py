@@ -66,10 +66,11 @@ class Explainer:
             latest = (rows or attempts)[0]
             namespace, name = latest["namespace"], latest["pod_name"]
         pod = await self._pod(uid, namespace, name)
+        limits = limit_notes(await self._queries.limits(uid))
         if not rows:
             if pod is None and not attempts:
                 raise NotFound(f"nothing was decided about a pod with uid {uid}")
-            return self._undecided(uid, namespace, name, pod, attempts)
+            return self._undecided(uid, namespace, name, pod, attempts, limits)
         blobs = await self._queries.snapshots(
             [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
         )
@@ -85,7 +86,7 @@ class Explainer:
             quota_users=await self._quota_users(record),
             attempts=attempts,
             earlier=[_in_short(row) for row in rows[1:]],
-            notes=[*self._remarks(pod), *self._losses()],
+            notes=[*limits, *self._remarks(pod), *self._losses()],
             retry=_retry(record, pod),
         )
         return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
@@ -96,7 +97,13 @@ class Explainer:
         return remarks(pod, self._vendors) + misspelt(pod, self._vendors)
 
     def _undecided(
-        self, uid: PodUid, namespace: str, name: str, pod: Json | None, attempts: Sequence[Row]
+        self,
+        uid: PodUid,
+        namespace: str,
+        name: str,
+        pod: Json | None,
+        attempts: Sequence[Row],
+        limits: Sequence[str],
     ) -> Explanation:
         if attempts:
             summary = f"it has an allocation ({attempts[0]['state']}), but no decision is recorded"
@@ -109,7 +116,7 @@ class Explainer:
             pod_name=name,
             outcome="undecided",
             summary=summary,
-            notes=self._losses(),
+            notes=[*limits, *self._losses()],
             attempts=attempts,
         )
 
@@ -199,6 +206,23 @@ class Explainer:
         if self._recorder.waiting:
             notes.append(f"{self._recorder.waiting} decisions of this replica wait to be written")
         return notes
+
+
+def limit_notes(rows: Sequence[Row]) -> list[str]:
+    """When its node found the pod beyond its grants, a sentence for each period."""
+    return [_limit_note(row) for row in rows]
+
+
+def _limit_note(row: Row) -> str:
+    began, ended = f"{row['began_at']:%Y-%m-%d %H:%M:%S}", row["ended_at"]
+    when = f"since {began}" if ended is None else f"from {began} to {ended:%Y-%m-%d %H:%M:%S}"
+    container = f" of container {row['container']}" if row["container"] else ""
+    held = "" if row["held_mib"] is None else f" ({row['peak_mib']} MiB at most)"
+    end = "; the pod was ended for it" if row["evicted_at"] else ""
+    problem = (
+        f"; it could not be ended: {row['eviction_problem']}" if row["eviction_problem"] else ""
+    )
+    return f"limits {row['state']}{container} {when}: {row['reason']}{held}{end or problem}"
 
 
 def _owner(row: Row) -> tuple[str, str]:

@@ -30,6 +30,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesPodEvents,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
@@ -38,6 +39,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresRetention,
 )
 from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
@@ -63,6 +65,7 @@ from hami_scheduler.ports import (
     QuotaStore,
 )
 from hami_scheduler.ports.callers import CallJournal
+from hami_scheduler.ports.limits import LimitHistory, PodEnder
 from hami_scheduler.ports.queries import Queries
 from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
@@ -127,6 +130,10 @@ class Connections:
     """Raises: InvalidRequest when it was not signed by `sign`."""
     bus: Bus
     api: KubeApi
+    limits: LimitHistory | None = None
+    """What nodes find of limits; None: it is not taken."""
+    ending: PodEnder | None = None
+    """None: no pod is ever ended."""
     ledger_stats: LedgerStatsReader | None = None
     """For the bus; None: they are not published."""
     access: Access | None = None
@@ -202,6 +209,8 @@ async def open_connections(
         read_signed=lambda text: read_signed(text, public_key(key)),
         bus=bus,
         api=api,
+        limits=PostgresLimits(database),
+        ending=KubernetesPodEnder(api) if settings.enforcement == "evict" else None,
         ledger_stats=PostgresLedgerStats(database, bulkhead=bulkhead),
         access=_access(settings, api),
         logins=_logins(settings, api),

@@ -73,6 +73,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             grants=settings.grant_days,
             drift=settings.drift_days,
             health=settings.health_days,
+            limits=settings.limit_days,
             cards=settings.card_days,
         ),
     )

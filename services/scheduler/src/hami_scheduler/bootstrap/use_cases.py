@@ -17,6 +17,7 @@ from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.informers import watches_of
+from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.reports import InventoryReports
@@ -111,6 +112,7 @@ def build(
             *writing_loops(core, connections),
             *watching_loops(core, connections, watches),
             *bus_loops(core, connections, inventories, watches),
+            *limit_loops(core, connections, watches),
         ),
     )
 

@@ -48,6 +48,10 @@ class Queries(Protocol):
         """Differences that the reconciler found, newest first."""
         ...
 
+    async def limits(self, pod_uid: str) -> list[Row]:
+        """When the pod was not held to its grants, what goes on first."""
+        ...
+
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Cards that decisions saw, by name."""
         ...

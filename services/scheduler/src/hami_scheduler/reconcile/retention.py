@@ -42,6 +42,10 @@ class HistoryRetention(Protocol):
         """Health changes of cards, but for each card's newest."""
         ...
 
+    async def forget_limits(self, *, keep_days: int) -> int:
+        """Periods in which containers were beyond their grants, and that ended before then."""
+        ...
+
     async def forget_cards(self, *, keep_days: int) -> int:
         """Cards that have been absent since, and that no grant names."""
         ...
@@ -55,6 +59,7 @@ class KeepDays:
     drift: int
     health: int
     cards: int
+    limits: int = 0
 
 
 class HistoryCleanup:
@@ -73,6 +78,7 @@ class HistoryCleanup:
             ("grants", days.grants, retention.forget_grants),
             ("drift", days.drift, retention.forget_drift),
             ("health", days.health, retention.forget_health),
+            ("limits", days.limits, retention.forget_limits),
             ("cards", days.cards, retention.forget_cards),
         )
         self._kinds: list[tuple[str, Callable[[], Awaitable[int]]]] = [

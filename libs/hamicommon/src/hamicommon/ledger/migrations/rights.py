@@ -31,6 +31,8 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "decision_snapshots": {SCHEDULER: _WRITE},
     "outbox": {SCHEDULER: _WRITE},
     "drift_journal": {SCHEDULER: _WRITE},
+    "limit_checks": {SCHEDULER: _WRITE},
+    "limit_periods": {SCHEDULER: _WRITE},
     "usage_samples": {METRICS: _WRITE},
     "usage_samples_default": {METRICS: _WRITE},
     "usage_rollups": {METRICS: _WRITE},

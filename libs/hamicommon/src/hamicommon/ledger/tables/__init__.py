@@ -7,7 +7,7 @@ Constraint names are part of the contract (`names.py`).
 
 from __future__ import annotations
 
-from hamicommon.ledger.tables import cards, grants, records, usage
+from hamicommon.ledger.tables import cards, grants, limits, records, usage
 from hamicommon.ledger.tables.columns import metadata
 
-__all__ = ["cards", "grants", "metadata", "records", "usage"]
+__all__ = ["cards", "grants", "limits", "metadata", "records", "usage"]

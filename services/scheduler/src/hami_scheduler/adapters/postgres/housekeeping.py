@@ -55,6 +55,13 @@ WITH gone AS (
                    LIMIT $2) RETURNING id)
 SELECT count(*) FROM gone
 """
+_OLD_LIMITS = """
+WITH gone AS (
+    DELETE FROM limit_periods
+     WHERE id IN (SELECT id FROM limit_periods WHERE ended_at < $1 ORDER BY began_at LIMIT $2)
+    RETURNING id)
+SELECT count(*) FROM gone
+"""
 # A card that any grant names stays as long as the grant.
 _OLD_CARDS = """
 SELECT uuid FROM devices d
@@ -134,6 +141,10 @@ class PostgresRetention:
     async def forget_health(self, *, keep_days: int) -> int:
         """See the port."""
         return await self._removed(_OLD_HEALTH, keep_days)
+
+    async def forget_limits(self, *, keep_days: int) -> int:
+        """See the port."""
+        return await self._removed(_OLD_LIMITS, keep_days)
 
     async def forget_cards(self, *, keep_days: int) -> int:
         """See the port."""

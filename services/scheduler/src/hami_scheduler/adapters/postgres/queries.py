@@ -23,7 +23,16 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
                      'role', d.role, 'device_uuid', d.device_uuid, 'vendor', d.vendor,
                      'memory_mib', d.memory_mib, 'core_percent', d.core_percent)
                      ORDER BY d.container_index, d.position)
-                   FROM allocation_devices d WHERE d.allocation_id = a.id), '[]') AS devices
+                   FROM allocation_devices d WHERE d.allocation_id = a.id), '[]') AS devices,
+       CASE WHEN a.state NOT IN ('bound', 'allocated') THEN NULL
+            ELSE coalesce((SELECT p.state FROM limit_periods p
+                            WHERE p.pod_uid = a.pod_uid AND p.ended_at IS NULL
+                            ORDER BY array_position('{exceeded,bypassed,unknown}', p.state)
+                            LIMIT 1),
+                          (SELECT 'enforced' FROM limit_checks c WHERE c.node = a.node
+                              AND c.checked_at > now() - interval '3 minutes'),
+                          'unknown')
+       END AS limit_state
   FROM allocations a
  WHERE ($1::text IS NULL OR a.node = $1) AND ($2::text IS NULL OR a.namespace = $2)
    AND ($3::text IS NULL OR a.state = $3) AND ($4::text IS NULL OR a.pod_uid = $4)
@@ -65,6 +74,13 @@ SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, cand
 _DRIFT = """
 SELECT at, "class", subject, detail, repaired FROM drift_journal
  WHERE $1::text IS NULL OR "class" = $1 ORDER BY at DESC, id DESC LIMIT $2
+"""
+# What goes on first, then the latest.
+_LIMITS = """
+SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at, held_mib, peak_mib,
+       granted_mib, evicted_at, eviction_problem
+  FROM limit_periods WHERE pod_uid = $1
+ ORDER BY ended_at DESC NULLS FIRST, began_at DESC, id DESC LIMIT 10
 """
 _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
 # The same as the function allocations_at, narrowed before the join.
@@ -140,6 +156,10 @@ class PostgresQueries:
     async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
         """Differences that the reconciler found, newest first. Raises: Unavailable."""
         return await self._rows(_DRIFT, kind, limit)
+
+    async def limits(self, pod_uid: str) -> list[Row]:
+        """When the pod was not held to its grants, what goes on first. Raises: Unavailable."""
+        return await self._rows(_LIMITS, pod_uid)
 
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Cards that decisions saw, by name. Raises: Unavailable."""

@@ -1,0 +1,73 @@
+"""What nodes found when they checked limits from outside; written by the scheduler."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    Text,
+    text,
+)
+
+from hamicommon.ledger.tables.columns import at, count, metadata, texts
+
+limit_checks = Table(
+    "limit_checks",
+    metadata,
+    Column("node", Text, primary_key=True),
+    Column("agent_id", Text, nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    at("checked_at"),
+    count("containers"),
+)
+"""The last check of each node; what was not checked lately is unknown, whatever the periods say.
+
+`checked_at` is when the bus took its report.
+"""
+
+limit_periods = Table(
+    "limit_periods",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("node", Text, nullable=False),
+    Column("pod_uid", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("pod_name", Text, nullable=False),
+    texts("container"),
+    Column("device_uuid", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    texts("reason"),
+    at("began_at"),
+    at("ended_at", nullable=True),
+    at("recorded_at", default=True),
+    at("seen_at"),
+    Column("held_mib", Integer),
+    Column("peak_mib", Integer, nullable=False),
+    Column("granted_mib", Integer, nullable=False),
+    at("evicting_at", nullable=True),
+    at("evicted_at", nullable=True),
+    texts("eviction_problem"),
+    CheckConstraint("state IN ('exceeded', 'bypassed', 'unknown')", name="state_known"),
+    CheckConstraint("ended_at IS NULL OR ended_at >= began_at", name="ends_after_it_began"),
+    Index(
+        "uq_limit_periods_open",
+        "node",
+        "pod_uid",
+        "container",
+        "device_uuid",
+        unique=True,
+        postgresql_where=text("ended_at IS NULL"),
+    ),
+    Index(None, "pod_uid"),
+    Index(None, "began_at"),
+)
+"""When a container was not held to its grant on a card: [began_at, ended_at), NULL while it lasts.
+
+No row: it was enforced, as far as `limit_checks` goes. `held_mib` is NULL where the driver does not
+know; `granted_mib` is 0 on a card of which it had no grant.
+"""

@@ -1,0 +1,172 @@
+"""Limits in Postgres: what nodes found, as periods; who may end a pod now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.domain.limits import LimitState
+from hamicommon.events import LimitCheck, LimitFinding
+from hamicommon.ledger.database import Connection, Database
+
+from hami_scheduler.adapters.postgres.housekeeping import (
+    MOST_OF_A_DETAIL,
+    MOST_OF_A_SUBJECT,
+)
+from hami_scheduler.enforcement.checks import drift_class
+from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, changes
+
+LOCK_TIMEOUT = "200ms"
+FOLD_S = 60
+"""A period that comes again so soon after its end goes on: who flaps fills no table."""
+# Two runs of an agent are ordered by when the bus took their reports, never by the node's clock.
+_CHECKED = """
+INSERT INTO limit_checks AS c (node, agent_id, sequence, checked_at, containers)
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (node) DO UPDATE SET agent_id = excluded.agent_id, sequence = excluded.sequence,
+       checked_at = excluded.checked_at, containers = excluded.containers
+ WHERE (c.agent_id = excluded.agent_id AND c.sequence < excluded.sequence)
+    OR (c.agent_id <> excluded.agent_id AND c.checked_at <= excluded.checked_at)
+RETURNING node
+"""
+_OPEN = "SELECT * FROM limit_periods WHERE node = $1 AND ended_at IS NULL FOR UPDATE"
+_REOPEN = f"""
+UPDATE limit_periods SET ended_at = NULL, seen_at = $6, held_mib = $7,
+       peak_mib = greatest(peak_mib, $8), granted_mib = $9, reason = $10
+ WHERE id = (SELECT id FROM limit_periods
+              WHERE node = $1 AND pod_uid = $2 AND container = $3 AND device_uuid = $4
+                AND state = $5 AND ended_at > now() - interval '{FOLD_S} seconds'
+              ORDER BY ended_at DESC LIMIT 1)
+RETURNING id
+"""
+_BEGIN = """
+INSERT INTO limit_periods (node, pod_uid, container, device_uuid, state, seen_at, held_mib,
+                           peak_mib, granted_mib, reason, namespace, pod_name, began_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+"""
+_GO_ON = """
+UPDATE limit_periods SET seen_at = $2, held_mib = $3, peak_mib = $4, granted_mib = $5, reason = $6
+ WHERE id = $1
+"""
+_END = "UPDATE limit_periods SET ended_at = $2 WHERE id = $1"
+_DRIFT = """
+INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, false)
+"""
+_TURN = "SELECT pg_advisory_xact_lock(hashtext('hami limit evictions'))"
+_CLAIM = """
+UPDATE limit_periods SET evicting_at = now()
+ WHERE id = $1 AND ended_at IS NULL
+   AND (evicting_at IS NULL OR evicting_at < now() - make_interval(secs => $2))
+   AND (SELECT count(*) FROM limit_periods WHERE evicting_at > now() - interval '1 minute') < $3
+RETURNING id
+"""
+_NOTE = """
+UPDATE limit_periods SET eviction_problem = $2,
+       evicted_at = CASE WHEN $2 = '' THEN now() ELSE evicted_at END
+ WHERE id = $1
+"""
+_CLOSE_SILENT = """
+UPDATE limit_periods SET ended_at = greatest(seen_at, began_at)
+ WHERE ended_at IS NULL AND seen_at < now() - make_interval(secs => $1)
+RETURNING id
+"""
+MOST_MIB = 2**31 - 1
+
+
+class PostgresLimits:
+    """Port LimitHistory."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record(
+        self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
+    ) -> PeriodChanges | None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            later = await connection.fetchval(
+                _CHECKED, check.node, check.agent_id, check.sequence, received_at, check.containers
+            )
+            if later is None:
+                return None
+            known = [_period(row) for row in await connection.fetch(_OPEN, check.node)]
+            changed = changes(known, check, findings, received_at=received_at)
+            for period, at in changed.over:
+                await connection.execute(_END, period.id, at)
+            for period in changed.going_on:
+                await connection.execute(
+                    _GO_ON,
+                    period.id,
+                    received_at,
+                    _mib(period.held_mib),
+                    _mib(period.peak_mib),
+                    _mib(period.granted_mib),
+                    period.reason,
+                )
+            begun = [p for p in changed.begun if await _begin(connection, p, received_at)]
+        return PeriodChanges(begun=tuple(begun), going_on=changed.going_on, over=changed.over)
+
+    async def claim_eviction(
+        self, period_id: int, *, per_minute: int, again_after_s: float
+    ) -> bool:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            # One at a time, or two replicas would each count without the other's.
+            await connection.execute(_TURN)
+            found = await connection.fetchval(_CLAIM, period_id, again_after_s, per_minute)
+        return found is not None
+
+    async def note_eviction(self, period_id: int, *, problem: str) -> None:
+        """See the port."""
+        await self._database.fetch(_NOTE, period_id, problem)
+
+    async def close_silent(self, *, silent_s: float) -> int:
+        """See the port."""
+        return len(await self._database.fetch(_CLOSE_SILENT, silent_s))
+
+
+async def _begin(connection: Connection, period: LimitPeriod, received_at: datetime) -> bool:
+    """False when it is one that had only just ended."""
+    values = (
+        *(period.node, period.pod_uid, period.container, period.device_uuid, str(period.state)),
+        *(received_at, _mib(period.held_mib), _mib(period.peak_mib), _mib(period.granted_mib)),
+        period.reason,
+    )
+    if await connection.fetchval(_REOPEN, *values) is not None:
+        return False
+    await connection.execute(_BEGIN, *values, period.namespace, period.pod_name, period.began_at)
+    if period.state.violates:
+        await connection.execute(
+            _DRIFT,
+            drift_class(period.state),
+            clip(period.subject, MOST_OF_A_SUBJECT),
+            clip(period.sentence, MOST_OF_A_DETAIL),
+        )
+    return True
+
+
+def _mib(amount: int | None) -> int | None:
+    return None if amount is None else min(amount, MOST_MIB)
+
+
+def _period(row: Any) -> LimitPeriod:
+    return LimitPeriod(
+        id=row["id"],
+        node=row["node"],
+        pod_uid=row["pod_uid"],
+        namespace=row["namespace"],
+        pod_name=row["pod_name"],
+        container=row["container"],
+        device_uuid=row["device_uuid"],
+        state=LimitState(row["state"]),
+        reason=row["reason"],
+        began_at=row["began_at"],
+        recorded_at=row["recorded_at"],
+        held_mib=row["held_mib"],
+        peak_mib=row["peak_mib"],
+        granted_mib=row["granted_mib"],
+    )

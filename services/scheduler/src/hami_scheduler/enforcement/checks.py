@@ -1,0 +1,133 @@
+"""Takes what nodes find of limits: history and drift, a Warning event per violation that begins,
+and, where the operator wants it, the end of the pod (`evict.py`).
+
+A node reports on its own pods: a finding about a pod that the API server does not have on that node
+is left out, whatever the node may be.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol
+
+from hamicommon.bus.client import Message
+from hamicommon.bus.reader import read
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.limits import LimitState
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import InvalidRequest
+from hamicommon.events import LimitCheck, LimitFinding, limits_subject
+from hamicommon.k8s.types import JsonMapping
+
+from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.ports.limits import LimitHistory
+
+logger = logging.getLogger(__name__)
+
+REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
+"""Of the pod's events and of its condition."""
+SILENT_S = 600.0
+"""Ten heartbeats of an agent: what it has not confirmed since is not known to go on."""
+CLOSE_EVERY_S = 60.0
+
+
+class Evictor(Protocol):
+    """Ends pods that are beyond their grants."""
+
+    async def consider(
+        self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
+    ) -> None:
+        """Ends the period's pod if it is due. Raises: Unavailable, Conflict."""
+        ...
+
+
+class LimitChecks:
+    """Consumer of `hami.limits.v1.*`."""
+
+    def __init__(
+        self,
+        *,
+        history: LimitHistory,
+        pod_named: Callable[[str, str], JsonMapping | None],
+        announcer: Announcer,
+        instruments: SchedulerInstruments,
+        lines: LineBudget,
+        evictor: Evictor | None,
+    ) -> None:
+        """`pod_named`: the watch's, by namespace and name. `evictor`: None: report only."""
+        self._history = history
+        self._pod_named = pod_named
+        self._announcer = announcer
+        self._instruments = instruments
+        self._lines = lines
+        self._evictor = evictor
+
+    async def handle(self, message: Message) -> None:
+        """Takes one check. Raises: InvalidRequest, Conflict, Unavailable."""
+        check = read(LimitCheck, message.data, "limit check")
+        if message.subject != limits_subject(check.node):
+            raise InvalidRequest(f"limit check of {check.node} came on {message.subject}")
+        findings = [finding for finding in check.findings if self._is_there(check.node, finding)]
+        if len(findings) < len(check.findings):
+            logger.warning(
+                "findings about pods that are not on the node are left out",
+                extra={"node": check.node, "count": len(check.findings) - len(findings)},
+            )
+        changed = await self._history.record(check, findings, received_at=message.received_at)
+        if changed is None:
+            return
+        self._show(changed)
+        if self._evictor is not None:
+            await self._evict(self._evictor, changed, findings, message.received_at)
+
+    async def close_silent(self) -> None:
+        """Ends periods of nodes that report no more. Raises: Unavailable, Conflict."""
+        await self._history.close_silent(silent_s=SILENT_S)
+
+    def _is_there(self, node: str, finding: LimitFinding) -> bool:
+        pod = self._pod_named(finding.namespace, finding.pod)
+        return (
+            pod is not None
+            and pod["metadata"]["uid"] == finding.pod_uid
+            and (pod.get("spec") or {}).get("nodeName") == node
+        )
+
+    def _show(self, changed: PeriodChanges) -> None:
+        for period in changed.begun:
+            reason = REASONS.get(period.state)
+            if reason is None:
+                continue
+            self._instruments.drift.labels(drift_class(period.state)).inc()
+            if self._lines.spend(PodUid(period.pod_uid), period.sentence) is None:
+                continue
+            logger.warning(
+                "limit not held",
+                extra={"pod_uid": period.pod_uid, "state": str(period.state), "node": period.node},
+            )
+            pod = PodRef(
+                uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name
+            )
+            self._announcer.announce(pod, reason, period.sentence)
+
+    async def _evict(
+        self,
+        evictor: Evictor,
+        changed: PeriodChanges,
+        findings: Sequence[LimitFinding],
+        received_at: datetime,
+    ) -> None:
+        by_key = {(f.pod_uid, f.container, f.uuid): f for f in findings}
+        for period in changed.going_on:
+            finding = by_key[period.key]
+            with self._instruments.bulkhead.item("evict", period.pod_uid):
+                await evictor.consider(period, finding, received_at=received_at)
+
+
+def drift_class(state: LimitState) -> str:
+    """Of the journal's line about a violation."""
+    return f"limit-{state}"

@@ -1,0 +1,114 @@
+"""Which periods begin, go on and end with a node's check. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from hamicommon.domain.limits import LimitState
+from hamicommon.events import LimitCheck, LimitFinding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPeriod:
+    """A period in which a container was not held to its grant on a card."""
+
+    id: int = 0
+    """0: not written yet."""
+    node: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    container: str
+    device_uuid: str
+    state: LimitState
+    reason: str
+    began_at: datetime
+    recorded_at: datetime | None = None
+    """By the ledger's clock; None: not written yet."""
+    held_mib: int | None
+    peak_mib: int
+    granted_mib: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """One container on one card; a node has one open period of it."""
+        return (self.pod_uid, self.container, self.device_uuid)
+
+    @property
+    def subject(self) -> str:
+        """As the drift journal names it."""
+        return f"{self.namespace}/{self.pod_name} ({self.pod_uid})"
+
+    @property
+    def sentence(self) -> str:
+        """What is so, for people."""
+        of = f"container {self.container}" if self.container else "a container"
+        return f"{of} on {self.node}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeriodChanges:
+    """What a check does to the open periods of its node."""
+
+    begun: tuple[LimitPeriod, ...] = ()
+    going_on: tuple[LimitPeriod, ...] = ()
+    """With what the check found."""
+    over: tuple[tuple[LimitPeriod, datetime], ...] = ()
+    """With their ends."""
+
+
+def changes(
+    open_periods: Iterable[LimitPeriod],
+    check: LimitCheck,
+    findings: Sequence[LimitFinding],
+    *,
+    received_at: datetime,
+) -> PeriodChanges:
+    """`findings`: those of the check whose pods are on its node.
+
+    Times are the node's where they say when something began; no period begins after the bus took
+    the report, or ends before it began, whatever a node's clock shows.
+    """
+    before = {period.key: period for period in open_periods}
+    begun, going_on, over = [], [], []
+    for finding in findings:
+        found = _period(check.node, finding, received_at)
+        known = before.pop(found.key, None)
+        if known is not None and known.state is found.state:
+            going_on.append(
+                replace(
+                    known,
+                    reason=found.reason,
+                    held_mib=found.held_mib,
+                    peak_mib=max(known.peak_mib, found.peak_mib),
+                    granted_mib=found.granted_mib,
+                )
+            )
+            continue
+        if known is not None:
+            at = max(known.began_at, found.began_at)
+            over.append((known, at))
+            found = replace(found, began_at=at)
+        begun.append(found)
+    if check.settled:
+        over += [(period, max(period.began_at, received_at)) for period in before.values()]
+    return PeriodChanges(begun=tuple(begun), going_on=tuple(going_on), over=tuple(over))
+
+
+def _period(node: str, finding: LimitFinding, received_at: datetime) -> LimitPeriod:
+    return LimitPeriod(
+        node=node,
+        pod_uid=finding.pod_uid,
+        namespace=finding.namespace,
+        pod_name=finding.pod,
+        container=finding.container,
+        device_uuid=finding.uuid,
+        state=LimitState(finding.state),
+        reason=finding.reason,
+        began_at=min(finding.since, received_at),
+        held_mib=finding.held_mib,
+        peak_mib=finding.peak_mib,
+        granted_mib=finding.granted_mib,
+    )
