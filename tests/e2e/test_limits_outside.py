@@ -23,7 +23,7 @@ pytestmark = pytest.mark.e2e
 SEEN_WITHIN_S = 30.0
 TAKEN = str(20 * 1024**3)
 PAST = f"mount --bind /dev/null /etc/ld.so.preload && exec vgpu-probe --bytes {TAKEN}"
-"""In a mount namespace of its own: what the library's mounts say does not hold there."""
+"""In a mount namespace of its own: what the library's mounts show does not hold there."""
 
 
 def past_the_library(name: str) -> Json:

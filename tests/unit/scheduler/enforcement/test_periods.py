@@ -71,7 +71,7 @@ def test_a_first_finding_begins_a_period() -> None:
 
 
 def test_the_same_state_goes_on_with_its_own_begin_and_the_highest_peak() -> None:
-    """Also after a restart of the agent, which begins to count anew."""
+    """Also after a restart of the agent, which counts from the start."""
     found = changed(a_finding(since=ago(5)), open_periods=(a_period(),))
     [period] = found.going_on
     assert (period.id, period.began_at, period.held_mib) == (7, ago(60), 9000)

@@ -264,7 +264,7 @@ def _blind(
 
 
 def _stated_mib(look: MonitorLook) -> Counter[str]:
-    """What the containers' own accounts say of each card."""
+    """What the containers' own accounts have of each card."""
     stated: Counter[str] = Counter()
     for seen in look.seen:
         for use in seen.uses:

@@ -68,7 +68,7 @@ def changes(
 ) -> PeriodChanges:
     """`findings`: those of the check whose pods are on its node.
 
-    Times are the node's where they say when something began; no period begins after the bus took
+    Times are the node's where they name when something began; no period begins after the bus took
     the report, or ends before it began, whatever a node's clock shows.
     """
     before = {period.key: period for period in open_periods}

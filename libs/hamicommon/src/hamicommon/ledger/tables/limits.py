@@ -25,7 +25,7 @@ limit_checks = Table(
     at("checked_at"),
     count("containers"),
 )
-"""The last check of each node; what was not checked lately is unknown, whatever the periods say.
+"""The last check of each node; what was not checked lately is unknown, whatever the periods have.
 
 `checked_at` is when the bus took its report.
 """
