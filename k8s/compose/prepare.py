@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 from hamicommon import device_config
-from hamicommon.admission.registration import WebhookRegistration, webhook_configuration
+from hamicommon.admission.registration import registration_of, webhook_configuration
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.vendors.registry import Vendors
@@ -61,9 +61,9 @@ async def register() -> None:
     """The MutatingWebhookConfiguration."""
     collection = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     body = webhook_configuration(
-        WebhookRegistration(
+        registration_of(
+            served(),
             target="https://webhook:8443/webhook",
-            resources=served().resource_names,
             ca_bundle_pem=(SHARED / "ca.pem").read_bytes(),
         )
     )

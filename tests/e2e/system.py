@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 import redis
+from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.invariants import INVARIANTS as INVARIANTS
 
@@ -47,6 +49,34 @@ class System:
     def create(self, pod: Json) -> httpx.Response:
         """Creates a pod; the answer may be a refusal."""
         return self.api.post("/api/v1/namespaces/default/pods", json=pod)
+
+    @contextmanager
+    def past_admission(self) -> Iterator[None]:
+        """Within the block, pods of the default namespace don't come to the webhook: an operator
+        leaves the namespace out."""
+        self._leave_out(IGNORE_VALUE)
+        try:
+            yield
+        finally:
+            self._leave_out(None)
+
+    def _leave_out(self, label: str | None) -> None:
+        """Labels the namespace, and waits until the API server goes by it."""
+        probe = a_pod("probe", slice_of(1))
+        probe["spec"]["containers"][0]["securityContext"] = {"privileged": True}
+        answer = self.api.patch(
+            "/api/v1/namespaces/default",
+            json={"metadata": {"labels": {IGNORE_LABEL: label}}},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        assert answer.status_code == 200, answer.text
+        wanted = 201 if label else 403
+
+        def known() -> bool:
+            asked = self.api.post("/api/v1/namespaces/default/pods?dryRun=All", json=probe)
+            return asked.status_code == wanted
+
+        wait(known, "the API server to go by the namespace's label")
 
     def run(self, *pods: Json) -> list[Json]:
         """Creates pods and waits until all of them run."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 from hamilocal.system.nodes import LocalNode, fakegpu_config
 
@@ -55,10 +54,10 @@ class OldNode:
 
     def hamis_pod(self, name: str, written: str, pod: Json) -> Json:
         """As HAMi's webhook and scheduler left it."""
-        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}  # ours is not asked
         pod["metadata"]["annotations"] |= hami_annotations(NODE, written)
         pod["spec"] |= {"nodeName": NODE, "schedulerName": "hami-scheduler"}
-        answer = self.system.create(pod)
+        with self.system.past_admission():
+            answer = self.system.create(pod)
         assert answer.status_code == 201, answer.text
         return dict(answer.json())
 
@@ -211,7 +210,6 @@ def test_pods_past_the_scheduler_are_granted_what_there_is_room_for(node: OldNod
     wait(lambda: node.offered() == 20, "our slots to be on the Node")
     for number in range(3):
         pod = a_pod(f"past-{number}", slice_of(CARD_MIB - 4096, 10))
-        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
         pod["spec"] |= {"nodeName": NODE, "schedulerName": "somebody-else"}
         assert system.create(pod).status_code == 201
     waiting = wait(

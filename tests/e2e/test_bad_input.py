@@ -113,8 +113,7 @@ def test_annotations_of_a_user_never_make_an_allocation(system: System) -> None:
 
 def test_a_pod_bound_past_us_gets_no_card(system: System) -> None:
     pod = a_pod("bypass", slice_of(1000))
-    pod["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
-    pod["spec"]["nodeName"] = "node-0"
+    pod["spec"] |= {"nodeName": "node-0", "schedulerName": "somebody-else"}
     assert system.create(pod).status_code == 201
 
     failed = system.wait_for_phase("bypass", "Failed")

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -40,8 +39,7 @@ def adopting(system: NodeSystem) -> Iterator[NodeSystem]:
 def past(system: NodeSystem, name: str, limits: dict[str, object]) -> Json:
     """A pod that was put on the node without asking anybody."""
     pod = system.pod_like(name, limits)
-    pod["spec"]["nodeName"] = system.node.name
-    pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+    pod["spec"] |= {"nodeName": system.node.name, "schedulerName": "somebody-else"}
     return pod
 
 
@@ -68,8 +66,7 @@ def test_a_pod_past_the_scheduler_is_granted_what_there_is_room_for(adopting: No
 def test_a_static_pod_is_granted_what_the_kubelet_gave_it(adopting: NodeSystem) -> None:
     system = adopting
     pod = system.pod_like("static", slice_of(4096, 30))
-    # The kubelet's mirror of it has a node, which our webhook would not let pass.
-    pod["metadata"] |= {"namespace": "default", "labels": {IGNORE_LABEL: IGNORE_VALUE}}
+    pod["metadata"]["namespace"] = "default"
     manifest = system.node.static_pods / "static.json"
     manifest.write_text(json.dumps(pod))
     try:

@@ -12,7 +12,6 @@ import pytest
 from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader, read_checkpoint
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ownership import KeptAnswer
-from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
 
@@ -181,7 +180,7 @@ def test_a_pod_that_bypassed_the_scheduler_is_refused(system: NodeSystem) -> Non
     pod = system.pod_like("bypass", {"nvidia.com/gpu": 1})
     pod["spec"]["nodeName"] = system.node.name
     assert "pod has node assigned" in system.create(pod).json()["message"]
-    pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}  # the webhook does not see it
+    pod["spec"]["schedulerName"] = "somebody-else"
     assert system.create(pod).status_code == 201
 
     refused = system.wait_for_phase("bypass", "Failed")
@@ -257,8 +256,7 @@ def test_fifty_pods_of_different_sizes_start_with_their_own_limits(system: NodeS
         for name in names:
             pod = system.pod_like(name, slice_of(wanted.get(name, 1), 5))
             if name in bypassing:
-                pod["spec"]["nodeName"] = system.node.name
-                pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
+                pod["spec"] |= {"nodeName": system.node.name, "schedulerName": "somebody-else"}
             assert system.create(pod).status_code == 201
         for name, memory_mib in wanted.items():
             pod = system.wait_for_phase(name, "Running", timeout_s=BURST_TIMEOUT_S)

@@ -9,7 +9,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -130,7 +129,7 @@ def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limit
 
 def test_a_static_pod_that_races_granted_ones_takes_nothing_of_theirs(system: NodeSystem) -> None:
     static = system.pod_like("static", slice_of(8000, 10))
-    static["metadata"] |= {"namespace": "default", "labels": {IGNORE_LABEL: IGNORE_VALUE}}
+    static["metadata"]["namespace"] = "default"
     manifest = system.node.static_pods / "static.json"
     wanted = {f"granted-{number}": 1000 + 100 * number for number in range(8)}
     try:

@@ -20,7 +20,6 @@ from functools import partial
 
 import pytest
 import redis
-from hamicommon.admission.registration import IGNORE_LABEL, IGNORE_VALUE
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -100,14 +99,12 @@ class Crowd:
         assert answer.status_code == 201, answer.text
 
     def _pinned(self, pod: Json, node: str) -> None:
-        """spec.nodeName, past the webhook."""
-        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
-        pod["spec"]["nodeName"] = node
+        """spec.nodeName, and a scheduler of its own, which admission lets be."""
+        pod["spec"] |= {"nodeName": node, "schedulerName": "another"}
         self._create(pod)
 
     def _bound_by_another(self, pod: Json, node: str) -> None:
         """Another scheduler binds it, and counts nothing of ours."""
-        pod["metadata"]["labels"] = {IGNORE_LABEL: IGNORE_VALUE}
         pod["spec"]["schedulerName"] = "another"
         self._create(pod)
         name = pod["metadata"]["name"]

@@ -4,13 +4,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import pytest
 import yaml
 from hami_scheduler.ports.access import GROUP, RESOURCE, Role
 from hamicommon import device_config
 from hamicommon.admission.registration import (
     ServiceReference,
-    WebhookRegistration,
+    registration_of,
     webhook_configuration,
 )
 from hamicommon.bus.permissions import webhook_permissions
@@ -20,7 +21,8 @@ from hamilocal.system.kubernetes import scheduler_configuration
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 OVERLAYS = BASE.parent / "overlays"
-RESOURCES = Vendors.from_config(DeviceConfig()).resource_names
+SERVED = Vendors.from_config(DeviceConfig())
+RESOURCES = SERVED.resource_names
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
@@ -68,11 +70,18 @@ def test_every_service_reads_the_device_configuration_from_one_place(
 def test_the_registration_is_the_rendered_one() -> None:
     (written,) = objects(BASE / "webhook-registration.yaml")
 
-    rendered = webhook_configuration(
-        WebhookRegistration(target=ServiceReference(), resources=RESOURCES)
-    )
+    assert written == webhook_configuration(registration_of(SERVED, target=ServiceReference()))
 
-    assert written == rendered
+
+def test_the_overlay_that_lets_pods_opt_out_is_the_setting() -> None:
+    (written,) = objects(BASE / "webhook-registration.yaml")
+    overlay = yaml.safe_load((OVERLAYS / "pods-opt-out" / "kustomization.yaml").read_text())
+    (patch,) = overlay["patches"]
+
+    patched = jsonpatch.apply_patch(written, yaml.safe_load(patch["patch"]))
+
+    wanted = registration_of(SERVED, target=ServiceReference(), pods_may_opt_out=True)
+    assert patched == webhook_configuration(wanted)
 
 
 def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_election() -> None:

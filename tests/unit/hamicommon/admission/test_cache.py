@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hamicommon.admission import cache, pod_review
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
+from hamicommon.admission.tampering.policy import Standing, TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules, Knowledge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,9 +44,11 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every look that is taken."""
     taken: list[object] = []
 
-    def counted(seen: dict[str, Any], installed: AdmissionRules) -> pod_review.Look:
+    def counted(
+        seen: dict[str, Any], installed: AdmissionRules, standing: Standing
+    ) -> pod_review.Look:
         taken.append(seen)
-        return pod_review.look_at(seen, installed)
+        return pod_review.look_at(seen, installed, standing)
 
     monkeypatch.setattr(cache, "look_at", counted)
     return taken
@@ -75,6 +79,8 @@ def test_replicas_are_looked_at_once(looks: list[object]) -> None:
         {"securityContext": {"privileged": True}},
         {"name": "other"},
         {"restartPolicy": "Always"},
+        {"volumeMounts": [{"name": "v", "mountPath": "/etc//hami"}]},
+        {"volumeDevices": [{"name": "v", "devicePath": "/etc/ld.so.preload"}]},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -87,6 +93,18 @@ def test_a_pod_that_differs_where_it_matters_is_looked_at(
     judge(replica(0))
 
     assert judge(other) == mutate(other, rules())
+    assert len(looks) == 2
+
+
+def test_what_a_namespace_may_do_is_part_of_the_answer(looks: list[object]) -> None:
+    trusting = replace(rules(), tampering=TamperingPolicy(trusted_namespaces=frozenset({"debug"})))
+    judge = AdmissionCache(trusting)
+    switched_off = replica(0)
+    switched_off["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]
+    for _ in range(2):
+        assert not judge(switched_off, AdmissionCircumstances(namespace="team")).allowed
+        assert judge(switched_off, AdmissionCircumstances(namespace="debug")).allowed
+
     assert len(looks) == 2
 
 

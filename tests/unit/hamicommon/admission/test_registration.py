@@ -11,8 +11,10 @@ from hamicommon.admission.registration import (
     WebhookRegistration,
     match_expression,
     other_conditions,
+    registration_of,
     webhook_configuration,
 )
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,9 +22,13 @@ from hypothesis import strategies as st
 RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpumem")
 
 
-def webhook(**changes: Any) -> Any:
+def registered(**changes: Any) -> WebhookRegistration:
     values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES} | changes
-    return webhook_configuration(WebhookRegistration(**values))["webhooks"][0]
+    return WebhookRegistration(**values)
+
+
+def webhook(**changes: Any) -> Any:
+    return webhook_configuration(registered(**changes))["webhooks"][0]
 
 
 def pod(
@@ -67,7 +73,8 @@ def test_only_pods_that_concern_us_meet_the_condition(
     candidate: dict[str, Any], concerns_us: bool
 ) -> None:
     environment = celpy.Environment()
-    program = environment.program(environment.compile(match_expression(RESOURCES)))
+    expression = match_expression(registered())
+    program = environment.program(environment.compile(expression))
 
     assert bool(program.evaluate({"object": celpy.json_to_cel(candidate)})) is concerns_us
 
@@ -78,8 +85,8 @@ def test_it_fails_closed_for_those_and_asks_for_nobody_else() -> None:
     assert rendered["failurePolicy"] == "Fail"
     assert rendered["timeoutSeconds"] == 5
     assert [condition["name"] for condition in rendered["matchConditions"]] == ["concerns-hami"]
-    assert rendered["rules"][0]["operations"] == ["CREATE"]
-    assert rendered["rules"][0]["resources"] == ["pods"]
+    rules = [(rule["operations"], rule["resources"]) for rule in rendered["rules"]]
+    assert rules == [(["CREATE"], ["pods"]), (["UPDATE"], ["pods/ephemeralcontainers"])]
 
 
 def test_an_older_server_gets_no_condition_and_fails_open() -> None:
@@ -99,13 +106,19 @@ def test_no_resource_at_all_is_refused() -> None:
         webhook(resources=())
 
 
-def test_system_namespaces_and_the_ignore_label_are_excluded() -> None:
+def test_system_namespaces_and_labelled_ones_are_excluded_and_no_pod_is_by_its_own_label() -> None:
     rendered = webhook()
 
     names, label = rendered["namespaceSelector"]["matchExpressions"]
     assert {"kube-system", "hami-system"} <= set(names["values"])
     assert label == {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
-    assert rendered["objectSelector"]["matchExpressions"] == [label]
+    assert rendered["objectSelector"] == {}
+
+
+def test_hamis_way_out_for_pods_comes_back_by_a_setting() -> None:
+    label = {"key": "hami.io/webhook", "operator": "NotIn", "values": ["ignore"]}
+
+    assert webhook(pods_may_opt_out=True)["objectSelector"] == {"matchExpressions": [label]}
 
 
 def test_a_service_or_an_address_can_be_the_target() -> None:
@@ -154,34 +167,44 @@ def holds(conditions: Any, candidate: dict[str, Any]) -> bool:
 def test_pods_that_ask_for_something_like_ours_come_to_the_webhook_that_fails_open(
     candidate: dict[str, Any], near_miss: bool, of_every_pod: bool
 ) -> None:
-    assert holds(other_conditions(RESOURCES, every_pod=False), candidate) is near_miss
-    assert holds(other_conditions(RESOURCES, every_pod=True), candidate) is of_every_pod
+    assert holds(other_conditions(registered()), candidate) is near_miss
+    assert holds(other_conditions(registered(every_pod=True)), candidate) is of_every_pod
 
 
 def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() -> None:
-    values: dict[str, Any] = {"target": ServiceReference(), "resources": RESOURCES}
-    first, other = webhook_configuration(WebhookRegistration(**values))["webhooks"]
+    first, other = webhook_configuration(registered())["webhooks"]
 
     assert (first["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
     assert first["name"] != other["name"]
     assert first["rules"] == other["rules"]
-    old = WebhookRegistration(**values, match_conditions=False, failure_policy="Ignore")
+    old = registered(match_conditions=False, failure_policy="Ignore")
     assert len(webhook_configuration(old)["webhooks"]) == 1
 
 
-SERVED = Vendors.from_config(
-    device_config.load(None), enable_ascend=True, enable_iluvatar=True
-).resource_names
+VENDORS = Vendors.from_config(device_config.load(None), enable_ascend=True, enable_iluvatar=True)
+SERVED = VENDORS.resource_names
+SHOWING = ("NVIDIA_VISIBLE_DEVICES", "ASCEND_VISIBLE_DEVICES")
 DOMAINS = {name.partition("/")[0] for name in SERVED}
 resource = st.sampled_from(SERVED) | st.sampled_from(
     ("cpu", "memory", "nvidia.com/gpux", "xnvidia.com/gpu", "intel.com/gpu", "nvdia.com/gpu")
 )
 amounts = st.dictionaries(resource, st.sampled_from(("1", 1, "4Gi")), max_size=2)
+paths = st.sampled_from(("/data", "/var/run/nvidia-container-devices/all", "/var/run"))
 annotation = st.sampled_from(("hami.io/grant", "hami.io", "xhami.io/a", "nvidia.com/gpumem", "a/b"))
 container = st.fixed_dictionaries(
     {"name": st.just("c")},
     optional={
-        "resources": st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts})
+        "resources": st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts}),
+        "env": st.lists(
+            st.fixed_dictionaries(
+                {"name": st.sampled_from((*SHOWING, "A", "XNVIDIA_VISIBLE_DEVICES"))},
+                optional={"value": st.sampled_from(("", "none", "void", "all", "0", "GPU-1"))},
+            ),
+            max_size=2,
+        ),
+        "volumeMounts": st.lists(
+            st.builds(lambda path: {"name": "v", "mountPath": path}, paths), max_size=2
+        ),
     },
 )
 any_pod = st.fixed_dictionaries(
@@ -191,7 +214,10 @@ any_pod = st.fixed_dictionaries(
         ),
         "spec": st.fixed_dictionaries(
             {"containers": st.lists(container, min_size=1, max_size=2)},
-            optional={"initContainers": st.lists(container, max_size=2)},
+            optional={
+                "initContainers": st.lists(container, max_size=2),
+                "ephemeralContainers": st.lists(container, max_size=1),
+            },
         ),
     }
 )
@@ -200,10 +226,15 @@ PROGRAMS = [
         celpy.Environment().program(celpy.Environment().compile(each["expression"]))
         for each in hook["matchConditions"]
     ]
-    for hook in webhook_configuration(
-        WebhookRegistration(target=ServiceReference(), resources=SERVED)
-    )["webhooks"]
+    for hook in webhook_configuration(registration_of(VENDORS, target=ServiceReference()))[
+        "webhooks"
+    ]
 ]
+
+
+def all_containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    parts = ("containers", "initContainers", "ephemeralContainers")
+    return [each for part in parts for each in spec.get(part, ())]
 
 
 @settings(max_examples=60)
@@ -216,10 +247,53 @@ def test_the_expressions_choose_what_the_rule_in_python_chooses(candidate: dict[
         for part in each.get("resources", {}).values()
         for name in part
     }
-    ours = bool(asked & {*SERVED}) or any(key.startswith("hami.io/") for key in written)
+    shown = any(
+        entry["name"] in SHOWING and entry.get("value") not in ("", "none", "void")
+        for each in all_containers(spec)
+        for entry in each.get("env", ())
+    ) or any(
+        "nvidia-container-devices" in mount["mountPath"]
+        for each in all_containers(spec)
+        for mount in each.get("volumeMounts", ())
+    )
+    ours = bool(asked & {*SERVED}) or any(key.startswith("hami.io/") for key in written) or shown
     near = any("/" in key and key.partition("/")[0] in DOMAINS for key in {*asked, *written})
     variables = {"object": celpy.json_to_cel(candidate)}
 
     called = [all(bool(each.evaluate(variables)) for each in hook) for hook in PROGRAMS]
 
     assert called == [ours, near and not ours]
+
+
+STRICT_ONES = registration_of(VENDORS, target=ServiceReference())
+
+
+def container_with(part: str, **fields: Any) -> dict[str, Any]:
+    spec: dict[str, Any] = {"containers": [{"name": "d"}]}
+    spec[part] = [*spec.get(part, ()), {"name": "c", **fields}]
+    return {"metadata": {}, "spec": spec}
+
+
+@pytest.mark.parametrize("part", ["containers", "initContainers", "ephemeralContainers"])
+def test_a_pod_that_shows_itself_cards_comes_to_the_webhook_that_fails_closed(part: str) -> None:
+    candidates = [
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}, True),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}}]}, True),
+        ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]}, False),
+        ({"env": [{"name": "A", "value": "NVIDIA_VISIBLE_DEVICES"}]}, False),
+        ({"volumeMounts": [{"mountPath": "/var/run/nvidia-container-devices/all"}]}, True),
+        ({"volumeMounts": [{"mountPath": "/var/run"}]}, False),
+    ]
+    for fields, concerns_us in candidates:
+        conditions = webhook_configuration(STRICT_ONES)["webhooks"][0]["matchConditions"]
+        assert holds(conditions, container_with(part, **fields)) is concerns_us, fields
+
+
+def test_where_tampering_is_allowed_no_pod_without_a_card_comes_for_it() -> None:
+    allowing = registration_of(
+        VENDORS, target=ServiceReference(), tampering=TamperingPolicy(mode="allow")
+    )
+    showing = container_with("containers", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}])
+    conditions = webhook_configuration(allowing)["webhooks"][0]["matchConditions"]
+
+    assert not holds(conditions, showing)

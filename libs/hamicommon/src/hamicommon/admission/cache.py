@@ -1,8 +1,8 @@
 """`mutate` for a process that judges many pods: what a pod comes to by itself is cached.
 
 The replicas of a workload are alike in all that `pod_review.relevant` leaves of them, and they come
-in bursts. The cache's key is a digest of exactly this part and of nothing else, so an answer can
-depend on nothing that the digest does not hold. Quotas, cards and the trace are asked each time.
+in bursts. The cache's key is a digest of exactly this part, and what the namespace may do, so an
+answer can depend on nothing else. Quotas, cards and the trace are asked each time.
 """
 
 from __future__ import annotations
@@ -11,8 +11,10 @@ from hashlib import blake2b
 
 import orjson
 
-from hamicommon.admission.mutation import judge
+from hamicommon.admission.mutation import judge, judge_at_once, standing_of
 from hamicommon.admission.pod_review import Look, look_at, relevant
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import Standing
 from hamicommon.admission.verdicts import (
     ANY,
     AdmissionCircumstances,
@@ -31,21 +33,26 @@ class AdmissionCache:
 
     def __init__(self, rules: AdmissionRules) -> None:
         self._rules = rules
-        self._looks: dict[bytes, Look] = {}
+        self._guard = Guard.of(rules.vendors, rules.tampering)
+        self._looks: dict[tuple[bytes, Standing], Look] = {}
 
     def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
         """What `mutate` answers."""
-        return judge(self._look(relevant(pod)), self._rules, about)
+        at_once = judge_at_once(pod, self._guard, about)
+        if at_once is not None:
+            return at_once
+        standing = standing_of(pod, self._rules, about)
+        return judge(self._look(relevant(pod, self._guard), standing), self._rules, about)
 
-    def _look(self, seen: Json) -> Look:
+    def _look(self, seen: Json, standing: Standing) -> Look:
         try:
-            key = blake2b(orjson.dumps(seen), digest_size=_DIGEST_BYTES).digest()
+            key = blake2b(orjson.dumps(seen), digest_size=_DIGEST_BYTES).digest(), standing
         except TypeError:
             # A number or a text that orjson can't write, which is rare.
-            return look_at(seen, self._rules)
+            return look_at(seen, self._rules, standing)
         known = self._looks.get(key)
         if known is None:
-            known = look_at(seen, self._rules)
+            known = look_at(seen, self._rules, standing)
             if len(self._looks) >= MOST_LOOKS:
                 self._looks.clear()
             self._looks[key] = known

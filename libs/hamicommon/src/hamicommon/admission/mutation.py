@@ -9,9 +9,14 @@ sees the pod next.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hamicommon.admission.patches import Operation
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.quota import over_quota
+from hamicommon.admission.tampering.ephemeral import review_ephemeral
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import Standing
 from hamicommon.admission.verdicts import (
     ANY,
     AdmissionCircumstances,
@@ -25,6 +30,11 @@ from hamicommon.explain.sentence import quota_sentence
 from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
+from hamicommon.k8s.validation import metadata_of
+
+MIRROR = "kubernetes.io/config.mirror"
+"""On what a kubelet shows of a static pod."""
+MIRRORED = "a static pod of its node"
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's text; ours stands behind it."""
@@ -40,18 +50,45 @@ _STAMP_PATH = "/metadata/annotations/" + keys.TRACEPARENT.replace("/", "~1")
 def mutate(
     pod: Json, rules: AdmissionRules, about: AdmissionCircumstances = ANY
 ) -> AdmissionResult:
-    """Judges a pod that is being created.
+    """Judges a pod that is being created, or that gets ephemeral containers (`about.before`).
 
     Doing it again on the patched pod changes nothing more.
     """
-    return judge(look_at(relevant(pod), rules), rules, about)
+    guard = Guard.of(rules.vendors, rules.tampering)
+    at_once = judge_at_once(pod, guard, about)
+    if at_once is not None:
+        return at_once
+    standing = standing_of(pod, rules, about)
+    return judge(look_at(relevant(pod, guard), rules, standing), rules, about)
+
+
+def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> AdmissionResult | None:
+    """The verdict where the pod is not being created by a user; else None."""
+    if about.before is not None:
+        return review_ephemeral(pod, about.before, guard, about.namespace)
+    if about.by_node and _is_mirror(pod):
+        return AdmissionResult(allowed=True, reason="mirror-pod", message=MIRRORED)
+    return None
+
+
+def _is_mirror(pod: Json) -> bool:
+    """NodeRestriction lets a kubelet create no other pod."""
+    written = metadata_of(pod).get("annotations")
+    return isinstance(written, dict) and MIRROR in written
+
+
+def standing_of(pod: Json, rules: AdmissionRules, about: AdmissionCircumstances) -> Standing:
+    """What the pod's namespace may do."""
+    return rules.tampering.standing(about.namespace or str(metadata_of(pod).get("namespace") or ""))
 
 
 def judge(look: Look, rules: AdmissionRules, about: AdmissionCircumstances) -> AdmissionResult:
     """The verdict on a pod that was looked at."""
     if look.verdict is not None:
-        return look.verdict
-    audit: dict[str, str] = {}
+        # Its own list of steps: the look may be cached.
+        kept = look.verdict
+        return replace(kept, patch=list(kept.patch)) if kept.patch else kept
+    audit = dict(look.audit)
     more: tuple[str, ...] = ()
     if look.request is not None:
         refused, more = _room(look, look.request, rules, about, audit)

@@ -2,16 +2,21 @@
 
 In: the pod as raw JSON and the installation's rules; out: a `Look`. Pure. Only `relevant` parts of
 the pod are looked at, so two pods that are alike in these get the same: the replicas of a workload
-differ in their names, volumes and mounts (`cache.py` relies on it). `mutation.py` goes on.
+differ in their names, volumes and mounts (`cache.py` relies on it), of which only those count that
+undo slices (`tampering/`). `mutation.py` goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from hamicommon.admission.filling import containers_of, editable, fill_in
 from hamicommon.admission.patches import Operation, diff
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import Standing
+from hamicommon.admission.tampering.settling import CLEAN, settle
 from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import (
     BAD_REQUEST,
@@ -25,22 +30,25 @@ from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.k8s.quantities import is_zero, parse_exact
+from hamicommon.k8s.quantities import is_zero
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import NoContainers, check_pod
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.owned_keys import scheduler_owned
-from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
 DEFAULT_SCHEDULER = "default-scheduler"
+OTHER_SCHEDULER = "pod already has different scheduler assigned"
+"""HAMi's text."""
 
 _OF_METADATA = frozenset({"namespace", "annotations", "labels"})
 _NAMES = frozenset({"name", "uid"})
 """Of metadata: they matter only where they are no texts, which is refused."""
 _LISTS = ("initContainers", "containers")
-_OF_SPEC = frozenset({"schedulerName", "nodeName", "runtimeClassName", *_LISTS})
+_OF_SPEC = frozenset({"schedulerName", "nodeName", "runtimeClassName", "hostPID", *_LISTS})
+_MOUNTS = ("volumeMounts", "volumeDevices")
 _OF_CONTAINER = frozenset({"name", "restartPolicy", "securityContext", "resources", "env"})
 
 Missing = Literal["metadata", "annotations", "key"]
@@ -68,10 +76,15 @@ class Look:
     """Where `patch` leaves off."""
     stamp: str | None = None
     """The stamp that it brings along."""
+    audit: Mapping[str, str] = field(default_factory=dict)
+    """What was stripped, or allowed by the installation."""
 
 
-def relevant(pod: Json) -> Json:
-    """The part of a pod that its verdict depends on, whatever shape it has. Shares the rest."""
+def relevant(pod: Json, guard: Guard) -> Json:
+    """The part of a pod that its verdict depends on, whatever shape it has. Shares the rest.
+
+    Of volumes and mounts, only those that `guard` has to judge.
+    """
     found: Json = {}
     metadata, spec = pod.get("metadata"), pod.get("spec")
     if isinstance(metadata, dict):
@@ -85,23 +98,33 @@ def relevant(pod: Json) -> Json:
         found["metadata"] = metadata
     if isinstance(spec, dict):
         kept = {key: value for key, value in spec.items() if key in _OF_SPEC}
+        hosts = guard.mounts.host_volumes(spec.get("volumes"))
+        if hosts:
+            kept["volumes"] = spec["volumes"]
         for key in _LISTS:
             if isinstance(kept.get(key), list):
-                kept[key] = [_relevant(container) for container in kept[key]]
+                kept[key] = [_relevant(container, guard, hosts) for container in kept[key]]
         found["spec"] = kept
     elif "spec" in pod:
         found["spec"] = spec
     return found
 
 
-def _relevant(container: Any) -> Any:
+def _relevant(container: Any, guard: Guard, hosts: Container[str]) -> Any:
     if not isinstance(container, dict):
         return container
-    return {key: value for key, value in container.items() if key in _OF_CONTAINER}
+    kept = {key: value for key, value in container.items() if key in _OF_CONTAINER}
+    if guard.mounts.concern(container, hosts):
+        kept |= {key: container[key] for key in _MOUNTS if key in container}
+    return kept
 
 
-def look_at(seen: Json, rules: AdmissionRules) -> Look:
-    """Judges what `relevant` left of a pod that is being created."""
+def look_at(seen: Json, rules: AdmissionRules, standing: Standing) -> Look:
+    """Judges what `relevant` left of a pod that is being created.
+
+    `standing`: what its namespace may do.
+    """
+    guard = Guard.of(rules.vendors, rules.tampering)
     try:
         check_pod(seen)
     except NoContainers:
@@ -109,12 +132,9 @@ def look_at(seen: Json, rules: AdmissionRules) -> Look:
     except InvalidRequest as exc:
         return Look(verdict=denied(str(exc), "no-pod", code=BAD_REQUEST))
     spec = seen["spec"]
+    after = editable(seen)
     if _has_other_scheduler(spec.get("schedulerName") or "", rules):
-        message = "pod already has different scheduler assigned"
-        return Look(
-            verdict=AdmissionResult(allowed=True, reason="other-scheduler", message=message)
-        )
-    after = _editable(seen)
+        return _of_other_scheduler(seen, after, guard, rules.vendors, standing)
     try:
         wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
@@ -123,6 +143,10 @@ def look_at(seen: Json, rules: AdmissionRules) -> Look:
         refused = _never_ours(spec, rules)
         if refused is not None:
             return Look(verdict=refused)
+    asks = wants or wants_devices(after, rules.vendors)
+    settled = settle(after, guard.findings(after, standing, wants=asks), guard)
+    if settled.refused is not None:
+        return Look(verdict=settled.refused)
     if rules.scheduler_name and (wants or _only_we_can_schedule(spec, rules.vendors)):
         after["spec"]["schedulerName"] = rules.scheduler_name
     try:
@@ -132,9 +156,34 @@ def look_at(seen: Json, rules: AdmissionRules) -> Look:
     oddities = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
     if request is not None and not request.wants_devices:
         request = None
-    return _filled_in(
+    look = _filled_in(
         seen, after, rules, wants=wants, request=request, warnings=warnings, oddities=oddities
     )
+    if settled is CLEAN:
+        return look
+    return replace(look, warnings=(*settled.warnings, *look.warnings), audit=settled.audit)
+
+
+def _of_other_scheduler(
+    seen: Json, after: Json, guard: Guard, vendors: Vendors, standing: Standing
+) -> Look:
+    """It keeps its scheduler; what the node would read of it is judged all the same.
+
+    HAMi admits it untouched: its author could see all cards by naming another scheduler.
+    """
+    for container in containers_of(after["spec"]):
+        guard.hide_cards(container)
+    asks = wants_devices(after, vendors)
+    settled = settle(after, guard.findings(after, standing, wants=asks), guard)
+    admitted = AdmissionResult(
+        allowed=True,
+        reason="other-scheduler",
+        message=OTHER_SCHEDULER,
+        patch=diff(seen, after),
+        warnings=settled.warnings,
+        audit=settled.audit,
+    )
+    return Look(verdict=settled.refused or admitted)
 
 
 def _filled_in(
@@ -185,7 +234,7 @@ def _only_we_can_schedule(spec: Json, vendors: Vendors) -> bool:
         return False
     return any(
         amounts.asks(container, name)
-        for container in _containers(spec)
+        for container in containers_of(spec)
         for vendor in vendors.concerned_by(container)
         if _counts_none(container, vendor) or amounts.asks(container, vendor.resources.priority)
         for name in vendor.resources.all()
@@ -206,32 +255,6 @@ def _never_ours(spec: Json, rules: AdmissionRules) -> AdmissionResult | None:
     return None
 
 
-def _editable(pod: Json) -> Json:
-    """A copy of what vendors may edit; the rest is shared with the given pod.
-
-    They edit annotations, the runtime class, and of containers resources and environment (entries
-    of which they exchange, and don't edit).
-    """
-    metadata = dict(pod.get("metadata") or {})
-    if isinstance(metadata.get("annotations"), dict):
-        metadata["annotations"] = dict(metadata["annotations"])
-    spec = dict(pod["spec"])
-    for part in ("initContainers", "containers"):
-        if spec.get(part):
-            spec[part] = [_editable_container(container) for container in spec[part]]
-    return {**pod, **({"metadata": metadata} if "metadata" in pod else {}), "spec": spec}
-
-
-def _editable_container(container: Json) -> Json:
-    copied = dict(container)
-    if copied.get("resources"):
-        parts = copied["resources"].items()
-        copied["resources"] = {k: dict(v) if isinstance(v, dict) else v for k, v in parts}
-    if copied.get("env"):
-        copied["env"] = list(copied["env"])
-    return copied
-
-
 def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
     """True for a pod that names a scheduler which is neither ours nor one that we replace."""
     if not name or (name == DEFAULT_SCHEDULER and rules.force_overwrite_default_scheduler):
@@ -239,70 +262,7 @@ def _has_other_scheduler(name: str, rules: AdmissionRules) -> bool:
     return not rules.scheduler_name or name != rules.scheduler_name
 
 
-def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
-    """Lets every vendor edit every container; True when one of them asks for a card.
-
-    The strings are warnings for the user.
-
-    Raises: InvalidRequest when a container asks for something that can never be given.
-    """
-    wants, warnings = False, list[str]()
-    for container in _containers(pod["spec"]):
-        given = _amounts(container)
-        for vendor in vendors.concerned_by(container):
-            found = vendor.mutate(container, pod)
-            wants = wants or found.wants
-            warnings.extend(found.warnings)
-        _keep_spelling(container, given)
-        _keep_equal(container, given)
-    return wants, tuple(warnings)
-
-
-def _amounts(container: Json) -> dict[str, Json]:
-    """A copy of the container's limits and requests."""
-    resources = container.get("resources") or {}
-    return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
-
-
-def _keep_spelling(container: Json, given: Mapping[str, Json]) -> None:
-    """An amount that was rewritten with the same value keeps its spelling.
-
-    The API server stores 100000 as 100k; a second look must not change it back.
-    """
-    resources = container.get("resources") or {}
-    for part, written in given.items():
-        for name, now in (resources.get(part) or {}).items():
-            before = written.get(name, now)
-            if before is not now and before != now and _same(before, now):
-                resources[part][name] = before
-
-
-def _same(one: object, other: object) -> bool:
-    try:
-        return parse_exact(one) == parse_exact(other)
-    except InvalidRequest:
-        return False
-
-
-def _keep_equal(container: Json, given: Mapping[str, Json]) -> None:
-    """Requests follow the limits that were changed: where both are given they must be equal.
-
-    The API server fills requests in from limits before it asks us, and refuses the pod otherwise
-    (HAMi's patch of Ascend910C's count is refused so).
-    """
-    resources = container.get("resources") or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    for name, amount in limits.items():
-        if name in requests and "/" in name and given["limits"].get(name, amount) != amount:
-            requests[name] = amount
-
-
-def _containers(spec: Json) -> Iterator[Json]:
-    yield from spec.get("initContainers") or ()
-    yield from spec["containers"]
-
-
 def _privileged(spec: Json) -> Iterator[str]:
-    for container in _containers(spec):
+    for container in containers_of(spec):
         if (container.get("securityContext") or {}).get("privileged"):
             yield container.get("name", "")

@@ -9,6 +9,15 @@ pod away from us (API servers >= 1.28), so failing closed costs nobody else anyt
 server drops the field silently; there the failure policy must be `Ignore`, and the node's
 check before a container starts is the net.
 
+Closed, too, for pods that ask for no card but set a variable or a mount by which a container
+runtime shows them cards: image and spec of such a pod would see all of them.
+
+Additions of ephemeral containers come to both by the same conditions. Updates of pods do not: the
+API server lets nobody change variables or mounts of a pod that exists.
+
+No pod keeps us away by its own label or scheduler name; a namespace does, by a label that its
+operator sets. `pods_may_opt_out` brings HAMi's selector back.
+
 A second webhook of the same configuration always fails open. It sees pods that ask for nothing of
 ours by our names but by names like ours, so that a slip of the finger is warned of, and every other
 pod where the device configuration changes all pods.
@@ -22,7 +31,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import STRICT, TamperingPolicy
 from hamicommon.k8s.types import Json
+from hamicommon.vendors.registry import Vendors
 
 FailurePolicy = Literal["Fail", "Ignore"]
 
@@ -65,6 +77,13 @@ class WebhookRegistration:
     every_pod: bool = False
     """Pods that ask for nothing of ours are changed too (`overwriteEnv`, a core policy), so all of
     them come to us; else only those that name something of our vendors' domains."""
+    guarded_variables: tuple[str, ...] = ()
+    """Variables that concern us in pods that ask for nothing of ours, too."""
+    request_folders: tuple[str, ...] = ()
+    """Names of folders whose mounts concern us in these, too."""
+    pods_may_opt_out: bool = False
+    """As with HAMi, pods with the label `hami.io/webhook: ignore` don't come to us. Then every
+    author of a pod can leave out what this webhook checks."""
     excluded_namespaces: tuple[str, ...] = SYSTEM_NAMESPACES
     timeout_s: int = TIMEOUT_S
 
@@ -78,17 +97,41 @@ class WebhookRegistration:
             )
 
 
+def registration_of(
+    vendors: Vendors,
+    *,
+    target: ServiceReference | str,
+    ca_bundle_pem: bytes = b"",
+    failure_policy: FailurePolicy = "Fail",
+    match_conditions: bool = True,
+    pods_may_opt_out: bool = False,
+    tampering: TamperingPolicy = STRICT,
+) -> WebhookRegistration:
+    """What follows from the vendors that are served and from what pods may not set."""
+    guard = Guard.of(vendors, tampering)
+    guards = tampering.mode != "allow"
+    return WebhookRegistration(
+        target=target,
+        resources=vendors.resource_names,
+        every_pod=vendors.change_every_pod,
+        guarded_variables=guard.variables.in_every_pod if guards else (),
+        request_folders=guard.mounts.request_folders if guards else (),
+        ca_bundle_pem=ca_bundle_pem,
+        failure_policy=failure_policy,
+        match_conditions=match_conditions,
+        pods_may_opt_out=pods_may_opt_out,
+    )
+
+
 def webhook_configuration(registration: WebhookRegistration) -> Json:
     """The MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) of our webhook."""
-    concerned = match_expression(registration.resources)
+    concerned = match_expression(registration)
     webhooks = [_webhook(registration, WEBHOOK_NAME, registration.failure_policy)]
     if registration.match_conditions:
         # An older server sends everything to the first one, which then fails open.
         webhooks[0]["matchConditions"] = [{"name": "concerns-hami", "expression": concerned}]
         others = _webhook(registration, OTHERS_NAME, "Ignore")
-        others["matchConditions"] = other_conditions(
-            registration.resources, every_pod=registration.every_pod
-        )
+        others["matchConditions"] = other_conditions(registration)
         webhooks.append(others)
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -119,10 +162,11 @@ def _webhook(registration: WebhookRegistration, name: str, failure_policy: Failu
             {
                 "apiGroups": [""],
                 "apiVersions": ["v1"],
-                "operations": ["CREATE"],
-                "resources": ["pods"],
+                "operations": [operation],
+                "resources": [resource],
                 "scope": "Namespaced",
             }
+            for operation, resource in (("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers"))
         ],
         "namespaceSelector": {
             "matchExpressions": [
@@ -130,22 +174,25 @@ def _webhook(registration: WebhookRegistration, name: str, failure_policy: Failu
                 _not_in(IGNORE_LABEL, (IGNORE_VALUE,)),
             ]
         },
-        "objectSelector": {"matchExpressions": [_not_in(IGNORE_LABEL, (IGNORE_VALUE,))]},
+        "objectSelector": (
+            {"matchExpressions": [_not_in(IGNORE_LABEL, (IGNORE_VALUE,))]}
+            if registration.pods_may_opt_out
+            else {}
+        ),
     }
 
 
-def other_conditions(resources: Iterable[str], *, every_pod: bool) -> list[Json]:
+def other_conditions(registration: WebhookRegistration) -> list[Json]:
     """Which pods come to the webhook that fails open: those that do not come to the other, and,
     unless it is every pod, that name something of one of our vendors' domains.
 
     `nvidia.com/gpumemory` is no resource of ours, and no other component would warn of it.
     """
-    names = sorted(set(resources))
     conditions = [
-        {"name": "asks-for-nothing-of-ours", "expression": f"!({match_expression(names)})"}
+        {"name": "asks-for-nothing-of-ours", "expression": f"!({match_expression(registration)})"}
     ]
-    if not every_pod:
-        domains = sorted({name.partition("/")[0] for name in names})
+    if not registration.every_pod:
+        domains = sorted({name.partition("/")[0] for name in registration.resources})
         near = f"k.matches({_any_of(domains, '/')})"
         asks = " || ".join(
             f"(has(c.resources.{part}) && c.resources.{part}.exists(k, {near}))"
@@ -164,26 +211,56 @@ def other_conditions(resources: Iterable[str], *, every_pod: bool) -> list[Json]
     return conditions
 
 
-def match_expression(resources: Iterable[str]) -> str:
-    """CEL: a container asks for one of `resources`, or the pod carries an annotation of ours.
+def match_expression(registration: WebhookRegistration) -> str:
+    """CEL: a container asks for one of our resources, the pod carries an annotation of ours, or a
+    container would be shown cards without asking.
 
     The annotations count because some of them are the scheduler's alone, and the webhook drops
     them: a pod shall not be able to bring its own.
     """
     # One pattern instead of a list: it is compared once per name, here and in our emulator.
-    one_of_ours = _any_of(sorted(set(resources)), "$")
+    one_of_ours = _any_of(sorted(set(registration.resources)), "$")
     asks = " || ".join(
         f"(has(c.resources.{part}) && c.resources.{part}.exists(r, r.matches({one_of_ours})))"
         for part in ("limits", "requests")
     )
     wants = f"has(c.resources) && ({asks})"
     pod = "object.spec"
-    return (
+    found = (
         f"{pod}.containers.exists(c, {wants})"
         f" || (has({pod}.initContainers) && {pod}.initContainers.exists(c, {wants}))"
         " || (has(object.metadata.annotations) && "
         f"object.metadata.annotations.exists(a, a.startsWith({json.dumps(ANNOTATION_PREFIX)})))"
     )
+    takes = _takes_cards(registration)
+    if takes:
+        found += "".join(
+            f" || (has({pod}.{part}) && {pod}.{part}.exists(c, {takes}))"
+            for part in ("containers", "initContainers", "ephemeralContainers")
+        )
+    return found
+
+
+def _takes_cards(registration: WebhookRegistration) -> str:
+    """CEL: a container may be shown cards by a variable or a mount; empty: by none.
+
+    It finds too many rather than too few: a mount is judged by us, whose path has the folder's name
+    anywhere, and a variable that is set from elsewhere.
+    """
+    ways = []
+    if registration.guarded_variables:
+        names = json.dumps(sorted(registration.guarded_variables))
+        hidden = '["", "none", "void"]'
+        ways.append(
+            f"(has(c.env) && c.env.exists(e, e.name in {names} && "
+            f"!(has(e.value) && e.value in {hidden})))"
+        )
+    ways += [
+        "(has(c.volumeMounts) && c.volumeMounts.exists(m, "
+        f"m.mountPath.contains({json.dumps(folder)})))"
+        for folder in sorted(registration.request_folders)
+    ]
+    return " || ".join(ways)
 
 
 def _any_of(names: Iterable[str], end: str) -> str:

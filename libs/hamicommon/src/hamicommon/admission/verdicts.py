@@ -14,8 +14,10 @@ from typing import Literal, NamedTuple
 from hamicommon.admission.idle_cards import IdleCards, vendors_of
 from hamicommon.admission.patches import Operation
 from hamicommon.admission.quota import NamespaceQuotas
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
 
 OK = 200
@@ -31,16 +33,20 @@ Reason = Literal[
     "asks-for-cards",
     "no-cards",
     "other-scheduler",
+    "mirror-pod",
+    "not-judged",
     "no-pod",
     "no-containers",
     "malformed-amount",
     "malformed-annotation",
     "privileged",
     "node-assigned",
+    "tampering",
+    "priority",
     "over-quota",
     "never-fits",
 ]
-"""Why a verdict is as it is, for metrics and audit; the first three admit."""
+"""Why a verdict is as it is, for metrics and audit; the first five admit."""
 
 NeverFits = Literal["deny", "warn", "off"]
 
@@ -57,6 +63,8 @@ class AdmissionRules:
     never_fits: NeverFits = "warn"
     """What becomes of pods that no node could take if nothing were granted. A warning by default:
     an autoscaler makes a node for a pod that waits, not for one that was refused."""
+    tampering: TamperingPolicy = field(default_factory=TamperingPolicy)
+    """What becomes of pods that undo their slices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +113,7 @@ class AdmissionResult:
     """RFC 6902 operations; empty when the pod stays as it is."""
     warnings: tuple[str, ...] = ()
     audit: Mapping[str, str] = field(default_factory=dict)
-    """Audit annotations: whether cards and quotas were known."""
+    """Audit annotations: whether cards and quotas were known, what was stripped."""
 
 
 class AdmissionCircumstances(NamedTuple):
@@ -118,6 +126,10 @@ class AdmissionCircumstances(NamedTuple):
     stamped: bool = False
     """The pod's own stamp is ours, from an earlier look at the same pod: it stays."""
     knowledge: Knowledge = NOTHING_KNOWN
+    by_node: bool = False
+    """A kubelet asks, as itself."""
+    before: Json | None = None
+    """The pod as it was, where ephemeral containers are added to it; None: it is being created."""
 
 
 ANY = AdmissionCircumstances()

@@ -17,6 +17,7 @@ import typer
 from hamicommon import device_config as deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import Linter, as_json
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
     AdmissionResult,
@@ -27,6 +28,7 @@ from hamicommon.admission.verdicts import (
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
+from hamicommon.settings import TamperingMode
 from hamicommon.simulation.cluster import read_cluster
 from hamicommon.vendors.registry import Vendors
 
@@ -69,6 +71,20 @@ def lint(
         NeverFits,
         typer.Option("--never-fits", help="with --cluster: pods that no node could ever take"),
     ] = "warn",
+    tampering: Annotated[
+        TamperingMode,
+        typer.Option("--tampering", help="HAMI_ADMISSION_TAMPERING, as the webhook has it"),
+    ] = "refuse",
+    trusted_namespaces: Annotated[
+        str, typer.Option("--trusted-namespaces", help="HAMI_ADMISSION_TRUSTED_NAMESPACES")
+    ] = "",
+    priority_namespaces: Annotated[
+        str | None,
+        typer.Option(
+            "--priority-namespaces",
+            help="HAMI_ADMISSION_PRIORITY_NAMESPACES; without it such pods are warned of",
+        ),
+    ] = None,
     namespace: Namespace = "default",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
 ) -> None:
@@ -89,6 +105,13 @@ def lint(
             scheduler_name=scheduler_name,
             force_overwrite_default_scheduler=force,
             never_fits=never_fits,
+            tampering=TamperingPolicy(
+                mode=tampering,
+                trusted_namespaces=_namespaces(trusted_namespaces),
+                priority_namespaces=None
+                if priority_namespaces is None
+                else _namespaces(priority_namespaces),
+            ),
         )
         about = AdmissionCircumstances(
             knowledge=_knowledge(cluster, vendors) if cluster else Knowledge()
@@ -104,6 +127,10 @@ def lint(
     _show([_name(pod) for pod in pods], verdicts, output)
     if not all(verdict.allowed for verdict in verdicts):
         raise typer.Exit(1)
+
+
+def _namespaces(listed: str) -> frozenset[str]:
+    return frozenset(name for part in listed.split(",") if (name := part.strip()))
 
 
 def _knowledge(source: str, vendors: Vendors) -> Knowledge:

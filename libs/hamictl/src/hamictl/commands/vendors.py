@@ -13,7 +13,14 @@ from typing import Annotated
 import typer
 import yaml
 from hamicommon import device_config as deviceconfig
-from hamicommon.admission.registration import match_expression, other_conditions
+from hamicommon.admission.registration import (
+    ServiceReference,
+    match_expression,
+    other_conditions,
+    registration_of,
+)
+from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.settings import TamperingMode
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import managed_resources
@@ -50,6 +57,10 @@ def vendors(
             help="kube-scheduler: the extender's managedResources; webhook: its matchConditions",
         ),
     ] = OutputForm.TABLE,
+    tampering: Annotated[
+        TamperingMode,
+        typer.Option("--tampering", help="with -o webhook: HAMI_ADMISSION_TAMPERING"),
+    ] = "refuse",
 ) -> None:
     """Show which resources of which vendors are served."""
     with spoken_errors():
@@ -65,8 +76,10 @@ def vendors(
             managed = managed_resources(served.resource_names)
             _print({"managedResources": managed})
         case OutputForm.WEBHOOK:
-            expression = match_expression(served.resource_names)
-            others = other_conditions(served.resource_names, every_pod=served.change_every_pod)
+            policy = TamperingPolicy(mode=tampering)
+            registration = registration_of(served, target=ServiceReference(), tampering=policy)
+            expression = match_expression(registration)
+            others = other_conditions(registration)
             _print(
                 {
                     "matchConditions": [{"name": "concerns-hami", "expression": expression}],

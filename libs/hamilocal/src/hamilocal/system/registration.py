@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hamicommon.admission.registration import WebhookRegistration, webhook_configuration
+from hamicommon.admission.registration import registration_of, webhook_configuration
 from hamicommon.errors import Conflict
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
@@ -30,10 +30,9 @@ async def register_webhook(context: Context) -> None:
         vendors = context.options.vendors()
         modern = knows_match_conditions(await api.get("/version"))
         body = webhook_configuration(
-            WebhookRegistration(
+            registration_of(
+                vendors,
                 target=context.url("webhook", "https") + "/webhook",
-                resources=vendors.resource_names,
-                every_pod=vendors.change_every_pod,
                 ca_bundle_pem=context.credentials.ca.read_bytes(),
                 failure_policy="Fail" if modern else "Ignore",
                 match_conditions=modern,

@@ -1,0 +1,103 @@
+"""What vendors fill in: each edits each container, and amounts keep what the API server wants.
+
+In: a copy of a pod that may be edited; out: whether it asks for a card, and warnings for its user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.quantities import parse_exact
+from hamicommon.k8s.types import Json
+from hamicommon.vendors.registry import Vendors
+
+
+def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
+    """Lets every vendor edit every container; True when one of them asks for a card.
+
+    The strings are warnings for the user.
+
+    Raises: InvalidRequest when a container asks for something that can never be given.
+    """
+    wants, warnings = False, list[str]()
+    for container in containers_of(pod["spec"]):
+        given = _amounts(container)
+        for vendor in vendors.concerned_by(container):
+            found = vendor.mutate(container, pod)
+            wants = wants or found.wants
+            warnings.extend(found.warnings)
+        _keep_spelling(container, given)
+        _keep_equal(container, given)
+    return wants, tuple(warnings)
+
+
+def _amounts(container: Json) -> dict[str, Json]:
+    """A copy of the container's limits and requests."""
+    resources = container.get("resources") or {}
+    return {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
+
+
+def _keep_spelling(container: Json, given: Mapping[str, Json]) -> None:
+    """An amount that was rewritten with the same value keeps its spelling.
+
+    The API server stores 100000 as 100k; a second look must not change it back.
+    """
+    resources = container.get("resources") or {}
+    for part, written in given.items():
+        for name, now in (resources.get(part) or {}).items():
+            before = written.get(name, now)
+            if before is not now and before != now and _same(before, now):
+                resources[part][name] = before
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return parse_exact(one) == parse_exact(other)
+    except InvalidRequest:
+        return False
+
+
+def _keep_equal(container: Json, given: Mapping[str, Json]) -> None:
+    """Requests follow the limits that were changed: where both are given they must be equal.
+
+    The API server fills requests in from limits before it asks us, and refuses the pod otherwise
+    (HAMi's patch of Ascend910C's count is refused so).
+    """
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    for name, amount in limits.items():
+        if name in requests and "/" in name and given["limits"].get(name, amount) != amount:
+            requests[name] = amount
+
+
+def containers_of(spec: Json) -> Iterator[Json]:
+    """Init containers, then app containers."""
+    yield from spec.get("initContainers") or ()
+    yield from spec["containers"]
+
+
+def editable(pod: Json) -> Json:
+    """A copy of what vendors may edit; the rest is shared with the given pod.
+
+    They edit annotations, the runtime class, and of containers resources and environment (entries
+    of which they exchange, and don't edit).
+    """
+    metadata = dict(pod.get("metadata") or {})
+    if isinstance(metadata.get("annotations"), dict):
+        metadata["annotations"] = dict(metadata["annotations"])
+    spec = dict(pod["spec"])
+    for part in ("initContainers", "containers", "ephemeralContainers"):
+        if spec.get(part):
+            spec[part] = [_editable_container(container) for container in spec[part]]
+    return {**pod, **({"metadata": metadata} if "metadata" in pod else {}), "spec": spec}
+
+
+def _editable_container(container: Json) -> Json:
+    copied = dict(container)
+    if copied.get("resources"):
+        parts = copied["resources"].items()
+        copied["resources"] = {k: dict(v) if isinstance(v, dict) else v for k, v in parts}
+    if copied.get("env"):
+        copied["env"] = list(copied["env"])
+    return copied

@@ -1,0 +1,62 @@
+"""What was found in a pod, and the sentences about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from hamicommon.clipping import clip
+
+Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount", "device"]
+
+MOST_SENTENCES = 3
+"""Of a refusal; a pod may have thousands of variables."""
+TRUST = "HAMI_ADMISSION_TRUSTED_NAMESPACES"
+PRIORITY = "HAMI_ADMISSION_PRIORITY_NAMESPACES"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that undoes a slice, or takes what was not granted."""
+
+    kind: Kind
+    what: str
+    """In short, for a node's reason: `variable LD_AUDIT of container main`."""
+    sentence: str
+    """Where it is, its value, what it does, and what would be right."""
+    part: str = ""
+    """The list in the pod's spec; empty: the pod itself."""
+    index: int = 0
+    """Of the container in it."""
+    place: int = 0
+    """Of the entry in the container's list."""
+    name: str = ""
+    """Of the capability or field."""
+    instead: str | None = None
+    """The value that a stripped variable gets; None: it is removed."""
+    needs: Literal["trust", "priority"] = "trust"
+    unknown: bool = False
+    """Whether the namespace may is not known: warned of and no more."""
+
+    @property
+    def strippable(self) -> bool:
+        """A privileged container would be another one without its privilege."""
+        return self.kind != "privileged"
+
+
+def refusal(findings: Sequence[Finding]) -> str:
+    """The sentence for whom the pod is refused; `findings` is not empty."""
+    shown = "; ".join(each.sentence for each in findings[:MOST_SENTENCES])
+    more = len(findings) - MOST_SENTENCES
+    needed = {each.needs for each in findings}
+    permits = [name for kind, name in (("trust", TRUST), ("priority", PRIORITY)) if kind in needed]
+    rest = f"; and {more} more" if more > 0 else ""
+    return f"{shown}{rest} (an operator permits it by {' and '.join(permits)})"
+
+
+def in_short(findings: Sequence[Finding]) -> str:
+    """For a node's reason, which goes over the wire once per node; without a comma, which parts
+    reasons."""
+    more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
+    return clip(findings[0].what, 128).replace(",", " ") + more

@@ -1,0 +1,80 @@
+"""What of a pod undoes slices: variables, mounts, host namespaces, capabilities.
+
+In: a pod as raw JSON of any shape, and what its namespace may do; out: `Finding`s. Pure. In pods
+that ask for cards all containers are judged, init, sidecar and ephemeral ones too; in other pods
+only what takes cards from the runtime past the scheduler, and there a privileged container is let
+be, because it has every device of its node anyway. docs/admission.md has the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hamicommon.admission.tampering.containers import containers_of
+from hamicommon.admission.tampering.findings import Finding
+from hamicommon.admission.tampering.mounts import MountRules
+from hamicommon.admission.tampering.policy import Standing, TamperingPolicy
+from hamicommon.admission.tampering.variables import VariableRules
+from hamicommon.k8s.types import Json
+from hamicommon.vendors.interface.guarded import GuardsSlices
+from hamicommon.vendors.registry import Vendors
+
+
+class Guard:
+    """Judges pods under one installation's vendors and rules."""
+
+    def __init__(self, vendors: Vendors, policy: TamperingPolicy) -> None:
+        self.vendors = vendors
+        self.policy = policy
+        self.mounts = MountRules(vendors, policy.host_folders)
+        self.variables = VariableRules(vendors)
+        self._guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
+
+    @classmethod
+    def of(cls, vendors: Vendors, policy: TamperingPolicy) -> Guard:
+        """The one for these rules; worked out once."""
+        known: Guard | None = vendors.memory.get(policy)
+        if known is None:
+            known = vendors.memory[policy] = cls(vendors, policy)
+        return known
+
+    def findings(self, pod: Json, standing: Standing, *, wants: bool) -> tuple[Finding, ...]:
+        """All that is found; `wants`: the pod asks for a card."""
+        spec: Any = pod.get("spec")
+        if standing.trusted or not isinstance(spec, dict):
+            return ()
+        return tuple(self._of_spec(spec, standing, wants))
+
+    def at_filter(self, pod: Json) -> tuple[Finding, ...]:
+        """What a pod that asks for cards is refused for by the scheduler, where it passed admission
+        by: nothing can be stripped from it any more."""
+        if self.policy.mode == "allow":
+            return ()
+        metadata = pod.get("metadata") or {}
+        standing = self.policy.standing(str(metadata.get("namespace") or ""))
+        return self.findings(pod, standing, wants=True)
+
+    def hide_cards(self, container: Json) -> None:
+        """Shows a container that asks for no card none, where the configuration wants that."""
+        for vendor in self._guarding:
+            vendor.hide_cards(container)
+
+    def _of_spec(self, spec: Json, standing: Standing, wants: bool) -> Iterator[Finding]:
+        hosts: dict[str, str] = {}
+        if wants:
+            hosts = self.mounts.host_volumes(spec.get("volumes"))
+            if spec.get("hostPID"):
+                yield Finding(
+                    kind="host-namespace",
+                    name="hostPID",
+                    what="hostPID",
+                    sentence="hostPID is true: it reaches other pods' processes; leave it out",
+                )
+        for at in containers_of(spec):
+            if wants:
+                yield from at.privileges()
+            elif at.privileged:
+                continue
+            yield from self.variables.findings(at, standing, wants=wants)
+            yield from self.mounts.findings(at, hosts, wants=wants)

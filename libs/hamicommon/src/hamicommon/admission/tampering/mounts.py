@@ -1,0 +1,107 @@
+"""Mounts at, over or above what a container's limits are read from, and of where the node keeps it.
+
+Paths are compared as `paths.py` resolves them. A mount is judged by its path in the container, and
+by its volume where that is a folder of the node; volumes of other kinds are what an operator made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from hamicommon.admission.tampering.containers import JudgedContainer, object_of, objects
+from hamicommon.admission.tampering.findings import Finding, Kind
+from hamicommon.admission.tampering.paths import Parts, covers, is_within, parts_of, text_of
+from hamicommon.clipping import clip
+from hamicommon.k8s.types import Json
+from hamicommon.vendors.interface.guarded import GuardsSlices
+from hamicommon.vendors.registry import Vendors
+
+IN_CONTAINERS = ("/etc/ld.so.preload", "/etc/hami", "/usr/local/vgpu")
+"""What limits are loaded by and read from, and the account of a container's processes."""
+_LISTS: tuple[tuple[str, str, Kind], ...] = (
+    ("volumeMounts", "mountPath", "mount"),
+    ("volumeDevices", "devicePath", "device"),
+)
+_ORDINARY_LENGTH = 512
+"""Longer paths are judged each time: who chooses them must not fill the memory."""
+_KNOWN_PATHS = 4096
+
+
+class MountRules:
+    """Where containers may mount, and what of the node."""
+
+    def __init__(self, vendors: Vendors, host_folders: tuple[str, ...]) -> None:
+        guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
+        folders = (vendor.request_folder for vendor in guarding)
+        self._inside = tuple(map(parts_of, IN_CONTAINERS))
+        self._host = tuple(map(parts_of, host_folders))
+        self._requests = tuple(dict.fromkeys(parts_of(folder) for folder in folders if folder))
+        self._known = lru_cache(_KNOWN_PATHS)(self._reached_from)
+
+    @property
+    def request_folders(self) -> tuple[str, ...]:
+        """The last component of the folders whose mounts ask a runtime for cards."""
+        return tuple(parts[-1] for parts in self._requests)
+
+    def host_volumes(self, volumes: Any) -> dict[str, str]:
+        """The volumes that reach the node's folders: name -> path on the node."""
+        return {
+            str(volume.get("name")): path
+            for volume in objects(volumes)
+            if "hostPath" in volume
+            and isinstance(path := object_of(volume, "hostPath").get("path"), str)
+            and covers(parts_of(path), self._host) is not None
+        }
+
+    def concern(self, container: Json, host_volumes: Container[str]) -> bool:
+        """Whether a mount of the container has to be judged."""
+        return any(
+            str(entry.get("name")) in host_volumes or self._reached(entry.get(key)) is not None
+            for listed, key, _ in _LISTS
+            if listed in container
+            for entry in objects(container[listed])
+        )
+
+    def findings(
+        self, at: JudgedContainer, host_volumes: Mapping[str, str], *, wants: bool
+    ) -> Iterator[Finding]:
+        """Of one container; `wants`: its pod asks for a card."""
+        for listed, key, kind in _LISTS:
+            if listed not in at.container:
+                continue
+            for place, entry in enumerate(objects(at.container[listed])):
+                path = entry.get(key)
+                why = self._why_not(path, str(entry.get("name")), host_volumes, wants=wants)
+                if why:
+                    what = f"{kind} at {clip(str(path), 128)}"
+                    yield at.finding(kind, what, why, place=place)
+
+    def _why_not(
+        self, path: object, volume: str, host_volumes: Mapping[str, str], *, wants: bool
+    ) -> str:
+        """What is wrong with a mount; empty: nothing."""
+        reached = self._reached(path)
+        if reached is not None and reached in self._requests:
+            return "asks the runtime for cards past the scheduler; ask for their resource"
+        if not wants:
+            return ""
+        if reached is not None:
+            return f"reaches {text_of(reached)}, where its limits are; mount it elsewhere"
+        if volume in host_volumes:
+            shown = clip(host_volumes[volume], 128)
+            return f"shows {shown} of the node, from where limits are reached; leave it out"
+        return ""
+
+    def _reached(self, path: object) -> Parts | None:
+        if not isinstance(path, str) or not path:
+            return None
+        return self._known(path) if len(path) <= _ORDINARY_LENGTH else self._reached_from(path)
+
+    def _reached_from(self, path: str) -> Parts | None:
+        """What of the limits a mount there is at, above or below; or the folder of requests that
+        it is in."""
+        parts = parts_of(path)
+        asked = next((folder for folder in self._requests if is_within(parts, folder)), None)
+        return asked if asked is not None else covers(parts, self._inside)

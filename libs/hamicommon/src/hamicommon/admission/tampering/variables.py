@@ -1,0 +1,109 @@
+"""Variables of containers that undo slices, or take cards that nobody granted.
+
+The vendors declare them (`vendors/interface/guarded.py`). Only the names and literal values of a
+container's `env` can be judged: of `envFrom` a pod's spec shows neither, and a program may set any
+variable itself. So those matter that the node and its container runtime read, and `env` goes before
+`envFrom` there (docs/admission.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from hamicommon.admission.tampering.containers import JudgedContainer, objects
+from hamicommon.admission.tampering.findings import Finding
+from hamicommon.admission.tampering.policy import Standing
+from hamicommon.clipping import clip
+from hamicommon.k8s.types import Json
+from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.guarded import GuardedVariable, GuardsSlices
+from hamicommon.vendors.registry import Vendors
+
+_SHOWN = 64
+"""Characters of a value in a sentence."""
+
+
+class VariableRules:
+    """What the vendors' variables may be."""
+
+    def __init__(self, vendors: Vendors) -> None:
+        guarding = [vendor for vendor in vendors if isinstance(vendor, GuardsSlices)]
+        self._vendors = vendors
+        self._known = {each.name: each for vendor in guarding for each in vendor.guarded_variables}
+        self._numbered = tuple(f"{each.name}_" for each in self._known.values() if each.numbered)
+
+    @property
+    def in_every_pod(self) -> tuple[str, ...]:
+        """The names that are judged in pods without a card, too."""
+        return tuple(name for name, each in self._known.items() if each.without_card)
+
+    def findings(
+        self, at: JudgedContainer, standing: Standing, *, wants: bool
+    ) -> Iterator[Finding]:
+        """Of one container; `wants`: its pod asks for a card."""
+        if "env" not in at.container:
+            return
+        for place, entry in enumerate(objects(at.container["env"])):
+            variable = self._variable(entry.get("name"))
+            if variable is None or not (wants or variable.without_card):
+                continue
+            if variable.needs == "priority" and standing.priority == "may":
+                continue
+            if not _is_harmless(entry, variable):
+                yield self._finding(at, place, entry, variable, standing)
+
+    def _variable(self, name: Any) -> GuardedVariable | None:
+        if not isinstance(name, str):
+            return None
+        found = self._known.get(name)
+        if found is not None or not name.startswith(self._numbered):
+            return found
+        return self._known[next(each for each in self._numbered if name.startswith(each))[:-1]]
+
+    def _finding(
+        self,
+        at: JudgedContainer,
+        place: int,
+        entry: Json,
+        variable: GuardedVariable,
+        standing: Standing,
+    ) -> Finding:
+        value = "set from elsewhere" if entry.get("valueFrom") else _shown(entry.get("value", ""))
+        right = "leave it out"
+        if variable.needs == "priority":
+            right = f"{variable.instead} or more is wanted"
+        # Where the container has cards of its own, the node names them.
+        granted = variable.without_card and self._asks(at.container)
+        return at.finding(
+            "variable",
+            f"variable {clip(entry['name'], _SHOWN)}",
+            f"is {value}: {variable.effect}; {right}",
+            place=place,
+            name=entry["name"],
+            instead=None if granted else variable.instead,
+            needs=variable.needs,
+            unknown=variable.needs == "priority" and standing.priority == "unknown",
+        )
+
+    def _asks(self, container: Json) -> bool:
+        """Whether the container asks for a card itself."""
+        return any(
+            amounts.asks(container, name)
+            for vendor in self._vendors.concerned_by(container)
+            for name in (vendor.resources.count, *vendor.resources.alone)
+        )
+
+
+def _is_harmless(entry: Json, variable: GuardedVariable) -> bool:
+    """What is set from elsewhere, or put together of other variables, can't be known."""
+    value = entry.get("value")
+    if entry.get("valueFrom"):
+        return False
+    if value is None:
+        value = ""
+    return isinstance(value, str) and "$(" not in value and variable.harmless(value)
+
+
+def _shown(value: object) -> str:
+    return f"'{clip(str(value), _SHOWN)}'"
