@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hamicommon.settings import (
+    AdmissionSettings,
     FailpointSettings,
     KubernetesSettings,
     NatsSettings,
@@ -156,6 +157,10 @@ class Settings(BaseSettings):
         description="namespace:name of the node-agents' service account",
     )
 
+    admission: AdmissionSettings = Field(
+        default_factory=AdmissionSettings,
+        description="what pods may not set, for those that the webhook did not see",
+    )
     postgres: PostgresSettings = Field(
         default_factory=PostgresSettings  # type: ignore[arg-type]  # its DSN is a variable
     )

@@ -18,7 +18,7 @@ from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
-from hamicommon.placement.rules import NODE_INSUFFICIENT
+from hamicommon.placement.rules import NODE_INSUFFICIENT, POD_REFUSED
 from hamicommon.placement.unschedulable import Shortfall
 
 MOST_NODES = 100
@@ -78,11 +78,12 @@ def findings(
             NodeVerdict(node=node, fits=False, reason=reason, text=reason)
             for node, reason in sorted(record.reasons.items())
         ]
+        no_matter = record.outcome == "error" or _pod_refused(record)
         note = "the cards that this was decided on were not recorded"
         return Findings(
             nodes=verdicts[:MOST_NODES],
             left_out=max(0, len(verdicts) - MOST_NODES),
-            notes=(note,) if record.outcome != "error" else (),
+            notes=() if no_matter else (note,),
         )
     candidates = sorted(record.reasons) if record.reasons else sorted(record.view.nodes)
     verdicts, notes = _verdicts(record, record.request, record.view, candidates, about)
@@ -96,6 +97,13 @@ def findings(
         left_out=max(0, max(len(verdicts), record.fitting) - MOST_NODES),
         changes=changes,
         notes=notes,
+    )
+
+
+def _pod_refused(record: DecisionRecord) -> bool:
+    """Whether the pod was refused by itself, so that no card was looked at."""
+    return bool(record.reasons) and all(
+        reason.startswith(POD_REFUSED) for reason in record.reasons.values()
     )
 
 

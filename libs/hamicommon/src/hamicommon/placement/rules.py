@@ -60,6 +60,8 @@ NUMA_NOT_FIT = "NumaNotFit"
 PARTIAL = "AllocatedCardsInsufficientRequest"
 NODE_INSUFFICIENT = "NodeInsufficientDevice"
 NODE_UNREGISTERED = "node unregistered"
+POD_REFUSED = "PodRefused"
+"""Begins the reason of every node where the pod itself is refused, whatever the cards are."""
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from hamicommon import device_config
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Unavailable
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
@@ -140,6 +142,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         instruments=core.instruments,
         silent=lambda: core.liveness.silent,
         lines=core.lines,
+        guard=Guard.of(core.vendors, TamperingPolicy.of(core.settings.admission)),
     )
     binding = Bind(
         store=connections.store,

@@ -11,22 +11,23 @@ import time
 from collections.abc import Callable, Sequence
 
 from hamicommon import telemetry
+from hamicommon.admission.tampering.findings import Finding, in_short, refusal
+from hamicommon.admission.tampering.guard import Guard
 from hamicommon.clipping import clip
-from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
-from hamicommon.k8s.types import Json
-from hamicommon.placement.cluster.view import CardState, ClusterView
-from hamicommon.placement.engine import decide, feasible, prioritize
+from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.node_scores import NodeScores
+from hamicommon.placement.rules import POD_REFUSED
 from hamicommon.placement.unschedulable import Refusal
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.bus.heartbeats import SILENT
+from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -72,8 +73,10 @@ class Filter:
         instruments: SchedulerInstruments,
         silent: Callable[[], frozenset[NodeName]],
         lines: LineBudget,
+        guard: Guard,
     ) -> None:
-        """`silent`: nodes whose agents have stopped talking (`bus/heartbeats.py`)."""
+        """`guard` judges again what admission should have refused; `silent`: nodes whose agents
+        have stopped talking (`bus/heartbeats.py`)."""
         self._view = view
         self._reservations = reservations
         self._reserve = reserve
@@ -85,6 +88,7 @@ class Filter:
         self._instruments = instruments
         self._silent = silent
         self._lines = lines
+        self._guard = guard
 
     async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
         """Answers /filter with the body; what went wrong is in it.
@@ -120,12 +124,17 @@ class Filter:
         trace.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
+        undoing = self._guard.at_filter(args.pod)
         if args.nodes is not None:
-            return self._simulate(request, args.nodes)
+            if undoing:
+                return _pod_refused(undoing, names_of(args.nodes))
+            return dry_run(request, args.nodes, self._vendors)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
         names = args.node_names or ()
         trace.request, trace.candidates = request, len(names)
+        if undoing:
+            return self._undoes_slices(undoing, names, trace)
         self._waiting.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
@@ -175,6 +184,15 @@ class Filter:
             self._announce(trace, FILTERING_FAILED, message, series=series)
         return FilterResult(failed={}, unresolvable=reasons)
 
+    def _undoes_slices(
+        self, found: Sequence[Finding], names: Sequence[NodeName], trace: DecisionTrace
+    ) -> FilterResult:
+        """It passed admission by: the webhook was away, or its namespace is left out there."""
+        result = _pod_refused(found, names)
+        trace.refuse(result.unresolvable or {}, None)
+        trace.message = clip(refusal(found), MOST_OF_AN_ERROR)
+        return result
+
     async def _answer_feasible(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
@@ -192,19 +210,6 @@ class Filter:
         trace.outcome = "placed"
         trace.message = f"{len(found.placements)} of {trace.candidates} nodes fit"
         return _refusal_result(found.refusal, trace.silent, node_names=list(found.placements))
-
-    def _simulate(self, request: PodRequest, nodes: Sequence[Json]) -> FilterResult:
-        """A dry run over Node objects with nothing granted on them (Cluster Autoscaler)."""
-        view = ClusterView(self._vendors.rules)
-        objects = {NodeName(node["metadata"]["name"]): node for node in nodes}
-        for name, node in objects.items():
-            if cards := _annotated_cards(node, self._vendors):
-                view.set_node(name, cards)
-        decision = decide(request, view, candidates=list(objects))
-        if decision.placement is not None:
-            return FilterResult(nodes=[objects[decision.placement.node]])
-        assert decision.refusal is not None
-        return FilterResult(failed=decision.refusal.reasons)
 
     def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MOST_OF_AN_ERROR)
@@ -233,6 +238,12 @@ class Filter:
             self._announcer.announce(trace.pod_ref, reason, message, warning=warning, series=series)
 
 
+def _pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
+    """No eviction makes another pod of it."""
+    reasons = dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}")
+    return FilterResult(failed={}, unresolvable=reasons)
+
+
 def _refusal_result(
     refusal: Refusal, silent: Sequence[NodeName], *, node_names: Sequence[str] | None = None
 ) -> FilterResult:
@@ -246,15 +257,3 @@ def _refusal_result(
             **dict.fromkeys(silent, SILENT),
         },
     )
-
-
-def _annotated_cards(node: Json, vendors: Vendors) -> list[CardState]:
-    cards: list[CardState] = []
-    for vendor in vendors:
-        try:
-            devices = vendor.node_devices(node)
-        except InvalidRequest as exc:
-            logger.info("node annotation not readable", extra={"error": str(exc)})
-            continue
-        cards.extend(CardState(DeviceUsage(device=device), 1) for device in devices)
-    return cards

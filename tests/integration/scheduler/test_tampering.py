@@ -1,0 +1,143 @@
+"""A pod that the webhook did not see (it was away, or leaves the namespace out) is judged again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hamicommon.k8s.types import Json
+from hamicommon.settings import AdmissionSettings
+
+from tests.integration.scheduler.conftest import World
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+HOST = {"name": "v", "hostPath": {"path": "/usr/local/vgpu/containers"}}
+
+
+def mounting(path: str) -> Json:
+    return {"volumeMounts": [{"name": "v", "mountPath": path}]}
+
+
+def env(name: str, value: str) -> Json:
+    return {"env": [{"name": name, "value": value}]}
+
+
+UNDOING: list[tuple[Json, Json, str]] = [
+    ({"securityContext": {"privileged": True}}, {}, "container main is privileged"),
+    ({}, {"hostPID": True}, "hostPID"),
+    (mounting("/data"), {"volumes": [HOST]}, "mount at /data of container main"),
+    (mounting("/etc/../etc/hami"), {}, "mount at /etc/../etc/hami of container main"),
+    (
+        env("CUDA_DISABLE_CONTROL", "true"),
+        {},
+        "variable CUDA_DISABLE_CONTROL of container main",
+    ),
+    (
+        env("GPU_CORE_UTILIZATION_POLICY", "disable"),
+        {},
+        "variable GPU_CORE_UTILIZATION_POLICY of container main",
+    ),
+    (
+        env("NVIDIA_VISIBLE_DEVICES", "all"),
+        {},
+        "variable NVIDIA_VISIBLE_DEVICES of container main",
+    ),
+    (env("CUDA_TASK_PRIORITY", "0"), {}, "variable CUDA_TASK_PRIORITY of container main"),
+]
+
+
+async def undoing_pod(world: World, container: Json, spec: Json) -> Json:
+    pod = await world.pod("undoes")
+    pod["spec"]["containers"][0] |= container
+    pod["spec"] |= spec
+    return pod
+
+
+async def test_it_is_refused_on_every_node_with_the_reason(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    for container, spec, what in UNDOING:
+        pod = await undoing_pod(world, container, spec)
+
+        answer = await replica.filter(pod, "n1", "n2")
+
+        reasons = dict.fromkeys(("n1", "n2"), f"PodRefused: {what}")
+        assert answer["FailedAndUnresolvableNodes"] == reasons
+        assert answer["NodeNames"] is None
+        assert await world.rows(pod) == []
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_explain_and_the_pods_event_have_the_whole_sentence(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    pod = await undoing_pod(world, env("CUDA_DISABLE_CONTROL", "true"), {})
+    uid, namespace = pod["metadata"]["uid"], pod["metadata"]["namespace"]
+    await replica.filter(pod, "n1")
+    sentence = (
+        "container 'main': variable CUDA_DISABLE_CONTROL is 'true': it switches the limits off; "
+        "leave it out (an operator permits it by HAMI_ADMISSION_TRUSTED_NAMESPACES)"
+    )
+
+    async def recorded() -> Json | None:
+        answer = await replica.http.get(f"/v1/pods/{uid}/explain")
+        return dict(answer.json()) if answer.status_code == 200 else None
+
+    explained = await eventually(recorded, "the refusal to be recorded")
+    assert explained["summary"] == sentence
+    assert explained["notes"] == []
+    assert [node["reason"] for node in explained["nodes"]] == [
+        "PodRefused: variable CUDA_DISABLE_CONTROL of container main"
+    ]
+
+    async def shown() -> bool:
+        events = await world.api.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+        return any(event["note"] == sentence for event in events["items"])
+
+    await eventually(shown, "the pod's event")
+
+
+@pytest.mark.parametrize(
+    "permits",
+    [
+        {"tampering": "allow"},
+        {"trusted_namespaces": ("default",)},
+    ],
+    ids=["allowed", "trusted namespace"],
+)
+async def test_an_operator_may_permit_it(world: World, permits: dict[str, Any]) -> None:
+    replica = await world.replica(admission=AdmissionSettings(**permits))
+    await world.add_node("n1")
+
+    for container, spec, _ in UNDOING:
+        pod = await undoing_pod(world, container, spec)
+        assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+
+
+async def test_a_permitted_priority_and_a_pod_that_undoes_nothing_get_their_slices(
+    world: World,
+) -> None:
+    replica = await world.replica(admission=AdmissionSettings(priority_namespaces=("default",)))
+    await world.add_node("n1")
+    first = await undoing_pod(world, env("CUDA_TASK_PRIORITY", "0"), {})
+    plain = await undoing_pod(world, mounting("/data"), {"volumes": []})
+
+    for pod in (first, plain):
+        assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+
+
+async def test_a_pod_that_asks_for_no_card_is_passed_as_ever(world: World) -> None:
+    replica = await world.replica()
+    pod = await world.pod("plain", limits={"nvidia.com/gpu": "0", "nvidia.com/gpumem": "1000"})
+    pod["spec"]["hostPID"] = True
+
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+
+    # An autoscaler asks for no node for one that is refused on any.
+    asking = await undoing_pod(world, {}, {"hostPID": True})
+    nodes = {"items": [{"metadata": {"name": "template"}}]}
+    answer = await replica.http.post("/filter", json={"pod": asking, "nodes": nodes})
+    assert answer.json()["FailedAndUnresolvableNodes"] == {"template": "PodRefused: hostPID"}
+    assert answer.json()["Nodes"] is None
