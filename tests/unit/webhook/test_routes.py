@@ -187,3 +187,65 @@ async def test_the_probes_report_why_it_is_not_ready(instruments: WebhookInstrum
 
     assert (ready.status_code, ready.text) == (503, "the certificate expired; stopping")
     assert "hami_webhook_review_seconds" in page
+
+
+def ephemeral_review(container: dict[str, Any]) -> dict[str, Any]:
+    before = pod(**{"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"})
+    after = json.loads(json.dumps(before))
+    after["spec"]["ephemeralContainers"] = [{"name": "debugger", "image": "x", **container}]
+    asked = review(after)
+    asked["request"] |= {
+        "operation": "UPDATE",
+        "subResource": "ephemeralcontainers",
+        "oldObject": before,
+    }
+    return asked
+
+
+async def test_an_ephemeral_container_is_judged(instruments: WebhookInstruments) -> None:
+    privileged = {"securityContext": {"privileged": True}}
+    async with client(instruments) as http:
+        refused = await http.post("/webhook", json=ephemeral_review(privileged))
+        admitted = await http.post("/webhook", json=ephemeral_review({}))
+
+    assert refused.json()["response"]["status"]["message"].startswith(
+        "container debugger is privileged"
+    )
+    # No stamp, no schedulerName: nothing else of a pod can change then.
+    assert "patch" not in admitted.json()["response"]
+
+
+@pytest.mark.parametrize("subresource", [None, "resize", "status"])
+async def test_other_updates_are_let_be(
+    subresource: str | None, instruments: WebhookInstruments
+) -> None:
+    asked = ephemeral_review({"securityContext": {"privileged": True}})
+    asked["request"]["subResource"] = subresource
+    async with client(instruments) as http:
+        response = (await http.post("/webhook", json=asked)).json()["response"]
+
+    assert (response["allowed"], response["auditAnnotations"]) == (True, {"reason": "not-judged"})
+    assert "patch" not in response
+
+
+@pytest.mark.parametrize(
+    ("user", "allowed"),
+    [
+        ({"username": "system:node:n", "groups": ["system:nodes"]}, True),
+        ({"username": "system:node:n", "groups": ["devs"]}, False),
+        ({"username": "alice", "groups": ["system:nodes"]}, False),
+        ({"username": "alice", "groups": "system:nodes"}, False),
+    ],
+)
+async def test_only_a_kubelet_shows_static_pods(
+    user: dict[str, Any], allowed: bool, instruments: WebhookInstruments
+) -> None:
+    mirror = pod(**{"nvidia.com/gpu": "1"})
+    mirror["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+    mirror["spec"]["nodeName"] = "n"
+    asked = review(mirror)
+    asked["request"]["userInfo"] = user
+    async with client(instruments) as http:
+        response = (await http.post("/webhook", json=asked)).json()["response"]
+
+    assert response["allowed"] is allowed

@@ -7,9 +7,10 @@ backends; what belongs to one service alone has that service's prefix. Built onc
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hamicommon.errors import InvalidRequest
 
@@ -81,6 +82,56 @@ class TelemetrySettings(BaseSettings):
     )
     otlp_endpoint: str = Field(
         default="", description="OTLP/HTTP base address, for example http://collector:4318"
+    )
+
+
+TamperingMode = Literal["refuse", "strip", "allow"]
+HOST_FOLDERS = (
+    *("/usr/local/vgpu", "/var/lib/hami", "/var/lib/kubelet", "/run/cdi", "/etc/cdi", "/proc"),
+    *("/run/containerd", "/run/crio", "/run/docker.sock"),
+)
+"""What a pod with a slice has no business with on its node: the limits and accounts of all pods,
+the registered devices, other pods' processes, and who may start any container."""
+
+
+def _comma_list(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
+
+
+class AdmissionSettings(BaseSettings):
+    """What pods may not set, asked by the webhook and again by the scheduler's /filter."""
+
+    model_config = SettingsConfigDict(env_prefix="HAMI_ADMISSION_")
+
+    tampering: TamperingMode = Field(
+        default="refuse",
+        description=(
+            "variables, mounts, host namespaces and capabilities that undo a slice: refuse the "
+            "pod, strip them from it (/filter refuses, it can't strip), or allow them, as HAMi does"
+        ),
+    )
+    trusted_namespaces: CommaList = Field(
+        default=(),
+        description="comma list of namespaces in whose pods nothing of that is judged; *: all",
+    )
+    priority_namespaces: CommaList = Field(
+        default=(),
+        description=(
+            "comma list of namespaces whose pods may go before others (nvidia.com/priority below "
+            "1); *: all, as with HAMi"
+        ),
+    )
+    host_folders: CommaList = Field(
+        default=HOST_FOLDERS,
+        description=(
+            "comma list of the node's folders that no pod with a card may mount, nor what is above "
+            "or below them; HOOK_PATH/vgpu and STATE_DIR of the node-agents belong to them"
+        ),
     )
 
 

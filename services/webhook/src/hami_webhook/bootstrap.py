@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from hamicommon import device_config
 from hamicommon.admission.cache import AdmissionCache
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.bus.client import open_bus
 from hamicommon.process.cancellation import end
@@ -137,4 +138,5 @@ def _rules(settings: Settings) -> AdmissionRules:
         scheduler_name=settings.scheduler_name,
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
         never_fits=settings.never_fits,
+        tampering=TamperingPolicy.of(settings.admission),
     )

@@ -40,6 +40,11 @@ VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
 Decide = Callable[[Json, AdmissionCircumstances], AdmissionResult]
 """`mutate` with this installation's rules."""
+EPHEMERAL = "ephemeralcontainers"
+"""The subresource by which ephemeral containers are added."""
+NODE_USER, NODES_GROUP = "system:node:", "system:nodes"
+NOT_JUDGED = AdmissionResult(allowed=True, reason="not-judged")
+"""Of other updates: variables and mounts of a pod can't change, whatever registration asks us."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
 
@@ -143,14 +148,21 @@ class ReviewService:
         )
 
     def _judge(self, review: AdmissionReview, name: str, stamp: str, span: Span) -> AdmissionResult:
+        adds_ephemeral = review.subresource == EPHEMERAL
+        if review.operation != "CREATE" and not adds_ephemeral:
+            return NOT_JUDGED
         pod, now_s = f"{review.namespace}/{name}", time.monotonic()
         about = AdmissionCircumstances(
             namespace=review.namespace,
             traceparent=telemetry.traceparent_of(span),
             stamped=bool(stamp) and self._stamps.has(stamp, pod, now_s=now_s),
             knowledge=self._knowledge(),
+            by_node=review.username.startswith(NODE_USER) and NODES_GROUP in review.groups,
+            before=(review.old_pod or {}) if adds_ephemeral else None,
         )
         verdict = self._decide(review.pod, about)
+        if adds_ephemeral:
+            return verdict
         if verdict.allowed and verdict.reason == "asks-for-cards":
             self._stamps.give(stamp if about.stamped else about.traceparent, pod, now_s=now_s)
         return verdict

@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Literal
 
 from hamicommon.admission.verdicts import NeverFits
-from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
+from hamicommon.settings import (
+    AdmissionSettings,
+    KubernetesSettings,
+    NatsSettings,
+    TelemetrySettings,
+)
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -66,6 +71,9 @@ class Settings(BaseSettings):
             "lets it pass untouched with a warning (then the node's check before a start is the "
             "net). The API server's failurePolicy is the same choice for when we can't be reached."
         ),
+    )
+    admission: AdmissionSettings = Field(
+        default_factory=AdmissionSettings, description="what pods may not set"
     )
     max_body_mib: int = Field(
         default=8, ge=1, le=64, description="a longer review is refused; the API server stops at 3"

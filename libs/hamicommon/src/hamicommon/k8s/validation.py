@@ -53,11 +53,13 @@ def check_pod(pod: Json, where: str = "the pod") -> None:
     for container, place in _containers(spec, where):
         for field in ("name", "restartPolicy"):
             _text(container, field, place)
-        _object(container, "securityContext", place)
+        security = _object(container, "securityContext", place)
+        _object(security, "capabilities", f"{place}: securityContext")
         resources = _object(container, "resources", place)
         for part in ("limits", "requests"):
             _object(resources, part, f"{place}: resources")
-        _list(container, "env", place)
+        for listed in ("env", "volumeMounts", "volumeDevices"):
+            _list(container, listed, place)
 
 
 def metadata_of(given: Json) -> Json:
@@ -67,7 +69,7 @@ def metadata_of(given: Json) -> Json:
 
 
 def _containers(spec: Json, where: str) -> Iterator[tuple[Json, str]]:
-    for key in ("initContainers", "containers"):
+    for key in ("initContainers", "containers", "ephemeralContainers"):
         for number, container in enumerate(_list(spec, key, f"{where}: spec")):
             yield container, f"{where}: spec.{key}[{number}]"
 

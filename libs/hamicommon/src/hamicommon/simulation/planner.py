@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
+from hamicommon.admission.filling import fill_in
 from hamicommon.admission.idle_cards import resource_names
-from hamicommon.admission.pod_review import fill_in
 from hamicommon.admission.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.devices import DeviceUsage

@@ -11,10 +11,21 @@ from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.standard import set_env
 from hamicommon.vendors.interface.vendor import Admitted
 
 VISIBLE_ENV = "ASCEND_VISIBLE_DEVICES"
+
+
+ASCEND_VISIBLE = GuardedVariable(
+    name=VISIBLE_ENV,
+    harmless=lambda value: not value,
+    effect="chips come with their resource and no other way",
+    without_card=True,
+    instead="",
+)
+"""What the Ascend runtime gives chips by."""
 
 
 def template_for(chip: VnpuChip, memory_mib: int) -> VnpuTemplate | None:
@@ -37,8 +48,7 @@ def admit(
     Raises: InvalidRequest naming container, resource, value and what would be right.
     """
     if not amounts.asks(container, chip.resource_name, limits_only=True):
-        if chip.overwrite_env and not _asks_for_any(container, config):
-            set_env(container, VISIBLE_ENV, "")
+        hide_chips(container, chip, config)
         return Admitted(wants=False)
     count = 0 if request is None else request.count
     count = _in_pairs(container, chip, count) if chip.super_pod else count
@@ -54,6 +64,12 @@ def admit(
     if chip.runtime_class_name and not pod["spec"].get("runtimeClassName"):
         pod["spec"]["runtimeClassName"] = chip.runtime_class_name
     return Admitted(wants=True)
+
+
+def hide_chips(container: Json, chip: VnpuChip, config: VnpusConfig) -> None:
+    """Shows a container that asks for no chip none, where the configuration wants that."""
+    if chip.overwrite_env and not _asks_for_any(container, config):
+        set_env(container, VISIBLE_ENV, "")
 
 
 def _asks_for_any(container: Json, config: VnpusConfig) -> bool:

@@ -19,8 +19,9 @@ from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
-from hamicommon.vendors.ascend.admission import admit, template_for
+from hamicommon.vendors.ascend.admission import ASCEND_VISIBLE, admit, hide_chips, template_for
 from hamicommon.vendors.ascend.fit import HAMI_CORE, MODE, SOFT_SLICES, rules_for
+from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.shares import ShareVendor
 from hamicommon.vendors.interface.standard import device_annotations, selection
@@ -106,6 +107,20 @@ class Ascend(RegisteredVendor, ShareVendor):
             replace(card, info={**card.info, SOFT_SLICES: soft})
             for card in RegisteredVendor.node_devices(self, node)
         )
+
+    @property
+    def guarded_variables(self) -> tuple[GuardedVariable, ...]:
+        """See `interface.guarded.GuardsSlices`."""
+        return (ASCEND_VISIBLE,)
+
+    @property
+    def request_folder(self) -> str:
+        """It has none."""
+        return ""
+
+    def hide_cards(self, container: Json) -> None:
+        """As `mutate` does to a container of a pod of ours."""
+        hide_chips(container, self.chip, self.config)
 
     def pod_annotations(self, placed: Placed) -> dict[str, str]:
         """The slices, twice; the time; and the templates for the runtime."""

@@ -140,14 +140,16 @@ def answers_handshake(node: Json, key: str, resource: str) -> bool:
 
 
 def set_env(container: Json, name: str, value: str) -> None:
-    """Sets one env entry, in place of an entry of that name if there is one."""
+    """Sets one env entry, in place of the entries of that name: of several the last counts."""
     env = container["env"] = container.get("env") or []
     wanted = {"name": name, "value": value}
-    for place, entry in enumerate(env):
-        if entry.get("name") == name:
-            env[place] = wanted
-            return
-    env.append(wanted)
+    places = [place for place, entry in enumerate(env) if entry.get("name") == name]
+    for place in reversed(places[1:]):
+        del env[place]
+    if places:
+        env[places[0]] = wanted
+    else:
+        env.append(wanted)
 
 
 def cards_by_capacity(

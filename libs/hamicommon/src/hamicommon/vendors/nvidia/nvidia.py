@@ -17,6 +17,7 @@ from hamicommon.k8s import mig
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
+from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
 from hamicommon.vendors.interface.vendor import (
@@ -27,13 +28,17 @@ from hamicommon.vendors.interface.vendor import (
     Placed,
     ResourceNames,
 )
+from hamicommon.vendors.nvidia.guarded import (
+    CORE_POLICY_ENV,
+    NO_CARDS,
+    PRIORITY_ENV,
+    REQUEST_FOLDER,
+    VISIBLE_ENV,
+    guarded_variables,
+)
 from hamicommon.vendors.nvidia.mig import RULES
 
 NAME = "NVIDIA"
-
-PRIORITY_ENV = "CUDA_TASK_PRIORITY"
-CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
-VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
 
 KEYS = AnnotationKeys(
     register=keys.NVIDIA_REGISTER,
@@ -147,8 +152,31 @@ class Nvidia(RegisteredVendor):
             if self.config.runtime_class_name and not pod["spec"].get("runtimeClassName"):
                 pod["spec"]["runtimeClassName"] = self.config.runtime_class_name
         elif self.config.overwrite_env:
-            set_env(container, VISIBLE_ENV, "none")
+            set_env(container, VISIBLE_ENV, NO_CARDS)
         return Admitted(wants=wants, warnings=self._warnings(container, percent) if wants else ())
+
+    @property
+    def guarded_variables(self) -> tuple[GuardedVariable, ...]:
+        """See `interface.guarded.GuardsSlices`."""
+        return guarded_variables(
+            count=self.config.resource_count_name,
+            memory=self.config.resource_memory_name,
+            cores=self.config.resource_core_name,
+            priority=self.config.resource_priority_name,
+            core_policy=self.config.gpu_core_policy,
+        )
+
+    @property
+    def request_folder(self) -> str:
+        """Where the strategy `volume-mounts` looks."""
+        return REQUEST_FOLDER
+
+    def hide_cards(self, container: Json) -> None:
+        """As `mutate` does to a container of a pod of ours."""
+        if self.config.overwrite_env and not amounts.asks(
+            container, self.config.resource_count_name
+        ):
+            set_env(container, VISIBLE_ENV, NO_CARDS)
 
     def _default_count(self, container: Json) -> bool:
         """True when the container asks for cards by limits, if need be by the default number."""
