@@ -11,7 +11,7 @@ from hamicommon.admission import cache, pod_review
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.tampering.policy import Standing, TamperingPolicy
+from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules, Knowledge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -45,7 +45,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     taken: list[object] = []
 
     def counted(
-        seen: dict[str, Any], installed: AdmissionRules, standing: Standing
+        seen: dict[str, Any], installed: AdmissionRules, standing: NamespacePermits
     ) -> pod_review.Look:
         taken.append(seen)
         return pod_review.look_at(seen, installed, standing)

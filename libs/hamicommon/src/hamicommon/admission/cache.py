@@ -14,7 +14,7 @@ import orjson
 from hamicommon.admission.mutation import judge, judge_at_once, standing_of
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import Standing
+from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.verdicts import (
     ANY,
     AdmissionCircumstances,
@@ -34,7 +34,7 @@ class AdmissionCache:
     def __init__(self, rules: AdmissionRules) -> None:
         self._rules = rules
         self._guard = Guard.of(rules.vendors, rules.tampering)
-        self._looks: dict[tuple[bytes, Standing], Look] = {}
+        self._looks: dict[tuple[bytes, NamespacePermits], Look] = {}
 
     def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
         """What `mutate` answers."""
@@ -44,7 +44,7 @@ class AdmissionCache:
         standing = standing_of(pod, self._rules, about)
         return judge(self._look(relevant(pod, self._guard), standing), self._rules, about)
 
-    def _look(self, seen: Json, standing: Standing) -> Look:
+    def _look(self, seen: Json, standing: NamespacePermits) -> Look:
         try:
             key = blake2b(orjson.dumps(seen), digest_size=_DIGEST_BYTES).digest(), standing
         except TypeError:

@@ -16,7 +16,7 @@ from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.quota import over_quota
 from hamicommon.admission.tampering.ephemeral import review_ephemeral
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import Standing
+from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.verdicts import (
     ANY,
     AdmissionCircumstances,
@@ -77,7 +77,9 @@ def _is_mirror(pod: Json) -> bool:
     return isinstance(written, dict) and MIRROR in written
 
 
-def standing_of(pod: Json, rules: AdmissionRules, about: AdmissionCircumstances) -> Standing:
+def standing_of(
+    pod: Json, rules: AdmissionRules, about: AdmissionCircumstances
+) -> NamespacePermits:
     """What the pod's namespace may do."""
     return rules.tampering.standing(about.namespace or str(metadata_of(pod).get("namespace") or ""))
 

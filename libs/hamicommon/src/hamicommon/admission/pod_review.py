@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hamicommon.admission.filling import containers_of, editable, fill_in
 from hamicommon.admission.patches import Operation, diff
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import Standing
+from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.tampering.settling import CLEAN, settle
 from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import (
@@ -119,7 +119,7 @@ def _relevant(container: Any, guard: Guard, hosts: Container[str]) -> Any:
     return kept
 
 
-def look_at(seen: Json, rules: AdmissionRules, standing: Standing) -> Look:
+def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Look:
     """Judges what `relevant` left of a pod that is being created.
 
     `standing`: what its namespace may do.
@@ -165,7 +165,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: Standing) -> Look:
 
 
 def _of_other_scheduler(
-    seen: Json, after: Json, guard: Guard, vendors: Vendors, standing: Standing
+    seen: Json, after: Json, guard: Guard, vendors: Vendors, standing: NamespacePermits
 ) -> Look:
     """It keeps its scheduler; what the node would read of it is judged all the same.
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import Standing, TamperingPolicy
+from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.device_config import DeviceConfig, NvidiaConfig, load
 from hamicommon.vendors.registry import Vendors
@@ -458,5 +458,5 @@ def test_a_spec_of_any_shape_is_judged(spec: Any) -> None:
     """The scheduler asks about what an API server stored; the simulation about anything."""
     guard = Guard(VENDORS, TamperingPolicy())
 
-    for found in guard.findings({"spec": spec}, Standing(), wants=True):
+    for found in guard.findings({"spec": spec}, NamespacePermits(), wants=True):
         assert found.sentence.isprintable()

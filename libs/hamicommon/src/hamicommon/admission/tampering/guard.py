@@ -14,7 +14,7 @@ from typing import Any
 from hamicommon.admission.tampering.containers import containers_of
 from hamicommon.admission.tampering.findings import Finding
 from hamicommon.admission.tampering.mounts import MountRules
-from hamicommon.admission.tampering.policy import Standing, TamperingPolicy
+from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.tampering.variables import VariableRules
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.guarded import GuardsSlices
@@ -39,7 +39,9 @@ class Guard:
             known = vendors.memory[policy] = cls(vendors, policy)
         return known
 
-    def findings(self, pod: Json, standing: Standing, *, wants: bool) -> tuple[Finding, ...]:
+    def findings(
+        self, pod: Json, standing: NamespacePermits, *, wants: bool
+    ) -> tuple[Finding, ...]:
         """All that is found; `wants`: the pod asks for a card."""
         spec: Any = pod.get("spec")
         if standing.trusted or not isinstance(spec, dict):
@@ -60,7 +62,7 @@ class Guard:
         for vendor in self._guarding:
             vendor.hide_cards(container)
 
-    def _of_spec(self, spec: Json, standing: Standing, wants: bool) -> Iterator[Finding]:
+    def _of_spec(self, spec: Json, standing: NamespacePermits, wants: bool) -> Iterator[Finding]:
         hosts: dict[str, str] = {}
         if wants:
             hosts = self.mounts.host_volumes(spec.get("volumes"))

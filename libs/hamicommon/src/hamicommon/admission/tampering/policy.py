@@ -12,7 +12,7 @@ EVERY = "*"
 """In a list of namespaces: all of them."""
 
 
-class Standing(NamedTuple):
+class NamespacePermits(NamedTuple):
     """What a pod's namespace may do."""
 
     trusted: bool = False
@@ -41,14 +41,16 @@ class TamperingPolicy:
             host_folders=settings.host_folders,
         )
 
-    def standing(self, namespace: str) -> Standing:
+    def standing(self, namespace: str) -> NamespacePermits:
         """Of the pods of a namespace; no name: of `default`."""
         namespace = namespace or "default"
         known = self.priority_namespaces
         if known is None:
-            return Standing(_names(self.trusted_namespaces, namespace), "unknown")
+            return NamespacePermits(_names(self.trusted_namespaces, namespace), "unknown")
         first = _names(known, namespace)
-        return Standing(_names(self.trusted_namespaces, namespace), "may" if first else "may-not")
+        return NamespacePermits(
+            _names(self.trusted_namespaces, namespace), "may" if first else "may-not"
+        )
 
 
 STRICT = TamperingPolicy()

@@ -13,7 +13,7 @@ from typing import Any
 
 from hamicommon.admission.tampering.containers import JudgedContainer, objects
 from hamicommon.admission.tampering.findings import Finding
-from hamicommon.admission.tampering.policy import Standing
+from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
@@ -39,7 +39,7 @@ class VariableRules:
         return tuple(name for name, each in self._known.items() if each.without_card)
 
     def findings(
-        self, at: JudgedContainer, standing: Standing, *, wants: bool
+        self, at: JudgedContainer, standing: NamespacePermits, *, wants: bool
     ) -> Iterator[Finding]:
         """Of one container; `wants`: its pod asks for a card."""
         if "env" not in at.container:
@@ -67,7 +67,7 @@ class VariableRules:
         place: int,
         entry: Json,
         variable: GuardedVariable,
-        standing: Standing,
+        standing: NamespacePermits,
     ) -> Finding:
         value = "set from elsewhere" if entry.get("valueFrom") else _shown(entry.get("value", ""))
         right = "leave it out"
