@@ -57,7 +57,7 @@ INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $
 _TURN = "SELECT pg_advisory_xact_lock(hashtext('hami limit evictions'))"
 _CLAIM = """
 UPDATE limit_periods SET evicting_at = now()
- WHERE id = $1 AND ended_at IS NULL
+ WHERE id = $1 AND ended_at IS NULL AND evicted_at IS NULL
    AND (evicting_at IS NULL OR evicting_at < now() - make_interval(secs => $2))
    AND (SELECT count(*) FROM limit_periods WHERE evicting_at > now() - interval '1 minute') < $3
 RETURNING id
