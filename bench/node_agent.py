@@ -5,7 +5,8 @@ production. 200 containers come one after the other, as the kubelet's do: grant 
 Allocate and PreStartContainer on one channel. The ratio is to a bare gRPC server in another process
 that answers the same message to the same client in the same run. Then the agent is left alone with
 its 200 containers: `idle` while their regions stay as they are, `busy` while every one changes
-every second. The CPU time of a call is that of all the agent's threads
+every second, `held` while each has a program with memory on its card, so that limits are checked of
+all of them. The CPU time of a call is that of all the agent's threads
 while it was under way: on a busy machine it shows what the wall clock can't. Goals: Allocate p99
 10 ms, 1 % of a core, 90 MB; the stand-in driver's state file, which the agent maps and a real
 driver has not, is no part of that. The agent starts with the variables of its image. Writes
@@ -42,6 +43,7 @@ from bench.filter.figures import cpu_s, fdatasync_ms, machine, percentile, resid
 from tests.integration.node_agent.conftest import ApiPods, ApiServer
 from tests.integration.node_agent.control import Control, container, grant, open_control
 from tests.integration.node_agent.machine import (
+    FAKEGPU,
     NODE,
     RESOURCE,
     AgentProcess,
@@ -49,6 +51,7 @@ from tests.integration.node_agent.machine import (
     Machine,
     mounts_of,
 )
+from tests.native.machine import LIBVGPU
 from tests.servers import embedded_servers
 from tests.unit.node_agent.region_files import v1_file
 
@@ -66,7 +69,12 @@ PRODUCTION = {
     f"{PREFIX}DEVICE_SPLIT_COUNT": str(SPLIT),
     "MALLOC_ARENA_MAX": "2",
 }
-GOALS = {"allocate_p99_ms": 10.0, "idle_core_percent": 1.0, "resident_mb": 90.0}
+GOALS = {
+    "allocate_p99_ms": 10.0,
+    "idle_core_percent": 1.0,
+    "held_core_percent": 1.2,
+    "resident_mb": 90.0,
+}
 SETTLE_S = 10.0
 
 
@@ -131,6 +139,8 @@ class Run:
         self.prestart_cpu_ms: list[float] = []
         self.regions: list[Path] = []
         self.answer = b""
+        self._answers: list[tuple[Grant, Any]] = []
+        self._programs: list[subprocess.Popen[bytes]] = []
 
     async def bring(self, pods: int, stub: Any) -> None:
         """Pods one after the other."""
@@ -174,6 +184,43 @@ class Run:
         self._control.keep(granted, "allocated")
         name = Path(answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name
         self.regions.append(v1_file(mounts_of(answer)["/usr/local/vgpu"] / name))
+        self._answers.append((granted, answer))
+
+    def begin_programs(self, node: Machine, proc: Path) -> None:
+        """A program in each container that holds memory and does nothing."""
+        for (granted, answer), region in zip(self._answers, self.regions, strict=True):
+            region.unlink()
+            mounts = mounts_of(answer)
+            environment = {
+                "LD_LIBRARY_PATH": str(FAKEGPU),
+                "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
+                "HAMI_PATHMAP": ";".join(
+                    f"{path}={mounts[path]}" for path in ("/etc/hami", "/usr/local/vgpu")
+                ),
+                "FAKEGPU_CONFIG": str(node.root / "fakegpu.json"),
+                "FAKEGPU_VISIBLE_DEVICES": granted.containers[0].shares[0].uuid,
+            }
+            argv = [FAKEGPU / "vgpu-probe", "--bytes", str(1 << 20), "--no-launch"]
+            program = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE)
+            self._programs.append(program)
+            # What no kubelet has made here: the cgroup, by which a process is its pod's.
+            folder = proc / str(program.pid)
+            folder.mkdir()
+            for name in ("stat", "status"):
+                (folder / name).symlink_to(f"/proc/{program.pid}/{name}")
+            (folder / "cgroup").write_text(f"0::/kubepods/pod{granted.pod_uid}/main\n")
+        for program in self._programs:
+            assert program.stdout is not None
+            while b"running" not in (line := program.stdout.readline()):
+                assert line, "the program ended"
+
+    def end_programs(self) -> None:
+        """Ends them."""
+        for program in self._programs:
+            program.kill()
+            program.wait(timeout=30)
+            assert program.stdout is not None
+            program.stdout.close()
 
 
 async def echoed_ms(folder: Path, answer: bytes, device_id: str, calls: int) -> list[float]:
@@ -246,8 +293,9 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
             kubeconfig=api_server.kubeconfig,
             nats_url=nats_url,
             cards=CARDS,
-            extra=dict(PRODUCTION),
+            extra=PRODUCTION | {f"{PREFIX}PROC_ROOT": str(folder / "proc")},
         )
+        (folder / "proc").mkdir()
         node.prepare()
         control = await stack.enter_async_context(open_control(nats_url))
         kubelet = Kubelet(node)
@@ -264,6 +312,13 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
         await asyncio.sleep(SETTLE_S)
         idle = await core_percent(agent.pid, seconds, [])
         busy = await core_percent(agent.pid, seconds, run.regions)
+        stack.callback(run.end_programs)
+        run.begin_programs(node, folder / "proc")
+        await asyncio.sleep(SETTLE_S)
+        held = await core_percent(agent.pid, seconds, [])
+        _, text = agent.get("/metrics")
+        enforced = text.count('state="enforced"')
+        assert enforced == pods, f"{enforced} of {pods} containers are enforced"
         return {
             "allocate_p50_ms": statistics.median(run.allocate_ms),
             "allocate_p99_ms": percentile(run.allocate_ms, 0.99),
@@ -277,6 +332,7 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
             "fdatasync_ms": fdatasync_ms(folder),
             "idle_core_percent": idle,
             "busy_core_percent": busy,
+            "held_core_percent": held,
             "resident_mb": resident_mb(agent.pid) - mapped_mb(agent.pid, "fakegpu.state"),
             "load_1min": os.getloadavg()[0],
         }

@@ -73,6 +73,13 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
         "INSERT INTO decisions (pod_uid, namespace, pod_name, outcome, reason_counts, summary)"
         """ VALUES ('w', 'team-01', 'waits', 'refused', '{"CardTypeMismatch": 100}', 'no A200')"""
     )
+    await connection.execute(
+        "INSERT INTO limit_periods (node, pod_uid, namespace, pod_name, container, device_uuid,"
+        " state, began_at, seen_at, held_mib, peak_mib, granted_mib)"
+        " VALUES ($1, 't', 'team-01', 'takes', 'main', $2, 'exceeded', now(), now(), 9, 9, 4)",
+        patient.node,
+        patient.uuid,
+    )
 
 
 @pytest.fixture
