@@ -200,7 +200,7 @@ class Run:
                 "FAKEGPU_CONFIG": str(node.root / "fakegpu.json"),
                 "FAKEGPU_VISIBLE_DEVICES": granted.containers[0].shares[0].uuid,
             }
-            argv = [FAKEGPU / "vgpu-probe", "--bytes", str(1 << 20), "--no-launch"]
+            argv = [str(FAKEGPU / "vgpu-probe"), "--bytes", str(1 << 20), "--no-launch"]
             program = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE)
             self._programs.append(program)
             # What no kubelet has made here: the cgroup, by which a process is its pod's.
