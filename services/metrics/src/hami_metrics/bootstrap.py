@@ -12,7 +12,10 @@ from functools import partial
 from importlib.metadata import version
 
 from hamicommon import events
+from hamicommon.access.checks import Access
+from hamicommon.access.scraping import scrape_access
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.engine import open_pool
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
@@ -85,12 +88,20 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         def not_ready_reasons() -> list[str]:
             return ["stopping"] if app.draining else view.not_ready_reasons()
 
-        api = create_app(instruments.registry, not_ready_reasons)
+        access = await _scrape_access(settings, stack)
+        api = create_app(instruments.registry, not_ready_reasons, access)
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
+
+
+async def _scrape_access(settings: Settings, stack: AsyncExitStack) -> Access | None:
+    if not settings.scrape_tokens:
+        return None
+    kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
+    return scrape_access(kubernetes, audience=settings.scrape_audience)
 
 
 def _loops(

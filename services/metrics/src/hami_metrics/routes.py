@@ -1,20 +1,28 @@
-"""HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`."""
+"""HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`.
+
+The first names tenants, so it may be set to want a token (`hamicommon.access.scraping`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 from hamicommon import telemetry
+from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
+from hamicommon.access.scraping import SCRAPE
+from hamicommon.errors import HamiError
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 NotReadyReasons = Callable[[], list[str]]
 """Why the service is not ready, one sentence each; empty: it is."""
 
 
-def create_app(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons) -> FastAPI:
-    """The application."""
+def create_app(
+    registry: CollectorRegistry, not_ready_reasons: NotReadyReasons, access: Access | None = None
+) -> FastAPI:
+    """The application; `access`: who may read /metrics, None: everybody."""
     app = FastAPI(
         telemetry={"operation_spans": False, "exclude": telemetry.is_probe},
         title="hami-metrics",
@@ -32,9 +40,23 @@ def create_app(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons) 
         reasons = not_ready_reasons()
         return PlainTextResponse("; ".join(reasons) or "ok", status_code=503 if reasons else 200)
 
+    async def may_scrape(request: Request) -> None:
+        if access is None:
+            return
+        try:
+            await access.check(bearer_token(request.headers.getlist("authorization")), SCRAPE)
+        except HamiError as exc:
+            raise HTTPException(_status(exc), str(exc)) from exc
+
     # Rendering 40 000 series takes a fifth of a second: in a thread, so that reports go on.
-    @app.get("/metrics")
+    @app.get("/metrics", dependencies=[Depends(may_scrape)])
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def _status(error: HamiError) -> int:
+    if isinstance(error, Unauthenticated):
+        return 401
+    return 403 if isinstance(error, NotAllowed) else 503

@@ -6,7 +6,12 @@ The backends are the groups of `hamicommon.settings` (HAMI_POSTGRES_..., HAMI_NA
 from __future__ import annotations
 
 from hamicommon.events import USAGE_HEARTBEAT_S
-from hamicommon.settings import NatsSettings, PostgresSettings, TelemetrySettings
+from hamicommon.settings import (
+    KubernetesSettings,
+    NatsSettings,
+    PostgresSettings,
+    TelemetrySettings,
+)
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -18,6 +23,14 @@ class Settings(BaseSettings):
 
     http_bind: str = Field(
         default="0.0.0.0:9395", description="host:port of /metrics, /healthz and /readyz"
+    )
+    scrape_tokens: bool = Field(
+        default=False,
+        description="/metrics wants a Kubernetes token whose user may get the path /metrics",
+    )
+    scrape_audience: str = Field(
+        default="hami-metrics",
+        description="audience of those tokens; empty: the API server's own",
     )
     snapshot_interval_s: float = Field(
         default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"
@@ -51,4 +64,5 @@ class Settings(BaseSettings):
     nats: NatsSettings = Field(
         default_factory=NatsSettings  # type: ignore[arg-type]  # its URL is a variable
     )
+    kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)

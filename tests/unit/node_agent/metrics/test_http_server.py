@@ -12,6 +12,8 @@ from aiohttp import web
 from hami_node_agent.metrics import http_server as subject
 from hami_node_agent.metrics.http_server import serving
 from hami_node_agent.metrics.routes import make_routes
+from hamicommon.access.checks import Access, ApiCaller, Right
+from hamicommon.errors import Unavailable
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -56,6 +58,35 @@ async def test_the_agent_answers_its_paths_and_no_others() -> None:
         missing = ""
         assert (await http.get(f"{at}/readyz")).status_code == 200
         assert (await http.get(f"{at}/")).status_code == 404
+
+
+class Reviews:
+    """`scraper` may get /metrics, `other` may not."""
+
+    async def whose(self, token: str) -> ApiCaller:
+        if token == "away":
+            raise Unavailable("Kubernetes API: connection refused")
+        return ApiCaller(username=token)
+
+    async def may(self, caller: ApiCaller, right: Right) -> bool:
+        return caller.username == "scraper" and str(right) == "get /metrics"
+
+
+async def test_the_page_that_names_tenants_wants_a_token_where_it_is_so_set() -> None:
+    routes = make_routes(CollectorRegistry(), lambda: "", Access(Reviews()))
+    async with serving(routes, "127.0.0.1:0") as port, httpx.AsyncClient() as http:
+        at = f"http://127.0.0.1:{port}"
+        statuses = {
+            token: (
+                await http.get(f"{at}/metrics", headers={"Authorization": f"Bearer {token}"})
+            ).status_code
+            for token in ("scraper", "other", "away")
+        }
+        assert statuses == {"scraper": 200, "other": 403, "away": 503}
+        refused = await http.get(f"{at}/metrics")
+        assert (refused.status_code, "a token is wanted" in refused.text) == (401, True)
+        assert (await http.get(f"{at}/healthz")).status_code == 200
+        assert (await http.get(f"{at}/readyz")).status_code == 200
 
 
 async def test_head_is_get_without_the_body_and_nothing_else_is_allowed() -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from hamicommon.access.scraping import scrape_access
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
 
@@ -119,6 +120,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 *([] if mig is None else [MigCollector(mig)]),
             ),
             lambda: _not_ready(registrations, draining, mps),
+            scrape_access(connections.api, audience=settings.scrape_audience)
+            if settings.scrape_tokens
+            else None,
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         loops = {

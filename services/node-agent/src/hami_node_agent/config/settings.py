@@ -238,6 +238,14 @@ class Settings(BaseSettings):
     metrics_bind: str = Field(
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
     )
+    scrape_tokens: bool = Field(
+        default=False,
+        description="/metrics wants a Kubernetes token whose user may get the path /metrics",
+    )
+    scrape_audience: str = Field(
+        default="hami-metrics",
+        description="audience of those tokens; empty: the API server's own",
+    )
 
     @field_validator(
         "device_list_strategy",

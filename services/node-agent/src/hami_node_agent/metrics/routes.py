@@ -1,5 +1,7 @@
 """What the agent answers over HTTP: /metrics, /healthz (the process lives) and /readyz (it does
 its work); `http_server.py` carries it.
+
+The first names tenants, so it may be set to want a token (`hamicommon.access.scraping`).
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from http import HTTPStatus
 
 import orjson
 from aiohttp import web
+from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
+from hamicommon.access.scraping import SCRAPE
+from hamicommon.errors import HamiError
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
@@ -30,14 +35,25 @@ class _Exposition:
         return await asyncio.shield(self._writing)
 
 
-def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Handler:
-    """The answer to each path; `not_ready` names what is missing, or nothing."""
+def make_routes(
+    registry: CollectorRegistry, not_ready: Callable[[], str], access: Access | None = None
+) -> Handler:
+    """The answer to each path; `not_ready` names what is missing, or nothing.
+
+    `access`: who may read /metrics; None: everybody.
+    """
     exposition = _Exposition(registry)
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method not in ("GET", "HEAD"):
             return _json(HTTPStatus.METHOD_NOT_ALLOWED, {"detail": "GET and HEAD are answered"})
         if request.path == "/metrics":
+            if access is not None:
+                try:
+                    given = request.headers.getall("Authorization", ())
+                    await access.check(bearer_token(given), SCRAPE)
+                except HamiError as exc:
+                    return _json(_status(exc), {"detail": str(exc)})
             text = await exposition.text()
             return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
         if request.path == "/healthz":
@@ -51,6 +67,13 @@ def make_routes(registry: CollectorRegistry, not_ready: Callable[[], str]) -> Ha
         return _json(HTTPStatus.NOT_FOUND, {"detail": "/metrics, /healthz and /readyz are here"})
 
     return answer
+
+
+def _status(error: HamiError) -> HTTPStatus:
+    if isinstance(error, Unauthenticated):
+        return HTTPStatus.UNAUTHORIZED
+    refused = isinstance(error, NotAllowed)
+    return HTTPStatus.FORBIDDEN if refused else HTTPStatus.SERVICE_UNAVAILABLE
 
 
 def _json(status: HTTPStatus, content: dict[str, str]) -> web.Response:
