@@ -14,6 +14,7 @@ KUBECTL = """#!/usr/bin/env bash
 case "$*" in
     *"get --raw /version"*) printf '{{\\n  "major": "1",\\n  "minor": "{minor}"\\n}}\\n' ;;
     *failurePolicy*) echo "{policy} Ignore" ;;
+    *"get mutatingwebhookconfiguration"*) exit {absent} ;;
     *"get secret"*tls*crt*) cat "{ca}" ;;
     *create*dry-run*) echo "{{}}" ;;
     *apply*) cat >/dev/null ;;
@@ -22,11 +23,15 @@ esac
 """
 
 
-def bootstrap(tmp_path: Path, minor: str, policy: str = "Fail") -> subprocess.CompletedProcess[str]:
+def bootstrap(
+    tmp_path: Path, minor: str, policy: str = "Fail", *, registered: bool = True
+) -> subprocess.CompletedProcess[str]:
     ca = tmp_path / "ca"
     ca.write_text("")
     kubectl = tmp_path / "kubectl"
-    kubectl.write_text(KUBECTL.format(minor=minor, policy=policy, ca=ca))
+    kubectl.write_text(
+        KUBECTL.format(minor=minor, policy=policy, ca=ca, absent=int(not registered))
+    )
     kubectl.chmod(0o755)
     return subprocess.run(
         [BOOTSTRAP],
@@ -57,6 +62,16 @@ def test_a_webhook_that_would_refuse_every_pod_is_not_trusted(
 
     assert done.returncode == 1
     assert f"apply k8s/overlays/{manifests} instead" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("minor", "manifests"), [("28", "overlays/v1.28"), ("29", "overlays/v1.28"), ("30", "base")]
+)
+def test_what_a_version_can_take_is_named(tmp_path: Path, minor: str, manifests: str) -> None:
+    done = bootstrap(tmp_path, minor, registered=False)
+
+    assert done.returncode == 0, done.stderr
+    assert f"now apply k8s/{manifests}, then run this again" in done.stdout
 
 
 @pytest.mark.parametrize(("minor", "policy"), [("28", "Fail"), ("36", "Fail"), ("25", "Ignore")])

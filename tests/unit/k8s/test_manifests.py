@@ -184,15 +184,24 @@ def test_a_service_may_do_what_it_calls_and_nothing_else(service: str) -> None:
 
 
 def test_the_roles_of_people_are_those_that_the_scheduler_asks_about() -> None:
-    roles = {item["metadata"]["name"]: item["rules"] for item in objects(BASE / "access.yaml")}
+    roles = {
+        item["metadata"]["name"]: item["rules"]
+        for item in objects(BASE / "access.yaml")
+        if item["kind"] == "ClusterRole"
+    }
 
-    def rule(*verbs: Role) -> list[dict[str, Any]]:
-        return [{"apiGroups": [GROUP], "resources": [RESOURCE], "verbs": [*map(str, verbs)]}]
+    def rule(*verbs: Role, resource: str = RESOURCE) -> list[dict[str, Any]]:
+        return [{"apiGroups": [GROUP], "resources": [resource], "verbs": [*map(str, verbs)]}]
 
     assert roles == {
         "hami-reader": rule(Role.READ),
         "hami-operator": rule(Role.READ, Role.OPERATE),
+        # The policies ask about these two (policies.yaml).
+        "hami-pod-annotator": rule(Role.OPERATE, resource="podannotations"),
+        "hami-namespace-labeller": rule(Role.OPERATE, resource="namespacelabels"),
     }
+    asked = re.findall(r"resource\('(\w+)'\)", (BASE / "policies.yaml").read_text())
+    assert asked == ["podannotations", "namespacelabels"]
 
 
 def test_what_is_scraped_is_on_a_port_of_each_services_own() -> None:
@@ -227,3 +236,17 @@ def test_the_webhook_may_do_on_the_bus_what_its_permissions_allow() -> None:
     assert re.findall(r'"([^"]+)"', published) == list(allowed.publish)
     assert re.findall(r'"([^"]+)"', subscribed) == list(allowed.subscribe)
     assert allowed.answers is ("allow_responses" in user)
+
+
+def test_no_store_listens_in_plain_text_or_shows_itself_to_anybody() -> None:
+    nats = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
+    assert re.search(r"^\s*tls \{", nats, re.MULTILINE)
+    assert not re.search(
+        r"^\s*(http|https|http_port|https_port|monitor_port)\b", nats, re.MULTILINE
+    )
+    hba = config_map(BASE / "postgres.yaml", "hami-postgres")["pg_hba.conf"].splitlines()
+    assert {line.split()[0] for line in hba if line.strip()} == {"local", "hostssl"}
+    [redis] = [item for item in objects(BASE / "redis.yaml") if item["kind"] == "StatefulSet"]
+    [container] = redis["spec"]["template"]["spec"]["containers"]
+    ports = dict(zip(container["args"], container["args"][1:], strict=False))
+    assert (ports["--port"], ports["--tls-port"]) == ("0", "6379")

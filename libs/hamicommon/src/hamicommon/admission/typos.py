@@ -60,7 +60,7 @@ def _names_of(vendors: Vendors) -> _Names:
     """Worked out once: every pod is compared with them."""
     names: _Names | None = vendors.memory.get(_Names)
     if names is None:
-        read, resources = _read_by(vendors), vendors.resource_names
+        read, resources = user_annotations(vendors), vendors.resource_names
         names = vendors.memory[_Names] = _Names(
             resources=frozenset(resources),
             resources_by_domain=_by_domain(resources),
@@ -166,7 +166,7 @@ class _Recording(dict[str, str]):
         return default
 
 
-def _read_by(vendors: Vendors) -> frozenset[str]:
+def user_annotations(vendors: Vendors) -> frozenset[str]:
     """The annotations that users may write: those of every pod, and those that vendors read."""
     recording = _Recording()
     for vendor in vendors:

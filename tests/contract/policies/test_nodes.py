@@ -1,0 +1,164 @@
+"""What a node-agent's and the scheduler's token change of Nodes, and of pods on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hamicommon.k8s.types import Json
+
+from tests.contract.policies.guarded import SYSTEM, Guarded, User, allowed, refused
+
+OWN, OTHER = "/api/v1/nodes/node-a", "/api/v1/nodes/node-b"
+CARDS = {
+    "hami.io/node-agent": "hami-node-agent",
+    "hami.io/node-nvidia-register": "[]",
+    "hami.io/node-nvidia-score": "[]",
+    "hami.io/binding": "lock",
+}
+
+
+def annotations(**written: str | None) -> Json:
+    return {"metadata": {"annotations": {k.replace("__", "/"): v for k, v in written.items()}}}
+
+
+@pytest.fixture(scope="module")
+def agent(guarded: Guarded) -> Iterator[User]:
+    """Of node-a, with far more rights than its role has: what holds it is the policy."""
+    for name in ("node-a", "node-b"):
+        guarded.node(name, annotations={"hami.io/device-cordon": "GPU-1", "theirs": "1"})
+    role = guarded.role("everything", ["nodes", "nodes/status", "pods", "pods/eviction"], ["*"])
+    unbind = guarded.bind(role, "ServiceAccount", f"{SYSTEM}:hami-node-agent")
+    yield guarded.account(SYSTEM, "hami-node-agent", node="node-a")
+    unbind()
+
+
+def test_an_agent_writes_the_cards_of_its_own_node(agent: User) -> None:
+    assert allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
+    # Nothing of ours changes: a controller or a kubelet of the node may write the same object.
+    assert allowed(agent.patch(OWN, {"metadata": {"annotations": CARDS}}))
+
+
+def test_an_agent_writes_no_other_node(agent: User) -> None:
+    assert refused(
+        agent.patch(OTHER, {"metadata": {"annotations": CARDS}}),
+        "the node-agent of node-a changes its own Node, not node-b",
+    )
+
+
+def test_a_token_of_no_pod_is_no_nodes(guarded: Guarded, agent: User) -> None:
+    stray = guarded.account(SYSTEM, "hami-node-agent")
+
+    assert refused(
+        stray.patch(OWN, {"metadata": {"annotations": CARDS}}),
+        "the node-agent of no node changes its own Node, not node-a",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"spec": {"unschedulable": True}}, "does not cordon it"),
+        ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "changes no taints"),
+        ({"metadata": {"labels": {"gpu": "on"}}}, "labels"),
+        ({"metadata": {"finalizers": ["a.b/c"]}}, "finalizers"),
+        (annotations(hami__io="x") | annotations(theirs="2"), "not theirs"),
+        (annotations(theirs=None), "not theirs"),
+        ({"metadata": {"annotations": {"hami.io/device-cordon": ""}}}, "not hami.io/device-cordon"),
+        ({"metadata": {"annotations": {"hami.io/mutex.lock": "x"}}}, "not hami.io/mutex.lock"),
+        ({"metadata": {"annotations": None}}, "not "),
+    ],
+    ids=[
+        "cordon",
+        "taint",
+        "label",
+        "finalizer",
+        "another key",
+        "another key removed",
+        "its cordoned cards",
+        "the scheduler's lock",
+        "all annotations removed",
+    ],
+)
+def test_an_agent_changes_nothing_else_of_its_own_node(
+    agent: User, change: Json, text: str
+) -> None:
+    assert refused(agent.patch(OWN, change), text)
+
+
+def test_an_agent_neither_deletes_nor_makes_nodes_nor_reports_their_status(agent: User) -> None:
+    assert refused(agent.delete(OWN), "makes and deletes no Nodes")
+    assert refused(
+        agent.post("/api/v1/nodes", {"metadata": {"name": "made"}}), "makes and deletes no Nodes"
+    )
+    change = {"status": {"capacity": {"nvidia.com/gpu": "99"}}}
+    assert refused(agent.patch(f"{OWN}/status", change), "writes no status")
+
+
+def test_an_agent_ends_pods_of_its_own_node_alone(guarded: Guarded, agent: User) -> None:
+    for name, node in (("here", "node-a"), ("there", "node-b"), ("nowhere", "")):
+        guarded.pod(name, node=node)
+    path = "/api/v1/namespaces/tenants/pods"
+
+    assert refused(agent.delete(f"{path}/there"), "ends pods of its own node, not of node-b")
+    assert refused(agent.delete(f"{path}/nowhere"), "not of none")
+    assert allowed(agent.delete(f"{path}/here"))
+
+
+def test_an_agent_makes_changes_and_evicts_no_pod(guarded: Guarded, agent: User) -> None:
+    pod = guarded.pod("kept", node="node-a")
+    path = "/api/v1/namespaces/tenants/pods"
+
+    assert refused(agent.patch(f"{path}/kept", annotations(a="b")), "makes, changes, binds and")
+    body = {"metadata": {"name": "new"}, "spec": pod["spec"]}
+    assert refused(agent.post(path, body), "makes, changes")
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "kept", "namespace": "tenants"},
+    }
+    assert refused(agent.post(f"{path}/kept/eviction", eviction), "evicts no pods")
+
+
+@pytest.fixture(scope="module")
+def scheduler(guarded: Guarded, agent: User) -> User:
+    return guarded.account(SYSTEM, "hami-scheduler")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "hami.io/mutex.lock",
+        "hami.io/node-handshake",
+        "hami.io/node-handshake-dcu",
+        "cambricon.com/dsmlu.lock",
+    ],
+)
+def test_the_scheduler_locks_and_asks_nodes(scheduler: User, key: str) -> None:
+    for value in ("2026-01-01T00:00:00Z", None):
+        assert allowed(scheduler.patch(OTHER, {"metadata": {"annotations": {key: value}}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"spec": {"unschedulable": True}}, "cordons none"),
+        ({"metadata": {"labels": {"gpu": "on"}}}, "labels"),
+        ({"metadata": {"annotations": {"hami.io/node-agent": "x"}}}, "not hami.io/node-agent"),
+        ({"metadata": {"annotations": {"theirs": None}}}, "not theirs"),
+    ],
+    ids=["cordon", "label", "whose cards", "another key removed"],
+)
+def test_the_scheduler_changes_nothing_else_of_nodes(
+    scheduler: User, change: Json, text: str
+) -> None:
+    assert refused(scheduler.patch(OTHER, change), text)
+
+
+def test_kubelets_and_administrators_change_nodes_as_before(guarded: Guarded, agent: User) -> None:
+    kubelet = guarded.person("system:node:node-a", "system:nodes")
+
+    assert allowed(kubelet.patch(f"{OWN}/status", {"status": {"capacity": {"cpu": "4"}}}))
+    assert allowed(kubelet.patch(OWN, {"metadata": {"labels": {"a": "b"}}}))
+    assert allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": True}}))
+    assert allowed(guarded.admin.patch(OWN, {"spec": {"unschedulable": None}}))

@@ -1,0 +1,198 @@
+"""Who changes what the scheduler wrote on a pod."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hamicommon.k8s.types import Json
+
+from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, allowed, refused
+
+PODS = f"/api/v1/namespaces/{TENANTS}/pods"
+PLACED = {
+    "hami.io/grant": "signed",
+    "hami.io/vgpu-node": "node-p",
+    "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,4096,30:;",
+    "hami.io/gpu-scheduler-policy": "spread",
+    "predicate-time": "1",
+    "theirs": "1",
+}
+
+
+def annotate(key: str, value: str | None) -> Json:
+    return {"metadata": {"annotations": {key: value}}}
+
+
+@pytest.fixture(scope="module")
+def tenant(guarded: Guarded) -> User:
+    """May do everything with pods, and even bind them and write their statuses."""
+    guarded.node("node-p")
+    parts = ["pods", "pods/status", "pods/binding", "bindings"]
+    guarded.bind(guarded.role("pods-and-parts", parts, ["*"]), "User", "ann")
+    return guarded.person("ann")
+
+
+@pytest.fixture
+def pod(guarded: Guarded) -> str:
+    """The path of one that the scheduler placed."""
+    name = f"p-{uuid.uuid4().hex[:8]}"
+    guarded.pod(name, node="node-p", annotations=PLACED, labels={"hami.io/vgpu-node": "node-p"})
+    return f"{PODS}/{name}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hami.io/grant", "forged"),
+        ("hami.io/grant", None),
+        ("hami.io/vgpu-node", "node-x"),
+        ("hami.io/vgpu-devices-allocated", "GPU-1,NVIDIA,81920,100:;"),
+        ("hami.io/vgpu-devices-to-allocate", "GPU-1,NVIDIA,81920,100:;"),
+        ("hami.io/bind-phase", "success"),
+        ("hami.io/retry-at", "now"),
+        ("hami.io/traceparent", "00-1-1-01"),
+        ("hami.io/of-a-later-version", "x"),
+        ("huawei.com/Ascend910A", "Ascend910A-0"),
+        ("predicate-time", "2"),
+    ],
+)
+def test_a_tenant_changes_nothing_that_the_scheduler_wrote(
+    tenant: User, pod: str, key: str, value: str | None
+) -> None:
+    sentence = f"ann may not change what hami-scheduler wrote on the pod: {key}"
+
+    assert refused(tenant.patch(pod, annotate(key, value)), sentence)
+    assert refused(tenant.patch(f"{pod}/status", annotate(key, value)), sentence)
+
+
+def test_a_tenant_gets_no_further_by_replacing_applying_or_clearing(tenant: User, pod: str) -> None:
+    held: Json = tenant.get(pod).json()
+    held["metadata"]["annotations"]["hami.io/grant"] = "forged"
+    name = held["metadata"]["name"]
+    applied = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": PLACED}}
+    applied["metadata"]["annotations"] |= {"hami.io/bind-phase": "failed"}  # type: ignore[index]
+
+    assert refused(tenant.put(pod, held), "hami.io/grant")
+    assert refused(tenant.apply(pod, applied), "hami.io/bind-phase")
+    assert refused(tenant.patch(pod, {"metadata": {"annotations": None}}), "hami.io/vgpu-node")
+
+
+@pytest.mark.parametrize("value", ["node-x", None])
+def test_a_tenant_changes_not_the_label_of_the_node(
+    tenant: User, pod: str, value: str | None
+) -> None:
+    change = {"metadata": {"labels": {"hami.io/vgpu-node": value}}}
+
+    assert refused(tenant.patch(pod, change), "the label hami.io/vgpu-node")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hami.io/gpu-scheduler-policy", "binpack"),
+        ("hami.io/use-Ascend910A-uuid", "x"),
+        ("nvidia.com/use-gputype", "A100"),
+        ("theirs", None),
+        ("kubectl.kubernetes.io/restartedAt", "now"),
+    ],
+)
+def test_a_tenant_writes_what_is_its_own(
+    tenant: User, pod: str, key: str, value: str | None
+) -> None:
+    assert allowed(tenant.patch(pod, annotate(key, value)))
+    assert allowed(tenant.patch(pod, {"metadata": {"labels": {"a": "b"}}}))
+
+
+def test_keys_of_other_vendors_are_nobodys_on_a_pod_that_was_not_placed_here(
+    guarded: Guarded, tenant: User
+) -> None:
+    """Volcano writes `predicate-time` too."""
+    guarded.pod("volcanos", annotations={"predicate-time": "1"})
+
+    assert allowed(tenant.patch(f"{PODS}/volcanos", annotate("predicate-time", "2")))
+    assert allowed(tenant.delete(f"{PODS}/volcanos"))
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_binding_carries_no_annotation_of_ours_but_the_schedulers(
+    guarded: Guarded, tenant: User, legacy: bool
+) -> None:
+    scheduler = guarded.account(SYSTEM, "hami-scheduler")
+    name = f"unbound-{legacy}".lower()
+    guarded.pod(name)
+    path = f"/api/v1/namespaces/{TENANTS}/bindings" if legacy else f"{PODS}/{name}/binding"
+
+    def binding(annotations: Json) -> Json:
+        return {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": name, "annotations": annotations},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": "node-p"},
+        }
+
+    assert refused(tenant.post(path, binding({"hami.io/grant": "forged"})), "hami.io/grant")
+    if legacy:
+        assert allowed(tenant.post(path, binding({})))
+        return
+    assert allowed(scheduler.post(path, binding({"hami.io/grant": "signed"})))
+    bound = tenant.get(f"{PODS}/{name}").json()
+    assert bound["metadata"]["annotations"]["hami.io/grant"] == "signed"
+
+
+def test_the_scheduler_writes_its_annotations_and_its_label(guarded: Guarded, pod: str) -> None:
+    scheduler = guarded.account(SYSTEM, "hami-scheduler")
+    change = {
+        "metadata": {
+            "annotations": {"hami.io/grant": "signed again", "hami.io/bind-phase": "allocating"},
+            "labels": {"hami.io/vgpu-node": "node-q"},
+        }
+    }
+
+    assert allowed(scheduler.patch(pod, change))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"spec": {"containers": [{"name": "c", "image": "mine"}]}}, "not their spec"),
+        ({"spec": {"activeDeadlineSeconds": 1}}, "not their spec"),
+        ({"metadata": {"labels": {"app": "theirs"}}}, "and no other"),
+        ({"metadata": {"labels": None}}, ""),
+        ({"metadata": {"finalizers": ["a.b/c"]}}, "not their finalizers"),
+    ],
+    ids=["image", "deadline", "label", "labels", "finalizer"],
+)
+def test_a_stolen_token_of_the_scheduler_changes_nothing_else_of_a_pod(
+    guarded: Guarded, tenant: User, pod: str, change: Json, text: str
+) -> None:
+    scheduler = guarded.account(SYSTEM, "hami-scheduler")
+    assert allowed(tenant.patch(pod, {"metadata": {"labels": {"app": "mine"}}}))
+
+    assert refused(scheduler.patch(pod, change), text)
+
+
+def test_device_plugins_of_kube_system_answer_in_annotations(guarded: Guarded, pod: str) -> None:
+    role = guarded.role("device-plugin", ["pods"], ["patch"])
+    guarded.bind(role, "ServiceAccount", "kube-system:vendor-plugin")
+    guarded.bind(role, "ServiceAccount", f"{TENANTS}:vendor-plugin")
+    guarded.make("/api/v1/namespaces", {"metadata": {"name": "kube-system"}})
+    change = annotate("hami.io/bind-phase", "success")
+
+    plugin = guarded.account("kube-system", "vendor-plugin", node="node-p")
+    assert allowed(plugin.patch(pod, change | annotate("hami.io/bind-phase", "failed")))
+    elsewhere = guarded.account(TENANTS, "vendor-plugin", node="node-p")
+    assert refused(elsewhere.patch(pod, change), "vendor-plugin may not change")
+    guarded.bind("hami-pod-annotator", "ServiceAccount", f"{TENANTS}:vendor-plugin")
+    assert allowed(elsewhere.patch(pod, change))
+
+
+def test_kubelets_and_administrators_are_not_hindered(guarded: Guarded, pod: str) -> None:
+    kubelet = guarded.person("system:node:node-p", "system:nodes")
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+
+    assert allowed(kubelet.patch(f"{pod}/status", running))
+    # A compromised node's kubelet, which may write statuses of its own pods.
+    assert refused(kubelet.patch(f"{pod}/status", annotate("hami.io/grant", None)), "hami.io/grant")
+    assert allowed(guarded.admin.patch(pod, annotate("hami.io/grant", None)))
+    assert allowed(kubelet.delete(pod))

@@ -1,0 +1,83 @@
+"""What the overlays and components of `k8s/` come to, as kubectl renders them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+K8S = Path(__file__).parents[3] / "k8s"
+POLICIES = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
+Objects = dict[tuple[str, str], dict[str, Any]]
+Render = Callable[[Path], Objects]
+
+
+@pytest.fixture(scope="module")
+def render() -> Render:
+    folder = os.environ.get("KUBEBUILDER_ASSETS", "")
+    binary = shutil.which("kubectl", path=f"{folder}:{os.environ['PATH']}")
+    if binary is None:
+        pytest.skip("kubectl is neither installed nor in KUBEBUILDER_ASSETS")
+
+    def run(path: Path) -> Objects:
+        done = subprocess.run(
+            [binary, "kustomize", str(path)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        found = filter(None, yaml.safe_load_all(done.stdout))
+        return {(each["kind"], each["metadata"]["name"]): each for each in found}
+
+    return run
+
+
+@pytest.mark.parametrize("overlay", ["v1.28", "v1.25", "v1.23", "old-cluster"])
+def test_clusters_without_admission_policies_get_everything_else(
+    render: Render, overlay: str
+) -> None:
+    base, older = render(K8S / "base"), render(K8S / "overlays" / overlay)
+
+    assert {kind for kind, _ in base} >= POLICIES
+    assert set(older) == {key for key in base if key[0] not in POLICIES}
+
+
+def test_certificates_of_cert_manager_come_with_the_policies(render: Render) -> None:
+    base, other = render(K8S / "base"), render(K8S / "overlays" / "cert-manager")
+
+    assert {key for key in base if key[0] in POLICIES} <= set(other)
+
+
+def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:
+    paths = [K8S / "base", *(K8S / "components" / n for n in ("scrape-tokens", "node-restriction"))]
+    base, *components = (os.path.relpath(path, tmp_path.resolve()) for path in paths)
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "components": components,
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+    found = render(tmp_path)
+
+    agent = found["DaemonSet", "hami-node-agent"]["spec"]["template"]["spec"]
+    metrics = found["Deployment", "hami-metrics"]["spec"]["template"]["spec"]
+    # The admission plugin NodeRestriction keeps labels with this prefix from kubelets.
+    assert agent["nodeSelector"] == {"node-restriction.kubernetes.io/hami-gpu": "on"}
+    assert metrics["automountServiceAccountToken"] is True
+    for spec, prefix in ((agent, "HAMI_NODE_AGENT"), (metrics, "HAMI_METRICS")):
+        env = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+        assert env[f"{prefix}_SCRAPE_TOKENS"] == "true"
+    role = found["ClusterRole", "hami-scraper"]["rules"]
+    assert role == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    subjects = found["ClusterRoleBinding", "hami-scrape-reviews"]["subjects"]
+    assert {each["name"] for each in subjects} == {"hami-metrics", "hami-node-agent"}
