@@ -42,6 +42,10 @@ COMMANDS = {
         "hamictl.commands.simulate:simulate",
         "Show where pods would go and why, on a dump of a cluster; nothing is changed anywhere.",
     ),
+    "replay": LazyCommand(
+        "hamictl.commands.replay.command:replay",
+        "Show how much of the cards a trace would get under each policy; nothing is changed.",
+    ),
     "lint": LazyCommand(
         "hamictl.commands.lint:lint",
         "Show what admission would answer: refusals, warnings, what would be filled in.",

@@ -90,8 +90,9 @@ selections = st.builds(
 
 policies = st.builds(
     Policy,
-    node=st.sampled_from(("binpack", "spread")),
-    gpu=st.lists(
+    node=st.sampled_from(("binpack", "spread", "fragmentation")),
+    gpu=st.just(("fragmentation",))
+    | st.lists(
         st.sampled_from(("binpack", "spread", "mutex", "numa", "topology-aware", "odd")),
         min_size=1,
         max_size=2,

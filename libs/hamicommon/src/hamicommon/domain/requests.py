@@ -73,8 +73,8 @@ class ScoreWeights:
 class Policy:
     """How to choose among nodes and cards that fit.
 
-    `node` is `binpack` or `spread`; `gpu` is a tuple of the keys in the order written (`binpack`,
-    `spread`, `topology-aware`, `mutex`, `numa`).
+    `node` is `binpack`, `spread` or `fragmentation`; `gpu` is a tuple of the keys in the order
+    written (`binpack`, `spread`, `topology-aware`, `mutex`, `numa`), or `fragmentation` alone.
     """
 
     node: str = "binpack"
@@ -82,6 +82,15 @@ class Policy:
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     numa_first: bool = False
     """Cards are ordered by NUMA node first, whatever the vendor (`nvidia.com/numa-bind`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRequest:
+    """What the pod asks of its node beside cards; kube-scheduler grants it, we only look at it."""
+
+    cpu_milli: int = 0
+    """Thousandths of a core; 0: it asks for none, or it is not known."""
+    memory_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +104,7 @@ class PodRequest:
     selections: dict[str, Selection] = field(default_factory=dict)
     """By vendor."""
     policy: Policy = field(default_factory=Policy)
+    host: HostRequest = field(default_factory=HostRequest)
 
     @property
     def wants_devices(self) -> bool:

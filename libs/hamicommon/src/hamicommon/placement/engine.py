@@ -2,8 +2,9 @@
 
 In: a `PodRequest` and the `ClusterView`; out: a `Placement`, or a `Refusal` with the reason for
 every candidate. Pure and deterministic: the same request and view give the same answer. Nodes are
-chosen by their usage before the placement (binpack: fullest, spread: emptiest); of equal nodes the
-first by name. `filter.py` does the walk over the containers. The scheduler then reserves.
+chosen by their usage before the placement (binpack: fullest, spread: emptiest) or by what it would
+strand (fragmentation: least, `node_costs.py`); of equal nodes the first by name. `filter.py` does
+the walk over the containers. The scheduler then reserves.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
+from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_picks
+from hamicommon.placement.node_costs import Costs, NodeCosts
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
-from hamicommon.placement.unschedulable import Refusal, refusal_of
+from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
 
 TOP_PRIORITY = 10
 """kube-scheduler's MaxExtenderPriority."""
@@ -77,26 +80,18 @@ def decide(
     """As `place`, with the scores of all nodes that fit (for the event and the record)."""
     _check(request)
     rows, unknown = view.rows_of(candidates)
-    survivors, steps = fit(request, view, rows, without_cards)
+    judged = _judged(request, view, rows, without_cards)
+    survivors, scores = judged.rows, judged.scores
     if not len(survivors):
         return Decision(
             placement=None,
-            refusal=refusal_of(view, steps, unknown),
+            refusal=refusal_of(view, judged.steps(), unknown),
             scores=NodeScores.of({}),
             view_version=view.version,
         )
-    scores = view.scores(survivors)
-    if wants_scores(request, view):
-        scores = scores + own_scores(request, view, survivors, without_cards)
     ranked = _ranked(view, survivors, scores, request.policy.node)
-    best = survivors[ranked[-1:]]
-    containers = fit_with_picks(request, view, best, without_cards).grants[0]
     return Decision(
-        placement=Placement(
-            node=view.name(int(best[0])),
-            containers=containers,
-            score=float(scores[ranked[-1]]),
-        ),
+        placement=judged.placement(int(ranked[-1])),
         refusal=None,
         scores=NodeScores(view.names_by_row(), survivors[ranked], scores[ranked]),
         view_version=view.version,
@@ -114,6 +109,8 @@ def feasible(
     rows, unknown = view.rows_of(candidates)
     found = fit_with_picks(request, view, rows, ())
     scores = view.scores(found.survivors)
+    if request.policy.node == FRAGMENTATION:
+        scores = view.memory.kept(NodeCosts).of(request, view, found.survivors).scores
     if wants_scores(request, view):
         scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
@@ -138,6 +135,13 @@ def prioritize(
     if not len(rows):
         return result
     scores = view.scores(rows)
+    if request.policy.node == FRAGMENTATION:
+        # A node that does not fit strands nothing, and is the last choice all the same.
+        costs = view.memory.kept(NodeCosts).of(request, view, rows)
+        result.update((view.name(row), 0) for row in rows.tolist())
+        rows, scores = costs.rows, costs.scores
+        if not len(rows):
+            return result
     low, high = float(scores.min()), float(scores.max())
     for row, score in zip(rows.tolist(), scores.tolist(), strict=True):
         share = (score - low) / (high - low) if high > low else 1.0
@@ -145,6 +149,75 @@ def prioritize(
             share = 1.0 - share
         result[view.name(row)] = round(TOP_PRIORITY * share)
     return result
+
+
+def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | None:
+    """As `place` among these rows of the view, without the reasons of a refusal (replay).
+
+    Raises: InvalidRequest when the pod asks for no card.
+    """
+    _check(request)
+    judged = _judged(request, view, rows, ())
+    if not len(judged.rows):
+        return None
+    liked = -judged.scores if request.policy.node == "spread" else judged.scores
+    equal = np.flatnonzero(liked == liked.max())
+    return judged.placement(int(equal[view.ranks(judged.rows[equal]).argmin()]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Judged:
+    """The candidates that fit, with their scores."""
+
+    request: PodRequest
+    view: ClusterView
+    candidates: Int
+    without_cards: Collection[GpuUuid]
+    rows: Int
+    scores: Floats
+    dropped: list[Step] | None = None
+    costs: Costs | None = None
+
+    def steps(self) -> list[Step]:
+        """Where the others dropped out."""
+        if self.dropped is not None:
+            return self.dropped
+        return fit(self.request, self.view, self.candidates, self.without_cards)[1]
+
+    def placement(self, at: int) -> Placement:
+        """On the row at this position."""
+        row, containers = self.rows[at : at + 1], None
+        if self.costs is not None:
+            containers = self.costs.grants(at, self.request, self.view)
+        if containers is None:
+            fitted = fit_with_picks(self.request, self.view, row, self.without_cards)
+            containers = fitted.grants[0]
+        name = self.view.name(int(row[0]))
+        return Placement(node=name, containers=containers, score=float(self.scores[at]))
+
+
+def _judged(
+    request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
+) -> _Judged:
+    costs, steps = None, None
+    if request.policy.node == FRAGMENTATION:
+        costs = view.memory.kept(NodeCosts).of(request, view, rows, without_cards)
+        survivors, scores = costs.rows, costs.scores
+    else:
+        survivors, steps = fit(request, view, rows, without_cards)
+        scores = view.scores(survivors)
+    if len(survivors) and wants_scores(request, view):
+        scores = scores + own_scores(request, view, survivors, without_cards)
+    return _Judged(
+        request=request,
+        view=view,
+        candidates=rows,
+        without_cards=without_cards,
+        rows=survivors,
+        scores=scores,
+        dropped=steps,
+        costs=costs,
+    )
 
 
 def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:

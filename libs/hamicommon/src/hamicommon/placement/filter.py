@@ -55,6 +55,15 @@ def fit_with_picks(
     return Fitted(walk.rows, walk.grants(), walk.steps)
 
 
+def fit_with_places(
+    request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
+) -> list[Picks]:
+    """What each request of the pod takes of every row, as arrays; all rows must fit."""
+    walk = _Walk(request, view, rows, without_cards)
+    walk.run(pick_last=True)
+    return walk.picks
+
+
 class _Walk:
     """State of one walk: the rows that are still in, their cards, and what they gave so far."""
 
@@ -66,7 +75,7 @@ class _Walk:
         self.rows = rows
         self.without = without
         self.steps: list[Step] = []
-        self._picks: list[Picks] = []
+        self.picks: list[Picks] = []
         self._now = Stock(view.table(rows))
         """The cards as they are; never spent from."""
         self._app: Stock | None = None
@@ -107,6 +116,7 @@ class _Walk:
             cards=stock.cards,
             prior=stock.order,
             spent=tuple(stock.spent),
+            cpu_milli=self.request.host.cpu_milli,
         )
         choice = Choice(asking, pick=pick)
         kept = np.flatnonzero(choice.fits)
@@ -129,7 +139,7 @@ class _Walk:
         picks = choice.picks(kept, container)
         stock.order = choice.order
         self._narrow(stock, kept)
-        self._picks.append(picks)
+        self.picks.append(picks)
         stock.spent.append(picks)
         picks.spend(stock.cards)
 
@@ -173,7 +183,7 @@ class _Walk:
         if len(kept) == len(self.rows):
             return
         self.rows = self.rows[kept]
-        for picks in self._picks:
+        for picks in self.picks:
             picks.narrow(kept)
         for known in {id(s): s for s in (stock, self._now, self._app) if s is not None}.values():
             known.narrow(kept)
@@ -196,7 +206,7 @@ class _Walk:
     def _shares(self, position: int, row: int, container: int) -> Shares:
         return tuple(
             share
-            for picks in self._picks
+            for picks in self.picks
             if picks.container == container
             for share in picks.shares(position, self.view.usages(row), self.view)
         )

@@ -13,6 +13,9 @@ import numpy as np
 from hamicommon.domain.requests import DeviceRequest, Policy, ScoreWeights
 from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
 
+FRAGMENTATION = "fragmentation"
+"""The card policy whose scores are not of usage (`fragmentation/card_costs.py`); stands alone."""
+
 _SCORE_WEIGHT = np.float32(10)
 
 
@@ -66,7 +69,7 @@ def _keys(
         return _chain(cards, scores, policy, numa_bind)
     if policy[0] == "mutex":
         return [cards.free_slots - cards.slots, cards.numa]
-    binpack = policy[0] == "binpack"
+    binpack = policy[0] in ("binpack", FRAGMENTATION)
     if numa_bind:
         return [-cards.numa, scores] if binpack else [cards.numa, -scores]
     return [scores if binpack else -scores, cards.numa]

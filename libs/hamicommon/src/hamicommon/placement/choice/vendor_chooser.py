@@ -17,8 +17,11 @@ from hamicommon.domain.requests import Policy, Selection
 from hamicommon.placement.choice import ordering
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.cluster.cache import Answers
-from hamicommon.placement.cluster.cards import Bools, Cards, Int
+from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.fragmentation.card_costs import costs_by_card
+from hamicommon.placement.fragmentation.current import tables_of
+from hamicommon.placement.fragmentation.states import states_of
 from hamicommon.placement.predicates import Ask, typed_as
 from hamicommon.placement.rules import RULES, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen
@@ -49,15 +52,37 @@ class VendorChoosers:
     """(rows, places): the order in which the container before left the cards."""
     spent: Sequence[Picks]
     """By the pod's earlier containers, on the same cards."""
+    cpu_milli: int = 0
+    """What the pod asks of the host."""
 
     def order(self, positions: Int | slice) -> Int:
         """(positions, places): places from the least to the most preferred."""
         cards, request = self.cards.take(positions), self.ask.request
-        counted = typed_as(self.view.models, request.vendor)
-        scores = ordering.card_scores(cards, self.policy.weights, request, counted)
         prior = None if self.prior is None else self.prior[positions]
-        numa_first = self.policy.numa_first or self.selection.numa_bind
-        return ordering.order(cards, scores, self.policy, numa_first, prior)
+        if self.policy.gpu == (ordering.FRAGMENTATION,):
+            scores = self._gains(positions)
+        else:
+            counted = typed_as(self.view.models, request.vendor)
+            scores = ordering.card_scores(cards, self.policy.weights, request, counted)
+        return ordering.order(cards, scores, self.policy, self._numa_first, prior)
+
+    @property
+    def _numa_first(self) -> bool:
+        return self.policy.numa_first or self.selection.numa_bind
+
+    def _gains(self, positions: Int | slice) -> Floats:
+        """(positions, places): the less a slice strands there, the higher.
+
+        Of several cards that are asked for together the fullest are taken.
+        """
+        view, cards = self.view, self.cards.take(positions)
+        rows = self.rows[positions]
+        if self.ask.request.count > 1:
+            return -(cards.free_core + cards.free_memory).astype(np.float32)
+        ask = self.ask.take(np.arange(len(self.rows))[positions])
+        now = states_of(cards, view.free_cpu(rows) - self.cpu_milli)
+        costs = costs_by_card(tables_of(view), now, cards, ask.need, ask.fits(cards))
+        return -costs.stranded.astype(np.float32)
 
     def rows_that_need_it(self) -> Bools:
         """(rows,): where the vendor wants the chooser asked."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +35,10 @@ class ByRow:
         """Which of the rows have to be asked; `changed` are their numbers of change now."""
         answer: Bools = self._seen[rows] != changed
         return answer
+
+    def saw(self, rows: Int, changed: Int) -> None:
+        """The rows have just been asked."""
+        self._seen[rows] = changed
 
     def forget(self, rows: Int) -> None:
         """Takes it that the rows never answered."""
@@ -73,6 +78,9 @@ class OwnScores(ByRow):
         self.scores[rows] = scores
 
 
+K = TypeVar("K")
+
+
 class Memory:
     """The answers and scores of the shapes asked for last."""
 
@@ -80,6 +88,14 @@ class Memory:
         self._answers: OrderedDict[Hashable, Answers] = OrderedDict()
         self._scores: OrderedDict[Hashable, OwnScores] = OrderedDict()
         self._rows = 0
+        self._kept: dict[type, object] = {}
+
+    def kept(self, kind: type[K]) -> K:
+        """The one object of this class that lives with the view, made when first asked for."""
+        found = self._kept.get(kind)
+        if not isinstance(found, kind):
+            found = self._kept[kind] = kind()
+        return found
 
     def answers(self, shape: Hashable, rows: int) -> Answers:
         """Those of a request of this shape, for a view that has room for `rows` rows."""

@@ -101,7 +101,7 @@ class Rows:
             if self.places.get(uuid, (row, 0))[0] != row:
                 self.not_unique.add(uuid)
             self.places[uuid] = (row, place)
-        self._touch(row)
+        self.touch(row)
 
     def count(
         self,
@@ -135,7 +135,7 @@ class Rows:
         self.usages[row] = (*cards[:place], changed, *cards[place + 1 :])
         self.versions[row][place] = version
         table.status[row, place] = self._status_of(changed)
-        self._touch(row)
+        self.touch(row)
         return changed.holdings != usage.holdings
 
     def forget(self, row: int) -> None:
@@ -169,7 +169,7 @@ class Rows:
         for place, uuid in enumerate(self.uuids[target]):
             if self.places.get(uuid) == (source, place):
                 self.places[uuid] = (target, place)
-        self._touch(target)
+        self.touch(target)
 
     def _lists(self) -> tuple[list[Any], ...]:
         return self.names, self.usages, self.versions, self.uuids, self.pairs
@@ -178,7 +178,8 @@ class Rows:
         of_cards = [getattr(self.table, name) for name in Cards.__slots__]
         return [*of_cards, self.totals, self.used, self.makeup, self.changed]
 
-    def _touch(self, row: int) -> None:
+    def touch(self, row: int) -> None:
+        """What was found out about the row no longer holds."""
         self._changes += 1
         self.changed[row] = self._changes
 

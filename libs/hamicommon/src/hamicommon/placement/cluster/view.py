@@ -16,6 +16,7 @@ import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.placement.cluster.arrivals import UsualPods
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.cards import NO_MODEL, Bools, Cards, Floats, Int
 from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows
@@ -24,6 +25,9 @@ from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import PairScores, VendorRules
 
 __all__ = ["CardState", "ClusterView", "Frozen"]
+
+UNLIMITED_CPU = 2**40
+"""More thousandths of a core than any host has."""
 
 _SCORE_WEIGHT = np.float32(10)
 """HAMi's factor of each share in a node's score."""
@@ -48,6 +52,9 @@ class ClusterView:
         )
         self.memory = Memory()
         """What nodes answered before; of use while they stay as they were."""
+        self.usual = UsualPods()
+        """Which pods come; the node policy `fragmentation` goes by them."""
+        self._free_cpu: dict[NodeName, int] = {}
         self._rules = dict(rules or {})
         self._rows = Rows(self._status)
         self._ranks: Int | None = None
@@ -135,6 +142,27 @@ class ClusterView:
         if holdings_changed:
             self._inventory_changed()
         return True
+
+    def set_free_cpu(self, node: NodeName, free_cpu_milli: int | None) -> None:
+        """What pods have not asked for of the host's CPU; None: it is not known.
+
+        Only the node policy `fragmentation` looks at it: kube-scheduler grants it.
+        """
+        if self._free_cpu.get(node) == free_cpu_milli:
+            return
+        if free_cpu_milli is None:
+            del self._free_cpu[node]
+        else:
+            self._free_cpu[node] = free_cpu_milli
+        row = self._rows.of_node.get(node)
+        if row is not None:
+            self._rows.touch(row)
+
+    def free_cpu(self, rows: Int) -> Int:
+        """(rows,): thousandths of a core; `UNLIMITED_CPU` where it is not known."""
+        names, known = self._rows.names, self._free_cpu
+        found = (known.get(names[row], UNLIMITED_CPU) for row in rows.tolist())
+        return np.fromiter(found, np.int64, len(rows))
 
     def cards(self, node: NodeName) -> tuple[CardState, ...]:
         """The node's cards in their order; empty when it is not known."""
@@ -237,6 +265,12 @@ class ClusterView:
     def room(self) -> int:
         """How many rows there are, those not in use included."""
         return len(self._rows.changed)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """`room`, and how many cards a row has place for."""
+        rows, places = self._rows.table.model.shape
+        return rows, places
 
     def changed(self, rows: Int) -> Int:
         """A number per row that is another after every change of the row."""

@@ -1,0 +1,319 @@
+"""What a placement would strand, by node: the score of the node policy `fragmentation`.
+
+Costs are kept per shape of pod and row of the view, and only rows that have changed since are
+asked again, as vendors' answers are (`cluster/cache.py`). A plain pod (one request, the standard
+loop) is answered from arrays, which also hold whether the row fits; any other pod walks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
+from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.placement.choice.picks import Picks
+from hamicommon.placement.cluster.cache import ByRow
+from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.filter import fit, fit_with_places
+from hamicommon.placement.fragmentation import whole_nodes
+from hamicommon.placement.fragmentation.card_costs import costs_by_card
+from hamicommon.placement.fragmentation.current import tables_of
+from hamicommon.placement.fragmentation.states import States, states_of
+from hamicommon.placement.fragmentation.stranded import stranded
+from hamicommon.placement.fragmentation.tables import Float64, Tables
+from hamicommon.placement.predicates import Ask, needs, type_codes
+
+STEP_MILLI = 30.0
+"""Costs are compared in steps of so much: nodes that differ by less are equal, and the first by
+name is taken. Filling nodes in a fixed order is worth more than the last milli."""
+
+_SHAPES = 256
+"""Shapes whose costs are kept, the latest; on 5000 nodes one takes about 500 kB."""
+
+_ANY = Selection()
+
+Grants = tuple[ContainerGrant, ...]
+
+
+class Costs(NamedTuple):
+    """The rows that fit, and what the pod would strand on each."""
+
+    rows: Int
+    node: Float64
+    """(rows,): milli that its node's cards lose."""
+    whole: Float64
+    """(rows,): milli for the places that pods with several cards lose."""
+    ask: Ask | None = None
+    places: Int | None = None
+    """(rows, count): cards that a plain pod takes, in the order picked; None: walk for them."""
+
+    @property
+    def scores(self) -> Floats:
+        """(rows,): the highest is the best; minus the cost, in whole steps."""
+        steps: Floats = np.rint((self.node + self.whole) / STEP_MILLI).astype(np.float32)
+        return steps * np.float32(-STEP_MILLI)
+
+    def grants(self, at: int, request: PodRequest, view: ClusterView) -> Grants | None:
+        """What every container gets on the row at this position; None: walk for it."""
+        if self.ask is None or self.places is None:
+            return None
+        row = self.rows[at : at + 1]
+        cards = view.table(row)
+        amounts = (self.ask.need.memory_on, self.ask.need.core_on, self.ask.need.slots_on)
+        memory, core, slots = (
+            np.broadcast_to(amount(cards), cards.model.shape)[:, self.places[at]]
+            for amount in amounts
+        )
+        number = next(n for n, c in enumerate(request.containers) if c.requests)
+        picks = Picks(
+            container=number,
+            vendor=self.ask.request.vendor,
+            places=self.places[at : at + 1],
+            memory=memory,
+            core=core,
+            slots=slots,
+        )
+        shares = picks.shares(0, view.usages(int(row[0])), view)
+        return tuple(
+            ContainerGrant(
+                index=index,
+                name=container.name,
+                role=container.role,
+                shares=shares if index == number else (),
+            )
+            for index, container in enumerate(request.containers)
+        )
+
+
+class _Known(ByRow):
+    """What one shape of pod costs, by row."""
+
+    def __init__(self, rows: int, lots: int, ask: Ask | None = None) -> None:
+        super().__init__(rows)
+        self.ask = ask
+        self.fits = np.zeros(rows, np.bool_)
+        self.cost = np.zeros(rows)
+        self.lost = np.zeros((rows, lots))
+        """Places for pods with several cards that the row would have less."""
+        self.places = np.zeros((rows, 0 if ask is None else ask.request.count), np.int64)
+
+
+class _Now(ByRow):
+    """The rows as they are: states, what is stranded, room for pods with several cards."""
+
+    def __init__(self, rows: int, places: int, lots: int) -> None:
+        super().__init__(rows)
+        self.states = States.empty(rows, places)
+        self.stranded = np.zeros(rows)
+        self.places = np.zeros((rows, lots), np.int64)
+        self.idle_milli = np.zeros(rows)
+
+    def refresh(self, view: ClusterView, tables: Tables) -> None:
+        """Looks again at the rows that have changed."""
+        every = np.arange(len(view.nodes))
+        changed = view.changed(every)
+        rows = every[self.stale(every, changed)]
+        if len(rows):
+            states = states_of(view.table(rows), view.free_cpu(rows))
+            self.states.put(rows, states)
+            self.stranded[rows] = stranded(tables, states)
+            self.places[rows] = whole_nodes.places(tables.lots, states)
+            self.idle_milli[rows] = tables.idle_milli(states.core, states.memory).sum(axis=1)
+            self.saw(rows, changed[rows])
+
+
+class NodeCosts:
+    """The costs of a view's rows under its mix of usual pods; kept in `view.memory`."""
+
+    def __init__(self) -> None:
+        self._tables: Tables | None = None
+        self._shape = (-1, -1)
+        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
+        self._now = _Now(0, 0, 0)
+
+    def of(
+        self,
+        request: PodRequest,
+        view: ClusterView,
+        rows: Int,
+        without_cards: Collection[GpuUuid] = (),
+    ) -> Costs:
+        """Which of the rows fit, and what that would strand."""
+        tables = self._current(view)
+        wanted = None if without_cards else _plain(request)
+        known = None
+        if wanted is not None:
+            known = self._asked(wanted, request, view, rows)
+        if known is None:
+            rows, _ = fit(request, view, rows, without_cards)
+            known = _Known(view.room, len(tables.lots.cards))
+            if len(rows):
+                self._walk(known, request, view, rows, without_cards)
+        else:
+            rows = rows[known.fits[rows]]
+        prices = self._prices(view)
+        whole = known.lost[rows] @ prices if prices.any() else np.zeros(len(rows))
+        places = None if known.ask is None else known.places[rows]
+        return Costs(rows, known.cost[rows], whole, known.ask, places)
+
+    def of_host(self, cpu_milli: int, view: ClusterView, rows: Int) -> Costs:
+        """For a pod without cards: what its CPU would strand of the nodes' cards."""
+        tables = self._current(view)
+        states = self._now.states.take(rows)
+        after = stranded(tables, replace(states, cpu=states.cpu - cpu_milli))
+        return Costs(rows, after - self._now.stranded[rows], np.zeros(len(rows)))
+
+    def stranded_milli(self, view: ClusterView) -> float:
+        """On all nodes, by the same measure."""
+        self._current(view)
+        return float(self._now.stranded[: len(view.nodes)].sum())
+
+    def _current(self, view: ClusterView) -> Tables:
+        """Everything else is up to date with the view afterwards."""
+        tables, shape = tables_of(view), view.shape
+        if tables is not self._tables or shape != self._shape:
+            self._tables, self._shape = tables, shape
+            self._known.clear()
+            self._now = _Now(*shape, len(tables.lots.cards))
+        self._now.refresh(view, tables)
+        return tables
+
+    def _prices(self, view: ClusterView) -> Float64:
+        """(lots,): milli that the loss of one place costs."""
+        assert self._tables is not None
+        count = len(view.nodes)
+        places, idle = self._now.places[:count], self._now.idle_milli[:count]
+        return whole_nodes.prices(self._tables, places.sum(axis=0), float(idle.sum()))
+
+    def _asked(
+        self, wanted: DeviceRequest, request: PodRequest, view: ClusterView, rows: Int
+    ) -> _Known | None:
+        """All rows' answers, the changed ones' new; None: a vendor's chooser has to decide."""
+        selection = request.selections.get(wanted.vendor, _ANY)
+        shape = (wanted, selection, request.host.cpu_milli)
+        known = self._known.get(shape)
+        if known is None:
+            ask = _ask(wanted, selection, view)
+            lots = self._now.places.shape[1]
+            known = self._known[shape] = _Known(view.room, lots, ask)
+            if len(self._known) > _SHAPES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(shape)
+        changed = view.changed(rows)
+        stale = known.stale(rows, changed)
+        if stale.any():
+            rows = rows[stale]
+            if _asks_chooser(wanted, selection, view, rows):
+                return None
+            self._ask_rows(known, request.host.cpu_milli, view, rows)
+            known.saw(rows, changed[stale])
+        return known
+
+    def _ask_rows(self, known: _Known, cpu_milli: int, view: ClusterView, rows: Int) -> None:
+        assert known.ask is not None
+        assert self._tables is not None
+        cards = view.table(rows)
+        fitting = known.ask.fits(cards)
+        fits = fitting.sum(axis=1) >= known.ask.request.count
+        known.fits[rows] = fits
+        if not fits.all():
+            kept = np.flatnonzero(fits)
+            rows, cards, fitting = rows[kept], cards.take(kept), fitting[kept]
+        if not len(rows):
+            return
+        now = self._now.states.take(rows)
+        now = replace(now, cpu=now.cpu - cpu_milli)
+        after, then, known.places[rows] = _after(self._tables, known.ask, now, cards, fitting)
+        self._note(known, rows, after, then)
+
+    def _walk(
+        self,
+        known: _Known,
+        request: PodRequest,
+        view: ClusterView,
+        rows: Int,
+        without_cards: Collection[GpuUuid],
+    ) -> None:
+        """Any pod: its containers meet the nodes one after the other, as they will."""
+        assert self._tables is not None
+        cards = view.table(rows).fresh()
+        for picks in fit_with_places(request, view, rows, without_cards):
+            if request.containers[picks.container].role == "app":
+                picks.spend(cards)
+        then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
+        self._note(known, rows, stranded(self._tables, then), then)
+
+    def _note(self, known: _Known, rows: Int, after: Float64, then: States) -> None:
+        assert self._tables is not None
+        known.cost[rows] = after - self._now.stranded[rows]
+        left = whole_nodes.places(self._tables.lots, then)
+        known.lost[rows] = self._now.places[rows] - left
+
+
+def _plain(request: PodRequest) -> DeviceRequest | None:
+    """The only request of a pod for which the first cards that fit are taken, in our order."""
+    asked = [wanted for container in request.containers for wanted in container.requests]
+    if len(asked) != 1 or request.policy.gpu != (FRAGMENTATION,) or request.policy.numa_first:
+        return None
+    selection = request.selections.get(asked[0].vendor, _ANY)
+    if selection.use_uuids or selection.avoid_uuids or selection.numa_bind:
+        return None
+    return asked[0]
+
+
+def _asks_chooser(
+    wanted: DeviceRequest, selection: Selection, view: ClusterView, rows: Int
+) -> bool:
+    rules = view.rules(wanted.vendor)
+    if rules.chooser is None:
+        return False
+    for makeup in np.unique(view.makeups(rows)).tolist():
+        mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
+        if mine and rules.applies(wanted, selection, mine):
+            return True
+    return False
+
+
+def _ask(wanted: DeviceRequest, selection: Selection, view: ClusterView) -> Ask:
+    rules = view.rules(wanted.vendor)
+    return Ask(
+        request=wanted,
+        rules=rules,
+        type_codes=type_codes(view.models, wanted.vendor, selection),
+        need=needs(view.models, wanted, selection, rules),
+        mutex=False,
+    )
+
+
+def _after(
+    tables: Tables, ask: Ask, now: States, cards: Cards, fitting: Bools
+) -> tuple[Float64, States, Int]:
+    """(rows,): what is stranded with the pod on the row; the rows as they are then; (rows, count):
+    the cards it takes."""
+    width = fitting.shape[1]
+    if ask.request.count == 1:
+        costs = costs_by_card(tables, now, cards, ask.need, fitting)
+        # Of equal cards the last, as the walk takes them.
+        place = width - 1 - costs.stranded[:, ::-1].argmin(axis=1)
+        rows = np.arange(len(fitting))
+        then = costs.states.take(costs.number[rows, place])
+        return costs.stranded[rows, place], then, place[:, None]
+    full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
+    walked = np.argsort(full[:, ::-1], axis=1, kind="stable")[:, : ask.request.count]
+    taken = np.zeros(fitting.shape, np.bool_)
+    places = width - 1 - walked
+    np.put_along_axis(taken, places, values=True, axis=1)
+    after = cards.fresh()
+    after.free_memory -= taken * ask.need.memory_on(cards)
+    after.free_core -= taken * ask.need.core_on(cards)
+    after.free_slots -= taken * ask.need.slots_on(cards)
+    then = states_of(after, now.cpu)
+    return stranded(tables, then), then, places

@@ -1,0 +1,123 @@
+"""Alibaba's openb form (`cluster-trace-gpu-v2023`): a CSV of nodes and one of pods.
+
+Nodes: `sn,cpu_milli,memory_mib,gpu,model`. Pods: `name,cpu_milli,memory_mib,num_gpu,gpu_milli`, and
+where the file has them `gpu_spec` (models, with `|` between), `creation_time` and `deletion_time`.
+Ours is the column `gpu_memory_mib` of both: memory of each card, and of it what each slice takes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+
+from hamicommon.clipping import clip
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod
+
+_NODE = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_MOST_CARDS = 1024
+"""Of one node; the largest servers have some dozens."""
+
+
+def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Trace:
+    """Both texts; nodes without a card are left out, as the published runs do.
+
+    Raises: InvalidRequest naming the file, the line, the column and what would be right.
+    """
+    found = Trace(
+        nodes=[node for node in _nodes(nodes, nodes_file) if node.cards],
+        pods=list(_pods(pods, pods_file)),
+    )
+    if not found.nodes:
+        raise InvalidRequest(f"{nodes_file} holds no node with a card")
+    if not any(pod.cards for pod in found.pods):
+        raise InvalidRequest(f"{pods_file} holds no pod that asks for a card")
+    return found
+
+
+def _nodes(text: str, source: str) -> Iterator[TraceNode]:
+    seen: set[str] = set()
+    for where, row in _rows(text, source, _NODE):
+        name = row["sn"]
+        if not name or name in seen:
+            raise InvalidRequest(f"{where}: sn is {clip(name)!r}: a name of its own is wanted")
+        seen.add(name)
+        yield TraceNode(
+            name=NodeName(name),
+            cpu_milli=_whole(row, "cpu_milli", where),
+            memory_mib=_whole(row, "memory_mib", where),
+            cards=_whole(row, "gpu", where, most=_MOST_CARDS),
+            model=row["model"] or "unknown",
+            card_memory_mib=_whole(row, "gpu_memory_mib", where),
+        )
+
+
+def _pods(text: str, source: str) -> Iterator[TracePod]:
+    for where, row in _rows(text, source, _POD):
+        cards = _whole(row, "num_gpu", where, most=_MOST_CARDS)
+        milli = _whole(row, "gpu_milli", where, most=WHOLE_CARD_MILLI) if cards else 0
+        card_memory = _whole(row, "gpu_memory_mib", where) if cards else 0
+        if milli % 10 or (cards and not milli and not card_memory):
+            raise InvalidRequest(
+                f"{where}: gpu_milli is {milli}: 10 to 1000 in steps of 10 is wanted, because "
+                "cores are granted in percent"
+            )
+        arrives = _seconds(row, "creation_time", where)
+        ends = _seconds(row, "deletion_time", where)
+        if arrives is not None and ends is not None and ends < arrives:
+            raise InvalidRequest(f"{where}: deletion_time {ends:g} is before creation_time")
+        yield TracePod(
+            name=row["name"],
+            cpu_milli=_whole(row, "cpu_milli", where),
+            memory_mib=_whole(row, "memory_mib", where),
+            cards=cards,
+            card_milli=milli,
+            card_memory_mib=card_memory,
+            models=tuple(dict.fromkeys(m for m in (row.get("gpu_spec") or "").split("|") if m)),
+            arrives_s=arrives,
+            ends_s=ends,
+        )
+
+
+def _rows(
+    text: str, source: str, columns: tuple[str, ...]
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    reader = csv.DictReader(io.StringIO(text))
+    lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+    if lacking:
+        raise InvalidRequest(
+            f"{source}: the first line lacks {', '.join(lacking)}: {','.join(columns)} is wanted"
+        )
+    try:
+        for row in reader:
+            where = f"{source} line {reader.line_num}"
+            if any(row[name] is None for name in columns):
+                raise InvalidRequest(f"{where}: a value for each of {', '.join(columns)} is wanted")
+            yield where, row
+    except csv.Error as exc:
+        raise InvalidRequest(f"{source} line {reader.line_num}: no CSV: {exc}") from exc
+
+
+def _whole(row: Mapping[str, str], column: str, where: str, *, most: int = 2**40) -> int:
+    text = (row.get(column) or "0").strip()
+    if not text.isascii() or not text.isdigit() or int(text) > most:
+        raise InvalidRequest(
+            f"{where}: {column} is {clip(text)!r}: a whole number from 0 to {most} is wanted"
+        )
+    return int(text)
+
+
+def _seconds(row: Mapping[str, str], column: str, where: str) -> float | None:
+    text = (row.get(column) or "").strip()
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 2**53:
+        raise InvalidRequest(f"{where}: {column} is {clip(text)!r}: seconds are wanted")
+    return value

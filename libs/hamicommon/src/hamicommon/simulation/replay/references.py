@@ -1,0 +1,217 @@
+"""What others have published, re-implemented to compare with: BestFit and FGD. Replay only.
+
+Formulas: hkust-adsl/kubernetes-scheduler-simulator at 8f3d641, the artefact of "Beware of
+Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (Weng et al.,
+USENIX ATC 2023). Of equal nodes the first by name is taken, of equal cards the first; both count
+one number per card.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+
+_MOST_CPU_MILLI = 128_000
+_MOST_CARDS_MILLI = 8_000
+"""BestFit's fixed maxima: the largest node of openb."""
+_COVERED = 0.95
+"""FGD looks at the most common shapes that together make up so much of the pods."""
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """What nodes scored for one shape of pod, and at which version of the node."""
+
+    seen: Ints
+    score: Ints
+    card: Ints
+
+
+class _Reference:
+    """Nodes in the order of their names, one number per card; scored again when changed."""
+
+    def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
+        if trace.has_card_memory:
+            raise InvalidRequest(
+                "bestfit and fgd count one number per card, and the trace's pods ask for memory of "
+                "cards: binpack, spread or fragmentation is wanted"
+            )
+        nodes = sorted(nodes, key=lambda node: node.name)
+        width = max(node.cards for node in nodes)
+        models = sorted({node.model for node in nodes})
+        self.cpu = np.array([node.cpu_milli for node in nodes])
+        self.memory = np.array([node.memory_mib for node in nodes])
+        self.model = np.array([models.index(node.model) for node in nodes])
+        self.models = models
+        self.free = np.zeros((len(nodes), width), np.int64)
+        for row, node in enumerate(nodes):
+            self.free[row, : node.cards] = WHOLE_CARD_MILLI
+        self._version = np.ones(len(nodes), np.int64)
+        self._known: dict[Hashable, _Remembered] = {}
+
+    def place(self, pod: TracePod) -> bool:
+        """Puts the pod on the node with the highest score."""
+        can = self._feasible(pod)
+        rows = np.flatnonzero(can)
+        if not len(rows):
+            return False
+        known = self._known.get(pod.shape)
+        if known is None:
+            empty = np.zeros((3, len(can)), np.int64)
+            known = self._known[pod.shape] = _Remembered(*empty)
+        stale = rows[known.seen[rows] != self._version[rows]]
+        if len(stale):
+            known.score[stale], known.card[stale] = self.scores(pod, stale)
+            known.seen[stale] = self._version[stale]
+        best = int(rows[known.score[rows].argmax()])
+        self._take(best, pod, int(known.card[best]))
+        return True
+
+    def stranded_milli(self) -> float | None:
+        """Not known to a policy that has no usual pods."""
+        return None
+
+    def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
+        """(rows,) each: the higher the better, and the card of a share."""
+        raise NotImplementedError
+
+    def _feasible(self, pod: TracePod) -> Bools:
+        can: Bools = (self.cpu >= pod.cpu_milli) & (self.memory >= pod.memory_mib)
+        if pod.cards:
+            can &= (self.free >= pod.card_milli).sum(axis=1) >= pod.cards
+            if pod.models:
+                can &= self.accepts(pod.models)[self.model]
+        return can
+
+    def accepts(self, models: tuple[str, ...]) -> Bools:
+        """By model, whether a pod that names these may use it."""
+        return np.array([not models or model in models for model in self.models])
+
+    def _take(self, row: int, pod: TracePod, card: int) -> None:
+        self.cpu[row] -= pod.cpu_milli
+        self.memory[row] -= pod.memory_mib
+        if _is_share(pod):
+            self.free[row, card] -= pod.card_milli
+        elif pod.cards:
+            self.free[row, _first(self.free[row], pod)] -= pod.card_milli
+        self._version[row] += 1
+
+
+def _is_share(pod: TracePod) -> bool:
+    return pod.cards == 1 and pod.card_milli < WHOLE_CARD_MILLI
+
+
+def _first(free: Ints, pod: TracePod) -> Ints:
+    """The first cards that fit, as many as the pod wants."""
+    return np.flatnonzero(free >= pod.card_milli)[: pod.cards]
+
+
+class BestFit(_Reference):
+    """Least is left of the host's CPU and of the node's cards; a share goes to the tightest."""
+
+    def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
+        """Absolute leftovers, so small nodes look full."""
+        free = self.free[rows]
+        cpu = (self.cpu[rows] - pod.cpu_milli) / _MOST_CPU_MILLI
+        cards = (free.sum(axis=1) - pod.cards * pod.card_milli) / _MOST_CARDS_MILLI
+        score = np.trunc(100 * (1 - 0.5 * cpu - 0.5 * cards)).astype(np.int64)
+        tight = np.where(free >= pod.card_milli, free, 2 * WHOLE_CARD_MILLI)
+        return score, tight.argmin(axis=1)
+
+
+class Fgd(_Reference):
+    """Fragmentation gradient descent: the node whose idle cards lose least of their use.
+
+    It knows the shapes of the whole trace beforehand (an oracle), as published.
+    """
+
+    def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
+        super().__init__(trace, nodes)
+        counts = Counter(pod.shape for pod in sorted(trace.pods, key=lambda pod: pod.name))
+        usual: list[tuple[tuple[int, int, int, int, tuple[str, ...]], int]] = []
+        for shape, count in counts.most_common():
+            if sum(taken for _, taken in usual) >= _COVERED * len(trace.pods):
+                break
+            usual.append((shape, count))
+        total = sum(count for _, count in usual)
+        self._cpus = np.unique([shape[0] for shape, _ in usual if shape[1]])
+        width, levels = self.free.shape[1], len(self._cpus) + 1
+        self._share = np.zeros((len(self.models), levels, WHOLE_CARD_MILLI // 10 + 1))
+        """Part of the pods that one card with so much left could take, by model and CPU level."""
+        self._whole = np.zeros((len(self.models), levels, width + 1))
+        """Part of the pods that want several cards and find them, by how many are wholly free."""
+        for (cpu, cards, milli, _, models), count in usual:
+            if not cards:
+                continue
+            level = int(np.searchsorted(self._cpus, cpu)) + 1
+            accepted = np.flatnonzero(self.accepts(models))
+            if cards == 1:
+                self._share[accepted, level:, milli // 10 :] += count / total
+            elif milli == WHOLE_CARD_MILLI:
+                self._whole[accepted, level:, cards:] += count / total
+            else:
+                raise InvalidRequest(
+                    f"fgd: a pod asks for {cards} cards of {milli} milli: pods with several cards "
+                    "take whole ones"
+                )
+
+    def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
+        """floor(100 * sigmoid(F before - F after)), in cards."""
+        model, free = self.model[rows], self.free[rows]
+        before = self._fragmented(model, self.cpu[rows], free)
+        cpu = self.cpu[rows] - pod.cpu_milli
+        if _is_share(pod):
+            after = self._after_share(model, cpu, free, pod.card_milli)
+            score = np.where(np.isnan(after), -1, _sigmoid(before[:, None] - after))
+            card = score.argmax(axis=1)
+            return score[np.arange(len(rows)), card].astype(np.int64), card
+        if pod.cards:
+            fits = free >= pod.card_milli
+            taken = fits & (fits.cumsum(axis=1) <= pod.cards)
+            free = free - taken * pod.card_milli
+        after = self._fragmented(model, cpu, free)
+        return _sigmoid(before - after).astype(np.int64), np.zeros(len(rows), np.int64)
+
+    def stranded_milli(self) -> float | None:
+        """F of the whole cluster."""
+        return float(self._fragmented(self.model, self.cpu, self.free).sum())
+
+    def _fragmented(self, model: Ints, cpu: Ints, free: Ints) -> Floats:
+        """(rows,): F, milli of the idle cards that a usual pod can't use, weighted by its share."""
+        level = np.searchsorted(self._cpus, cpu, side="right")
+        usable = self._share[model[:, None], level[:, None], free // 10]
+        whole = (free == WHOLE_CARD_MILLI).sum(axis=1)
+        several: Floats = self._whole[model, level, whole] * whole * WHOLE_CARD_MILLI
+        lost: Floats = (free * (1 - usable)).sum(axis=1) - several
+        return lost
+
+    def _after_share(self, model: Ints, cpu: Ints, free: Ints, milli: int) -> Floats:
+        """(rows, cards): F with the share on each card; NaN where it does not fit."""
+        level = np.searchsorted(self._cpus, cpu, side="right")[:, None]
+        kind = model[:, None]
+        left = np.maximum(free - milli, 0)
+        now = free * (1 - self._share[kind, level, free // 10])
+        then = left * (1 - self._share[kind, level, left // 10])
+        idle_cards = free == WHOLE_CARD_MILLI
+        whole = idle_cards.sum(axis=1)[:, None] - idle_cards
+        several = self._whole[kind, level, whole] * whole * WHOLE_CARD_MILLI
+        after: Floats = now.sum(axis=1)[:, None] - now + then - several
+        after[free < milli] = np.nan
+        return after
+
+
+def _sigmoid(gain: Floats) -> Floats:
+    """The published rounding, 0..100: one step is about 40 milli near 50."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.floor(100 / (1 + np.exp(-gain / WHOLE_CARD_MILLI)))

@@ -1,0 +1,99 @@
+"""What is replayed: nodes and pods as plain numbers, wherever they came from.
+
+Cards are counted in thousandths (milli) of one card, host CPU in thousandths of a core; card memory
+is in MiB, and 0 where the trace has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hamicommon.domain.ids import NodeName
+
+WHOLE_CARD_MILLI = 1000
+
+KINDS = ("no card", "share", "1 card", "2 cards", "3-4 cards", "5-8 cards", "more cards")
+"""Of pods, by what they ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceNode:
+    """One node: its host and its cards, which are all of one model."""
+
+    name: NodeName
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    model: str
+    card_memory_mib: int = 0
+    """0: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracePod:
+    """One pod, with one container that asks for cards."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    cards: int
+    card_milli: int
+    """Of each card; 0 with no card, or when only memory is asked for."""
+    models: tuple[str, ...] = ()
+    """Any of these; empty: every model."""
+    card_memory_mib: int = 0
+    """Of each card; 0: none is named."""
+    arrives_s: float | None = None
+    ends_s: float | None = None
+    """None: not before the trace ends."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int, tuple[str, ...]]:
+        """What makes two pods alike: host CPU, cards, milli and MiB of each, models."""
+        return self.cpu_milli, self.cards, self.card_milli, self.card_memory_mib, self.models
+
+    @property
+    def kind(self) -> str:
+        """One of `KINDS`."""
+        if self.cards == 0:
+            return KINDS[0]
+        if self.cards == 1:
+            return KINDS[2] if self.card_milli == WHOLE_CARD_MILLI else KINDS[1]
+        bounds = (2, 4, 8)
+        return KINDS[3 + next((n for n, most in enumerate(bounds) if self.cards <= most), 3)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A cluster and the pods that came to it."""
+
+    nodes: Sequence[TraceNode]
+    pods: Sequence[TracePod]
+
+    @property
+    def has_card_memory(self) -> bool:
+        """Whether pods ask for memory of cards, so that a card has two amounts that can run out."""
+        return any(pod.card_memory_mib for pod in self.pods)
+
+    @property
+    def cards(self) -> int:
+        """Of all nodes."""
+        return sum(node.cards for node in self.nodes)
+
+
+def demand_milli(pod: TracePod, card_memory_mib: int) -> int:
+    """What a pod takes of the cluster's cards: of each, the greater share of cores and memory."""
+    share = pod.card_milli
+    if pod.card_memory_mib and card_memory_mib:
+        share = max(share, -(-pod.card_memory_mib * WHOLE_CARD_MILLI // card_memory_mib))
+    return pod.cards * min(share, WHOLE_CARD_MILLI)
+
+
+def usual_card_memory(nodes: Iterable[TraceNode]) -> int:
+    """MiB of the most common card; 0 where none is known."""
+    counts: dict[int, int] = {}
+    for node in nodes:
+        if node.card_memory_mib:
+            counts[node.card_memory_mib] = counts.get(node.card_memory_mib, 0) + node.cards
+    return max(counts, key=lambda mib: (counts[mib], mib), default=0)

@@ -1,0 +1,1 @@
+"""`hamictl replay`: the command, and how its options are read."""

@@ -1,0 +1,42 @@
+"""The options of `hamictl replay` as values, each mistake one sentence."""
+
+from __future__ import annotations
+
+import re
+
+from hamicommon.clipping import clip
+from hamicommon.errors import InvalidRequest
+
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+_MOST_SEEDS = 1000
+
+
+def seeds_of(text: str) -> list[int]:
+    """`42-51`, `7`, or a comma list of such.
+
+    Raises: InvalidRequest with the text and what would be right.
+    """
+    found: dict[int, None] = {}
+    for piece in text.split(","):
+        match = _RANGE.fullmatch(piece.strip())
+        first = int(match[1]) if match else 1
+        last = int(match[2] or first) if match else 0
+        if not 0 <= last - first < _MOST_SEEDS:
+            raise InvalidRequest(
+                f"--seeds is {clip(text)!r}: numbers or ranges are wanted, such as 42-51 or 7,9"
+            )
+        found.update(dict.fromkeys(range(first, last + 1)))
+    return list(found)
+
+
+def percent_of(text: str, option: str, *, least: int, most: int) -> float:
+    """`130` or `130%`, as a part of 1.
+
+    Raises: InvalidRequest with the option, the text and what would be right.
+    """
+    number = text.strip().removesuffix("%")
+    if not number.isascii() or not number.isdigit() or not least <= int(number) <= most:
+        raise InvalidRequest(
+            f"{option} is {clip(text)!r}: a percentage from {least} to {most} is wanted"
+        )
+    return int(number) / 100

@@ -1,0 +1,79 @@
+"""What a replay found, as tables and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hamicommon.simulation.replay.course import Summary
+from hamicommon.simulation.replay.trace import KINDS, Trace
+from rich.table import Table
+
+from hamictl.view.tables import table
+
+LOADS = (80, 90, 95, 100, 115, 130)
+"""Percent of the cards that have been asked for, where the table looks."""
+
+
+def tables(
+    trace: Trace, seeds: Sequence[int], load: float, found: Mapping[str, Summary]
+) -> Iterator[Table]:
+    """Cards in use along the way, then refused pods by kind."""
+    loads = [at for at in LOADS if at < load * 100] + [round(load * 100)]
+    runs = f"{len(seeds)} orders" if len(seeds) > 1 else f"order {seeds[0]}"
+    yield table(
+        f"Cards in use, percent of {trace.cards}, when so much was asked for ({runs})",
+        ("POLICY", *(f"{at} %" for at in loads), "STRANDED"),
+        (
+            (name, *(_with_deviation(one, at) for at in loads), _stranded(one))
+            for name, one in found.items()
+        ),
+    )
+    kinds = [kind for kind in KINDS if any(one.failed(kind) for one in found.values())]
+    if kinds:
+        yield table(
+            "Pods refused",
+            ("POLICY", *(kind.upper() for kind in kinds)),
+            ((name, *(f"{one.failed(kind):g}" for kind in kinds)) for name, one in found.items()),
+        )
+
+
+def _with_deviation(summary: Summary, at: int) -> str:
+    mean = f"{summary.mean_at(at):.2f}"
+    return f"{mean} ± {summary.deviation_at(at):.2f}" if len(summary.courses) > 1 else mean
+
+
+def _stranded(summary: Summary) -> str:
+    known = [course.stranded for course in summary.courses if course.stranded is not None]
+    return f"{sum(known) / len(known):.2f}" if known else "-"
+
+
+def as_json(
+    trace: Trace, seeds: Sequence[int], load: float, found: Mapping[str, Summary]
+) -> dict[str, Any]:
+    """Everything, with the whole curve of every order."""
+    return {
+        "nodes": len(trace.nodes),
+        "cards": trace.cards,
+        "pods": len(trace.pods),
+        "load_percent": round(load * 100),
+        "seeds": list(seeds),
+        "policies": {
+            name: {
+                "mean": {str(at): round(value, 4) for at, value in one.curve().items()},
+                "deviation": {str(at): round(one.deviation_at(at), 4) for at in one.curve()},
+                "runs": [
+                    {
+                        "seed": seed,
+                        "arrived": course.arrived,
+                        "placed": course.placed,
+                        "failed": dict(course.failed),
+                        "stranded_percent": course.stranded,
+                        "allocated": {str(at): round(v, 4) for at, v in course.allocated.items()},
+                    }
+                    for seed, course in zip(seeds, one.courses, strict=True)
+                ],
+            }
+            for name, one in found.items()
+        },
+    }

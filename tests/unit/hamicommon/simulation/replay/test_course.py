@@ -1,0 +1,184 @@
+"""Orders of arrival, the published policies on numbers done by hand, and the engine's own."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay.arrivals import arrivals, tie_order
+from hamicommon.simulation.replay.course import Course, Summary, run
+from hamicommon.simulation.replay.policies import NAMES, checked, engine_placer, placer
+from hamicommon.simulation.replay.references import BestFit, Fgd
+from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
+
+
+def node(name: str, *, cards: int = 2, cpu: int = 8000, model: str = "A") -> TraceNode:
+    return TraceNode(
+        name=NodeName(name), cpu_milli=cpu, memory_mib=10_000, cards=cards, model=model
+    )
+
+
+def pod(name: str, *, milli: int = 1000, cards: int = 1, cpu: int = 0, **more: object) -> TracePod:
+    return TracePod(
+        name=name,
+        cpu_milli=cpu,
+        memory_mib=0,
+        cards=cards,
+        card_milli=milli if cards else 0,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def mixed(nodes: int = 6, pods: int = 40) -> Trace:
+    kinds = [{"milli": 810}, {"milli": 470}, {}, {"cards": 2}, {"milli": 320}, {"cards": 0}]
+    return Trace(
+        nodes=[node(f"n{number}") for number in range(nodes)],
+        pods=[
+            pod(f"p{number:02d}", cpu=200 * (number % 7), **kinds[number % len(kinds)])  # type: ignore[arg-type]
+            for number in range(pods)
+        ],
+    )
+
+
+def test_the_order_is_random_and_the_same_for_one_seed() -> None:
+    trace = mixed()
+
+    assert arrivals(trace, 1, load=1.0) == arrivals(trace, 1, load=1.0)
+    assert arrivals(trace, 1, load=1.0) != arrivals(trace, 2, load=1.0)
+
+
+def test_too_few_pods_are_drawn_again_at_the_end() -> None:
+    trace = mixed(nodes=40)
+    order = arrivals(trace, 3, load=1.3)
+
+    assert Counter(order[:40]) == Counter(trace.pods)
+    demand = sum(each.cards * each.card_milli for each in order)
+    assert 1.3 * 80_000 - 1000 < demand <= 1.3 * 80_000 + 1000
+
+
+def test_of_too_many_pods_some_are_left_out() -> None:
+    trace = mixed(nodes=2)
+    order = arrivals(trace, 3, load=1.3)
+
+    assert not Counter(order) - Counter(trace.pods)
+    assert sum(each.cards * each.card_milli for each in order) <= 1.3 * 4000
+
+
+def test_ties_are_broken_by_an_order_of_nodes_that_the_seed_makes() -> None:
+    nodes = [node(f"n{number}") for number in range(20)]
+    first, second = (sorted(tie_order(nodes, seed), key=lambda n: n.name) for seed in (1, 2))
+
+    assert [n.name.split("-")[1] for n in first] != [n.name.split("-")[1] for n in second]
+    assert sorted(n.name.split("-")[1] for n in first) == sorted(n.name for n in nodes)
+
+
+def worked_example() -> tuple[Trace, list[TraceNode]]:
+    """Shapes A (4 cores, a card, 0.5), B (2 cores, 600 milli, 0.3), C (4 cores, no card, 0.2)."""
+    pods = [pod(f"a{n}", cpu=4000) for n in range(5)]
+    pods += [pod(f"b{n}", cpu=2000, milli=600) for n in range(3)]
+    pods += [pod(f"c{n}", cpu=4000, cards=0) for n in range(2)]
+    nodes = [node("x", cpu=8000), node("y", cpu=3000, cards=1)]
+    return Trace(nodes=nodes, pods=pods), nodes
+
+
+def test_fgd_scores_as_published() -> None:
+    trace, nodes = worked_example()
+    fgd = Fgd(trace, nodes)
+    fgd.free[0] = [1000, 500]
+    fgd.free[1] = [500, 0]
+    share = pod("new", cpu=2000, milli=500)
+
+    # By hand: F of x is 700, and 1000 or 200 with the share on its first or second card.
+    scores, card = fgd.scores(share, np.array([0, 1]))
+    assert scores.tolist() == [62, 62]
+    assert card.tolist() == [1, 0]
+    assert fgd.stranded_milli() == pytest.approx(700 + 500)
+
+
+def test_bestfit_prefers_the_node_with_least_left() -> None:
+    trace, nodes = worked_example()
+    best = BestFit(trace, nodes)
+
+    assert best.place(pod("new", cpu=2000))
+    assert best.free.tolist() == [[1000, 1000], [0, 0]]
+
+
+def test_references_count_one_number_per_card() -> None:
+    trace = Trace(nodes=[node("a")], pods=[pod("p", milli=0, card_memory_mib=4000)])
+
+    with pytest.raises(InvalidRequest, match="count one number per card"):
+        Fgd(trace, trace.nodes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_policy_gives_more_than_there_is(name: str) -> None:
+    trace = mixed()
+    order = arrivals(trace, 5, load=1.5)
+    course = run(order, placer(name, trace, trace.nodes), capacity_milli=12_000)
+
+    assert course.arrived == len(order)
+    assert course.placed + sum(course.failed.values()) == len(order)
+    assert 60 < course.at(150) <= 100
+    assert all(used <= load + 1 for load, used in course.allocated.items())
+
+
+@pytest.mark.parametrize("name", ["binpack", "spread", "fragmentation"])
+def test_what_ends_can_be_taken_again(name: str) -> None:
+    trace = mixed()
+    under = engine_placer(name, trace, trace.nodes)
+    held = [(each, under.take(each)) for each in trace.pods]
+    for each, slices in held:
+        if slices is not None:
+            under.give_back(each, slices)
+
+    fresh = engine_placer(name, trace, trace.nodes)
+    for kind in ({"cards": 2}, {"milli": 810}):
+        while fresh.place(wanted := pod("again", **kind)):  # type: ignore[arg-type]
+            assert under.place(wanted)
+        assert not under.place(wanted)
+
+
+def test_host_cpu_is_a_filter_of_every_policy() -> None:
+    trace = Trace(nodes=[node("a", cpu=1000)], pods=[pod("p", cpu=2000)])
+
+    assert not any(placer(name, trace, trace.nodes).place(trace.pods[0]) for name in NAMES)
+
+
+def test_a_model_is_a_filter_of_every_policy() -> None:
+    trace = Trace(nodes=[node("a", model="A")], pods=[pod("p", models=("B",))])
+
+    assert not any(placer(name, trace, trace.nodes).place(trace.pods[0]) for name in NAMES)
+
+
+def test_slices_of_memory_alone_are_replayed_too() -> None:
+    nodes = [
+        TraceNode(
+            name=NodeName("a"),
+            cpu_milli=8000,
+            memory_mib=1000,
+            cards=1,
+            model="A",
+            card_memory_mib=8000,
+        )
+    ]
+    wanted = pod("p", milli=0, card_memory_mib=4000)
+    under = placer("fragmentation", Trace(nodes=nodes, pods=[wanted]), nodes)
+
+    assert [under.place(wanted) for _ in range(3)] == [True, True, False]
+
+
+def test_the_mean_and_the_deviation_are_of_all_orders() -> None:
+    both = Summary(
+        courses=[
+            Course(allocated={100: 90.0}, failed={"share": 4}),
+            Course(allocated={100: 94.0}, failed={}),
+        ]
+    )
+
+    assert (both.mean_at(100), both.deviation_at(100), both.failed("share")) == (92.0, 2.0, 2.0)
+
+
+def test_an_unknown_policy_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="policy 'bestfitt' is unknown: binpack, spread"):
+        checked("fgd,bestfitt")

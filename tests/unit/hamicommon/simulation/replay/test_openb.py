@@ -1,0 +1,52 @@
+"""Alibaba's openb form, and the mistakes people make in it."""
+
+import pytest
+from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay.openb import read_trace
+from hamicommon.simulation.replay.trace import Trace
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,2,P100\nb,32000,1000,0,\n"
+PODS = (
+    "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time\n"
+    "p,4000,100,1,470,P100|T4,5,60\nq,1000,100,0,0,,7,\n"
+)
+
+
+def read(nodes: str = NODES, pods: str = PODS) -> Trace:
+    return read_trace(nodes, pods, nodes_file="nodes.csv", pods_file="pods.csv")
+
+
+def test_nodes_without_a_card_are_left_out() -> None:
+    assert [(node.name, node.cards) for node in read().nodes] == [("a", 2)]
+
+
+def test_a_pod_has_its_share_its_models_and_its_times() -> None:
+    [share, other] = read().pods
+
+    assert (share.card_milli, share.models, share.kind) == (470, ("P100", "T4"), "share")
+    assert (share.arrives_s, share.ends_s) == (5, 60)
+    assert (other.cards, other.kind, other.ends_s) == (0, "no card", None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "sentence"),
+    [
+        ("x,y\n1,2\n", PODS, "nodes.csv: the first line lacks sn, cpu_milli"),
+        (NODES.replace("64000", "-1"), PODS, "nodes.csv line 2: cpu_milli is '-1'"),
+        (NODES.replace("\nb,", "\na,"), PODS, "nodes.csv line 3: sn is 'a': a name of its own"),
+        (NODES.replace("2,P100", "0,"), PODS, "nodes.csv holds no node with a card"),
+        (NODES, PODS.replace("470", "475"), "pods.csv line 2: gpu_milli is 475: 10 to 1000 in"),
+        (NODES, PODS.replace("470", "2000"), "pods.csv line 2: gpu_milli is '2000'"),
+        (NODES, PODS.replace("1,470", "9999,470"), "pods.csv line 2: num_gpu is '9999'"),
+        (NODES, PODS.replace("5,60", "nan,60"), "creation_time is 'nan': seconds are wanted"),
+        (NODES, PODS.replace("5,60", "70,60"), "deletion_time 60 is before creation_time"),
+        (NODES, PODS.replace(",1,470,P100|T4,5,60", ""), "pods.csv line 2: a value for each"),
+        (NODES, PODS.replace("1,470", "0,470"), "pods.csv holds no pod that asks for a card"),
+        ("", PODS, "nodes.csv: the first line lacks sn"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(nodes: str, pods: str, sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        read(nodes, pods)
+
+    assert sentence in str(raised.value)

@@ -1,0 +1,79 @@
+"""`hamictl replay` on files: tables, JSON, a picture, and mistakes."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hamictl.__main__ import app
+from typer.testing import CliRunner, Result
+
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
+    f"n{number},32000,100000,4,A100\n" for number in range(4)
+)
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(
+    f"p{number},{1000 * (number % 4)},100,1,{(810, 470, 1000)[number % 3]}\n"
+    for number in range(20)
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, ...]:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text(NODES)
+    pods.write_text(PODS)
+    return ("--nodes", str(nodes), "--pods", str(pods))
+
+
+def replay(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["replay", *arguments])
+
+
+def test_people_get_the_cards_in_use_and_the_refused_pods(files: tuple[str, ...]) -> None:
+    result = replay(*files, "--seeds", "1-2", "--policy", "binpack,fragmentation,fgd")
+
+    assert result.exit_code == 0, result.output
+    assert "percent of 16" in result.output
+    assert "±" in result.output
+    for name in ("binpack", "fragmentation", "fgd"):
+        assert name in result.output
+    assert "Pods refused" in result.output
+
+
+def test_programs_get_every_curve(files: tuple[str, ...]) -> None:
+    result = replay(*files, "--seeds", "7", "--policy", "spread", "-o", "json")
+
+    found = json.loads(result.output)["policies"]["spread"]
+    [run] = found["runs"]
+    assert run["seed"] == 7
+    assert run["placed"] + sum(run["failed"].values()) == run["arrived"]
+    assert run["allocated"] == found["mean"]
+
+
+def test_the_picture_has_a_line_for_every_policy(files: tuple[str, ...], tmp_path: Path) -> None:
+    svg = tmp_path / "curve.svg"
+    result = replay(*files, "--policy", "binpack,bestfit", "--picture", str(svg))
+
+    assert result.exit_code == 0, result.output
+    root = ElementTree.fromstring(svg.read_text())
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--policy", "best"), "policy 'best' is unknown"),
+        (("--seeds", "9-1"), "--seeds is '9-1': numbers or ranges are wanted"),
+        (("--seeds", "x"), "--seeds is 'x'"),
+        (("--load", "0"), "--load is '0': a percentage from 1 to 1000 is wanted"),
+        (("--nodes", "/nowhere.csv"), "/nowhere.csv: not readable: no such file"),
+        (("--picture", "/nowhere/x.svg"), "--picture /nowhere/x.svg: not writable"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    files: tuple[str, ...], arguments: tuple[str, ...], sentence: str
+) -> None:
+    result = replay(*files, *arguments)
+
+    assert result.exit_code == 1
+    assert sentence in result.stderr
