@@ -10,7 +10,7 @@ from hamicommon.k8s.types import Json
 from tests.e2e_manifests.pod_objects import NAMESPACE, PodObjects
 
 # Places of the machine itself that pods look into.
-MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/var/lib/hami", "/tmp/vgpulock")
+MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/var/lib/hami")
 
 
 class PodVolumes:

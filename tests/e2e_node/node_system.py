@@ -36,7 +36,6 @@ class Agent:
             "LD_LIBRARY_PATH": str(native / "fakegpu" / "build"),
             "FAKEGPU_CONFIG": str(folder / "fakegpu" / "config.json"),
             "HAMI_NODE_AGENT_HOOK_PATH": str(folder / "hook"),
-            "HAMI_NODE_AGENT_LOCK_DIR": str(folder / "vgpulock"),
             "HAMI_NODE_AGENT_STATE_DIR": str(folder / "agent"),
             "HAMI_NODE_AGENT_METRICS_BIND": f"{LOOPBACK}:{port}",
         }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 
 import pytest
@@ -40,7 +39,6 @@ def test_f28_reboot(faulty: Faulty) -> None:
     stage.settle()
 
     pids = {name: kill(system, name) for name in (KUBELET, AGENT)}
-    shutil.rmtree(home(system) / "vgpulock", ignore_errors=True)
     (home(system) / "fakegpu.state").unlink(missing_ok=True)
     for name, pid in pids.items():
         wait_until_back(system, name, pid)

@@ -43,7 +43,6 @@ ANSWERS = AnswerPolicy(
     container_base=PurePosixPath("/usr/local/vgpu"),
     host_base=PurePosixPath("/usr/local/vgpu"),
     library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
-    lock_dir=PurePosixPath("/tmp/vgpulock"),
 )
 
 
@@ -66,10 +65,10 @@ class Disk:
         """See the port ContainerFiles."""
         self.limits[record.nonce] = record.shares
 
-    def make_cache_dir(self, name: str) -> None:
+    def make_cache_dir(self, name: str, nonce: str) -> None:
         """See the port ContainerFiles."""
 
-    def keep_cache_dir(self, name: str) -> None:
+    def keep_cache_dir(self, name: str, nonce: str) -> None:
         """See the port ContainerFiles."""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:

@@ -125,7 +125,6 @@ class Machine:
             f"{prefix}KUBELET_SOCKET_DIR": str(self.sockets),
             f"{prefix}POD_RESOURCES_SOCKET": str(self.pod_resources),
             f"{prefix}HOOK_PATH": str(self.root / "hook"),
-            f"{prefix}LOCK_DIR": str(self.root / "vgpulock"),
             f"{prefix}STATE_DIR": str(self.root / "state"),
             f"{prefix}CDI_DIR": str(self.cdi),
             f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),

@@ -55,8 +55,6 @@ async def confined(
         for path in (machine.root, *machine.root.rglob("*")):
             os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
         # Made for all by another user, as HAMi's plugin did.
-        (machine.root / "vgpulock").mkdir(exist_ok=True)
-        (machine.root / "vgpulock").chmod(0o777)
     agent = Confined(machine, request.param)
     agent.start()
     try:

@@ -46,12 +46,14 @@ def mount(inside: str, host: str, *, read_only: bool) -> api.Mount:
 
 
 LIBRARY = mount(f"{VGPU}/libvgpu.so", f"{VGPU}/libvgpu.so.0.1.0", read_only=True)
-CACHE = mount(VGPU, f"{VGPU}/containers/uid-1_main", read_only=False)
-LOCK = mount("/tmp/vgpulock", "/tmp/vgpulock", read_only=False)
+CACHE = mount(VGPU, f"{VGPU}/containers/uid-1_main", read_only=True)
+REGION = mount(
+    f"{VGPU}/{NONCE}.cache", f"{VGPU}/containers/uid-1_main/{NONCE}.cache", read_only=False
+)
 PRELOAD = mount("/etc/ld.so.preload", f"{VGPU}/ld.so.preload", read_only=True)
 LICENCE = mount("/tmp/license", f"{VGPU}/license", read_only=True)
 VALIDATOR = mount("/usr/bin/vgpuvalidator", f"{VGPU}/vgpuvalidator", read_only=True)
-HAMIS = (LIBRARY, CACHE, LOCK, PRELOAD)
+HAMIS = (LIBRARY, CACHE, REGION, PRELOAD)
 
 
 def null(name: str) -> api.Mount:
@@ -98,7 +100,7 @@ VECTORS = {
     ),
     "control switched off by the container": Vector(
         env={"CUDA_DISABLE_CONTROL": "true"},
-        expect=hami(LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A}, LIBRARY, CACHE, LOCK),
+        expect=hami(LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A}, LIBRARY, CACHE, REGION),
     ),
     "licensed node": Vector(
         node={"licensed": True},
@@ -222,7 +224,6 @@ def test_the_answer_is_hamis_and_one_mount_more(vector: Vector) -> None:
         container_base=PurePosixPath(VGPU),
         host_base=PurePosixPath(VGPU),
         library=PurePosixPath(f"{VGPU}/libvgpu.so.0.1.0"),
-        lock_dir=PurePosixPath("/tmp/vgpulock"),
         devices=vector.list_by,
         **vector.node,
     )

@@ -104,7 +104,7 @@ async def test_a_file_holds_what_hami_answers_and_is_not_touched_by_a_restart(
     assert [mount.container_path for mount in edits(machine, answer).mounts] == [
         "/usr/local/vgpu/libvgpu.so",
         "/usr/local/vgpu",
-        "/tmp/vgpulock",
+        dict(edits(machine, answer).envs)["CUDA_DEVICE_MEMORY_SHARED_CACHE"],
         "/etc/hami",
         "/etc/ld.so.preload",
     ]

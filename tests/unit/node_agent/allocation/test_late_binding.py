@@ -27,7 +27,6 @@ ANSWERS = AnswerPolicy(
     container_base=PurePosixPath("/usr/local/vgpu"),
     host_base=PurePosixPath("/host/vgpu"),
     library=PurePosixPath("/host/vgpu/libvgpu.so"),
-    lock_dir=PurePosixPath("/tmp/vgpulock"),
 )
 OLD = a_grant(pod="p", token=5)
 NEW = replace(OLD, allocation_id=AllocationId("second attempt"), token=9)
@@ -47,8 +46,8 @@ async def start(state: NodeState, *signed: NodeGrant) -> bool:
         warn=AsyncMock(),
     )
     files: Any = SimpleNamespace(
-        make_cache_dir=lambda name: None,
-        keep_cache_dir=lambda name: None,
+        make_cache_dir=lambda name, nonce: None,
+        keep_cache_dir=lambda name, nonce: None,
         write_limits=lambda record: None,
         limits_dir=lambda nonce: Path("/limits"),
     )

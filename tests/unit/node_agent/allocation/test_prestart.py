@@ -88,7 +88,7 @@ class Node:
     def write_limits(self, record: Record) -> None:
         self.limits[record.nonce] = record
 
-    def keep_cache_dir(self, name: str) -> None:
+    def keep_cache_dir(self, name: str, nonce: str) -> None:
         """It is there."""
 
     async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:

@@ -16,7 +16,6 @@ POLICY = AnswerPolicy(
     container_base=PurePosixPath("/usr/local/vgpu"),
     host_base=PurePosixPath("/usr/local/vgpu"),
     library=PurePosixPath("/usr/local/vgpu/libvgpu.so.0.1.0"),
-    lock_dir=PurePosixPath("/tmp/vgpulock"),
 )
 
 

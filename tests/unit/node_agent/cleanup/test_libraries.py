@@ -29,7 +29,6 @@ def files(tmp_path: Path) -> HostFiles:
     files = HostFiles(
         base=tmp_path / "vgpu",
         state_dir=tmp_path / "state",
-        lock_dir=tmp_path / "lock",
         oversubscribe=False,
         container_base=PurePosixPath("/usr/local/vgpu"),
     )

@@ -229,7 +229,6 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
                 kubelet_home / "pod-resources" / "kubelet.sock"
             ),
             "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
-            "HAMI_NODE_AGENT_LOCK_DIR": str(home / "vgpulock"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
             "HAMI_NODE_AGENT_CDI_DIR": str(home / "cdi"),
             "HAMI_NODE_AGENT_BINDING": context.options.binding,

@@ -212,7 +212,7 @@ class Allocate:
 
     def _write(self, record: Record) -> None:
         self._files.write_limits(record)
-        self._files.make_cache_dir(record.cache_dir)
+        self._files.make_cache_dir(record.cache_dir, record.nonce)
 
     def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
         after = saved.with_records([record])

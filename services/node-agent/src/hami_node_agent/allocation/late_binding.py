@@ -265,12 +265,12 @@ class LateBinding:
         )
 
     def _make(self, record: Record, env: Mapping[str, str]) -> None:
-        self._files.make_cache_dir(record.cache_dir)
+        self._files.make_cache_dir(record.cache_dir, record.nonce)
         self._put(record, env)
 
     def _put(self, record: Record, env: Mapping[str, str]) -> None:
         self._files.write_limits(record)
-        self._files.keep_cache_dir(record.cache_dir)
+        self._files.keep_cache_dir(record.cache_dir, record.nonce)
         spec = container_response(
             record,
             limits_dir=str(self._files.limits_dir(record.nonce)),

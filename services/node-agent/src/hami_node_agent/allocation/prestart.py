@@ -286,7 +286,7 @@ class PreStart:
         self._files.write_limits(record)
         # The pod that the answer was meant for may have left by now, and its directories too.
         if record.cache_dir:
-            self._files.keep_cache_dir(record.cache_dir)
+            self._files.keep_cache_dir(record.cache_dir, record.nonce)
 
     async def _refuse(self, refused: RefusedHolding) -> None:
         holding, grant = refused.holding, refused.grant

@@ -1,8 +1,11 @@
 """The Allocate answer of one container: env, mounts and devices (protocol 5.7.1).
 
-HAMi's to the byte in hami-core mode, and one read-only mount more: the container's limits directory
-at `/etc/hami`. How the runtime learns of the cards is in `device_list.py`. The kubelet keeps this
-for the pod's whole life, so whatever may change later is in that directory and not here.
+HAMi's in hami-core mode but for three mounts: the container's limits directory at `/etc/hami`; its
+folder is read-only and its region in it a mount of its own, so that a tenant writes one file of the
+host and no other; `/tmp/vgpulock`, which HAMi gives all containers of a node to write in, is left
+out, as libvgpu does not use it. How the runtime learns of the cards is in `device_list.py`. The
+kubelet keeps this for the pod's whole life, so whatever may change later is in that directory and
+not here.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from hami_node_agent.devices.mps_client import MpsPolicy, mps_envs, mps_mounts
 from hami_node_agent.grants.records import Record
 
 LIMITS_MOUNT = "/etc/hami"
-LOCK_DIR = "/tmp/vgpulock"
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _POLICIES = frozenset({"force", "disable"})
 
@@ -36,8 +38,6 @@ class AnswerPolicy:
     """`$HOOK_PATH/vgpu` on the host."""
     library: PurePosixPath
     """libvgpu.so on the host, versioned."""
-    lock_dir: PurePosixPath
-    """The host's directory behind /tmp/vgpulock."""
     enforced: bool = True
     """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
     from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
@@ -60,7 +60,12 @@ class AnswerPolicy:
 def region_path(container_base: PurePosixPath, nonce: str) -> str:
     """Where a container's processes keep their accounts together, as it sees it: the answer's
     environment and its limits file name the same."""
-    return str(container_base / f"{nonce}.cache")
+    return str(container_base / region_name(nonce))
+
+
+def region_name(nonce: str) -> str:
+    """The region's name in the container's directory."""
+    return f"{nonce}.cache"
 
 
 def cache_dir_name(pod_uid: str, container: str) -> str:
@@ -120,11 +125,12 @@ def _mounts(
     record: Record, limits_dir: str, container_env: Mapping[str, str], policy: AnswerPolicy
 ) -> tuple[MountSpec, ...]:
     inside, host = policy.container_base, policy.host_base
-    caches = str(host / "containers" / record.cache_dir)
+    caches = host / "containers" / record.cache_dir
+    region = region_name(record.nonce)
     mounts = [
         _mount(str(inside / "libvgpu.so"), str(policy.library), read_only=True),
-        _mount(str(inside), caches, read_only=False),
-        _mount(LOCK_DIR, str(policy.lock_dir), read_only=False),
+        _mount(str(inside), str(caches), read_only=True),
+        _mount(str(inside / region), str(caches / region), read_only=False),
         _mount(LIMITS_MOUNT, limits_dir, read_only=True),
     ]
     if container_env.get("CUDA_DISABLE_CONTROL") not in _TRUE:

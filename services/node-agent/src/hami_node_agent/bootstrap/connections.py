@@ -62,7 +62,6 @@ async def open_connections(
     files = HostFiles(
         base=settings.hook_path / "vgpu",
         state_dir=settings.state_dir,
-        lock_dir=settings.lock_dir,
         oversubscribe=settings.device_memory_scaling > 1,
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         cdi=cdi,

@@ -85,7 +85,6 @@ def _answers(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         host_base=PurePosixPath(connections.files.base),
         library=PurePosixPath(connections.library),
-        lock_dir=PurePosixPath(settings.lock_dir),
         enforced=settings.operating_mode not in (WHOLE, MIG),
         mps=_mps_policy(settings),
         oversubscribe=settings.device_memory_scaling > 1,

@@ -57,9 +57,6 @@ class Settings(BaseSettings):
     container_hook_path: Path = Field(
         default=Path("/usr/local"), description="the same base as containers see it"
     )
-    lock_dir: Path = Field(
-        default=Path("/tmp/vgpulock"), description="host directory behind /tmp/vgpulock"
-    )
     library_path: Path = Field(
         default=Path("/opt/hami/libvgpu.so"), description="where libvgpu.so is installed from"
     )

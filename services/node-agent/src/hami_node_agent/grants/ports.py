@@ -33,11 +33,12 @@ class ContainerFiles(Protocol):
     def write_limits(self, record: Record) -> None:
         """Makes the container's limits those of the record. Raises: Unavailable."""
 
-    def make_cache_dir(self, name: str) -> None:
-        """An empty directory that any user in the container can write. Raises: Unavailable."""
+    def make_cache_dir(self, name: str, nonce: str) -> None:
+        """A directory with nothing in it but an empty region, which any user in the container can
+        write, and what other mounts are made on. Raises: Unavailable."""
 
-    def keep_cache_dir(self, name: str) -> None:
-        """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
+    def keep_cache_dir(self, name: str, nonce: str) -> None:
+        """Makes what is gone of it, and leaves the rest. Raises: Unavailable."""
 
 
 class GrantSource(Protocol):

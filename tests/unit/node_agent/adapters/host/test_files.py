@@ -17,7 +17,6 @@ def files(tmp_path: Path) -> HostFiles:
     return HostFiles(
         base=tmp_path / "hook" / "vgpu",
         state_dir=tmp_path / "state",
-        lock_dir=tmp_path / "lock",
         oversubscribe=False,
         container_base=PurePosixPath("/usr/local/vgpu"),
     )
@@ -42,7 +41,6 @@ def test_installing_puts_library_and_preload_list_in_place(
     assert target == tmp_path / "hook/vgpu/libvgpu.so.1.2"
     assert target.read_bytes() == FIRST
     assert (target.parent / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
-    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o777
 
 
 def test_a_mapped_library_is_never_written_to(files: HostFiles, library: Path) -> None:
@@ -108,22 +106,44 @@ def test_limits_are_replaced_inside_the_same_directory(files: HostFiles) -> None
     assert [path.name for path in files.limits_dir("n").iterdir()] == ["limits"]
 
 
-def test_a_cache_directory_is_empty_and_open_to_all(files: HostFiles, tmp_path: Path) -> None:
+def test_a_cache_directory_has_an_empty_region_that_all_may_write_and_nothing_else(
+    files: HostFiles, tmp_path: Path
+) -> None:
     directory = tmp_path / "hook/vgpu/containers/uid_main"
-    files.make_cache_dir("uid_main")
+    files.make_cache_dir("uid_main", "n")
     (directory / "old.cache").write_bytes(b"x")
 
-    files.make_cache_dir("uid_main")
+    files.make_cache_dir("uid_main", "n")
 
-    assert list(directory.iterdir()) == []
-    assert directory.stat().st_mode & 0o777 == 0o777
+    modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+    assert modes == {"n.cache": 0o666, "libvgpu.so": 0o644}
+    assert {path.stat().st_size for path in directory.iterdir()} == {0}
+    assert directory.stat().st_mode & 0o777 == 0o755
+
+
+def test_what_is_in_a_cache_directory_stays_and_no_link_in_it_is_followed(
+    files: HostFiles, tmp_path: Path
+) -> None:
+    directory = tmp_path / "hook/vgpu/containers/uid_main"
+    precious = tmp_path / "precious"
+    precious.write_text("x")
+    precious.chmod(0o600)
+    files.make_cache_dir("uid_main", "n")
+    (directory / "n.cache").unlink()
+    (directory / "n.cache").symlink_to(precious)
+    (directory / "libvgpu.so").unlink()
+
+    files.keep_cache_dir("uid_main", "n")
+
+    assert (precious.read_text(), precious.stat().st_mode & 0o777) == ("x", 0o600)
+    assert (directory / "libvgpu.so").exists()
 
 
 def test_removing_a_pod_follows_no_link_of_the_tenant(files: HostFiles, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
-    files.make_cache_dir("uid_main")
+    files.make_cache_dir("uid_main", "n")
     containers = tmp_path / "hook/vgpu/containers"
     (containers / "uid_main" / "link").symlink_to(precious)
     files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n"))

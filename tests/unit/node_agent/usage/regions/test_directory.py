@@ -187,3 +187,25 @@ def test_a_disk_that_is_full_is_counted_and_logged(
     assert regions.failures == {"write_disk_full": 2}
     assert len(caplog.records) == 1
     assert set(read(regions)) == {"a_main"}
+
+
+def test_what_is_written_behind_a_region_is_taken_back_at_each_look(tmp_path: Path) -> None:
+    """The region is the one file of the host that its container can write."""
+    region = v1_file(directory(tmp_path, "long_main") / "a.cache")
+    precious = tmp_path / "precious"
+    precious.write_bytes(b"x" * 100)
+    regions = Regions(tmp_path)
+    known = read(regions)["long_main"]
+
+    for _ in range(2):
+        with region.open("r+b") as file:
+            file.truncate(layout.MOST_BYTES + 2**30)
+        assert "long_main" not in read(regions)
+        assert region.stat().st_size == layout.MOST_BYTES
+        assert read(regions)["long_main"] == known
+    assert regions.failures == {"oversized": 2}
+
+    region.unlink()
+    region.symlink_to(precious)
+    assert "long_main" not in read(regions)
+    assert precious.stat().st_size == 100

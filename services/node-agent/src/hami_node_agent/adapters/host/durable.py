@@ -33,3 +33,16 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # noqa: PTH108 - as above
         raise
+
+
+def make_empty(path: Path, *, mode: int) -> None:
+    """Makes an empty file where there is nothing of that name yet. Raises: OSError."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        return
+    try:
+        # Whatever our umask is.
+        os.fchmod(descriptor, mode)
+    finally:
+        os.close(descriptor)

@@ -2,7 +2,9 @@
 
     <hook_path>/vgpu/libvgpu.so.<version>                 ro in containers as .../libvgpu.so
     <hook_path>/vgpu/ld.so.preload                        ro as /etc/ld.so.preload
-    <hook_path>/vgpu/containers/<podUID>_<container>/     rw, holds the shared region
+    <hook_path>/vgpu/containers/<podUID>_<container>/     ro, holds the shared region
+        <nonce>.cache                                     rw, a mount of its own
+        libvgpu.so                                        empty: the library is mounted on it
     <state_dir>/limits/<nonce>/limits                     ro as /etc/hami/limits
     <state_dir>/limits/<nonce>/pids                       ro as /etc/hami/pids
 
@@ -25,9 +27,9 @@ from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
-from hami_node_agent.adapters.host.durable import replace_file
+from hami_node_agent.adapters.host.durable import make_empty, replace_file
 from hami_node_agent.adapters.host.removal import REMOVING, Removal
-from hami_node_agent.allocation.response import region_path
+from hami_node_agent.allocation.response import region_name, region_path
 from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
 from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.grants.records import Record
@@ -36,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 LIMITS_FILE = "limits"
 PIDS_FILE = "pids"
+LIBRARY_PLACE = "libvgpu.so"
+"""In a container's folder, which is read-only for it: a runtime can't make it there."""
 # HAMi's own, which may lie beside ours, have a v before the number.
 _OUR_LIBRARY = re.compile(r"libvgpu\.so\.\d[\w.+-]*")
 
@@ -48,7 +52,6 @@ class HostFiles:
         *,
         base: Path,
         state_dir: Path,
-        lock_dir: Path,
         oversubscribe: bool,
         container_base: PurePosixPath,
         cdi: CdiFiles | None = None,
@@ -60,7 +63,6 @@ class HostFiles:
         self._limits = state_dir / "limits"
         self._containers = base / "containers"
         self._removals = {parent: Removal(parent) for parent in (self._limits, self._containers)}
-        self._lock_dir = lock_dir
         self._oversubscribe = oversubscribe
         self._container_base = container_base
         self._library = Path()
@@ -86,10 +88,6 @@ class HostFiles:
         try:
             for directory in (self._containers, self._limits):
                 directory.mkdir(parents=True, exist_ok=True)
-            self._lock_dir.mkdir(parents=True, exist_ok=True)
-            # It may have been made for all by another user.
-            if self._lock_dir.stat().st_mode & 0o777 != 0o777:
-                self._lock_dir.chmod(0o777)
             _update(target, content, mode=0o755, durable=True)
             _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), durable=True)
         except OSError as exc:
@@ -169,23 +167,29 @@ class HostFiles:
             raise Unavailable(f"{directory} can't be written: {exc}") from exc
         self._pids[nonce] = text
 
-    def make_cache_dir(self, name: str) -> None:
-        """An empty directory that any user in the container can write. Raises: Unavailable."""
+    def make_cache_dir(self, name: str, nonce: str) -> None:
+        """A directory with nothing in it but an empty region, which any user in the container can
+        write, and what other mounts are made on. Raises: Unavailable."""
         try:
             # What is in it now is removed when nobody waits.
             self._removals[self._containers].detach(name)
         except OSError as exc:
             directory = self._containers / name
             raise Unavailable(f"{directory} can't be emptied: {clip(str(exc))}") from exc
-        self.keep_cache_dir(name)
+        self.keep_cache_dir(name, nonce)
 
-    def keep_cache_dir(self, name: str) -> None:
-        """Makes the directory if it is gone, and leaves what is in it. Raises: Unavailable."""
+    def keep_cache_dir(self, name: str, nonce: str) -> None:
+        """Makes what is gone of it, and leaves the rest. Raises: Unavailable.
+
+        A directory of an older answer belongs to its tenant: nothing in it is followed.
+        """
         directory = self._containers / name
         try:
             if not directory.is_dir():
                 directory.mkdir(parents=True)
-                directory.chmod(0o777)
+                directory.chmod(0o755)
+            make_empty(directory / LIBRARY_PLACE, mode=0o644)
+            make_empty(directory / region_name(nonce), mode=0o666)
         except OSError as exc:
             raise Unavailable(f"{directory} can't be made: {exc}") from exc
 

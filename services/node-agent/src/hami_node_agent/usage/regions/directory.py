@@ -21,6 +21,7 @@ from hami_node_agent.usage.regions.accounting import Region
 from hami_node_agent.usage.regions.reader import (
     NotARegion,
     RegionReading,
+    cut,
     read_region,
     write_feedback,
 )
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 SETTLED_NS = 1_000_000_000
 # A tenant may fill its directory; the region is among the first names or is not looked for.
 MAX_NAMES = 256
+OVERSIZED = "oversized"
 # No modification time: the directory is looked into in the next round.
 _UNSETTLED = -1
 
@@ -146,6 +148,15 @@ class Regions:
             kind = _kind(exc)
             self._failed(name, kind, exc, logged=directory.problem)
             directory.reading, directory.problem = None, kind
+            if kind == OVERSIZED:
+                self._cut(name, f"{self._base}/{name}/{directory.file}")
+
+    def _cut(self, name: str, path: str) -> None:
+        """Its container may make it longer again; each look takes it back."""
+        try:
+            cut(path)
+        except (NotARegion, OSError) as exc:
+            self._failed(name, f"cut_{_kind(exc)}", exc, logged="")
 
     def _failed(self, name: str, kind: str, exc: Exception, *, logged: str) -> None:
         self._count(kind)

@@ -17,6 +17,8 @@ UUID_BYTES = 96
 # libvgpu alone: devices 16 to 31 have the same structure again behind the first, and so on.
 BANKS = 4
 BANK_BYTES = 2011136
+MOST_BYTES = BANKS * BANK_BYTES
+"""Of the longest region: whatever a tenant writes behind it is nobody's account."""
 
 
 class MemoryV1(ctypes.LittleEndianStructure):
