@@ -1,7 +1,7 @@
 """A pod that takes more than its slice is seen from outside, and ended where the operator wants it.
 
 The pod undoes the preload inside its container, as any image with `unshare` can; another never
-asked for a card and lets the container runtime give it all of them.
+asked for a card and has all of them from its container runtime.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def past_the_library(name: str) -> Json:
 
 
 def all_cards(name: str) -> Json:
-    pod = a_pod(name, command=("vgpu-probe", "--bytes", str(1024**3)))
-    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
-    return pod
+    """Admission refuses the variable that asks a runtime for this; images can have it as well."""
+    argv = f"FAKEGPU_VISIBLE_DEVICES=all exec vgpu-probe --bytes {1024**3}"
+    return a_pod(name, command=("sh", "-c", argv))
 
 
 def shown(system: System, name: str) -> set[str]:
