@@ -7,10 +7,10 @@ that answers the same message to the same client in the same run. Then the agent
 its 200 containers: `idle` while their regions stay as they are, `busy` while every one changes
 every second, `held` while each has a program with memory on its card, so that limits are checked of
 all of them; what the stand-in driver itself takes of it (it looks into /proc for each process and
-call, a real one does not) is measured apart. The CPU time of a call is that of all the agent's threads
-while it was under way: on a busy machine it shows what the wall clock can't. Goals: Allocate p99
-10 ms, 1 % of a core, 90 MB; the stand-in driver's state file, which the agent maps and a real
-driver has not, is no part of that. The agent starts with the variables of its image. Writes
+call, a real one does not) is measured apart. The CPU time of a call is that of all the agent's
+threads while it was under way: on a busy machine it shows what the wall clock can't. Goals:
+Allocate p99 10 ms, 1 % of a core, 90 MB; the stand-in driver's state file, which the agent maps and
+a real driver has not, is no part of that. The agent starts with the variables of its image. Writes
 bench/results/node_agent.json.
 """
 
