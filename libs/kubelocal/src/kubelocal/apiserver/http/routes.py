@@ -107,7 +107,11 @@ def _document(registry: Registry, path: str, accept: str) -> Response | None:
 
 
 def _read(registry: Registry, target: ApiTarget, request: Request) -> Response:
-    if not target.resource.stored or target.subresource not in ("", "status"):
+    if not target.resource.stored or target.subresource not in (
+        "",
+        "status",
+        "ephemeralcontainers",
+    ):
         raise method_not_allowed()
     query = request.query_params
     table = responses.wants_table(request.headers.get("accept", ""))

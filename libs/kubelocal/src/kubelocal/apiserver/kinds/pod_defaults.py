@@ -29,7 +29,7 @@ def default_pod_spec(spec: Json) -> None:
         spec["serviceAccountName"] = spec["serviceAccount"] = account
     for volume in spec.get("volumes", []):
         _default_volume(volume)
-    for field in ("initContainers", "containers"):
+    for field in ("initContainers", "containers", "ephemeralContainers"):
         for container in spec.get(field, []):
             _default_container(container, host_network=bool(spec.get("hostNetwork")))
 

@@ -58,6 +58,8 @@ def prepare_update(resource: Resource, subresource: str, old: Json, new: Json) -
             new["metadata"].pop(name, None)
     if subresource == "status":
         _keep_all_but_status(resource, old, new)
+    elif subresource == "ephemeralcontainers":
+        _keep_all_but_ephemeral_containers(old, new)
     elif resource.has_status:
         _keep(new, old, "status")
     if resource.generation and new.get("spec") != old.get("spec"):
@@ -71,6 +73,19 @@ def _keep_all_but_status(resource: Resource, old: Json, new: Json) -> None:
         _keep(new["metadata"], old["metadata"], "ownerReferences")
     if resource.group in ("apps", "batch"):
         _keep(new["metadata"], old["metadata"], "labels")
+
+
+def _keep_all_but_ephemeral_containers(old: Json, new: Json) -> None:
+    version = new["metadata"].get("resourceVersion")
+    added = (new.get("spec") or {}).get("ephemeralContainers")
+    for name in {*old, *new}:
+        _keep(new, old, name)
+    new["metadata"] = {**old["metadata"], **({"resourceVersion": version} if version else {})}
+    new["spec"] = dict(old["spec"])
+    if added:
+        new["spec"]["ephemeralContainers"] = added
+    else:
+        new["spec"].pop("ephemeralContainers", None)
 
 
 def _keep(new: Json, old: Json, name: str) -> None:

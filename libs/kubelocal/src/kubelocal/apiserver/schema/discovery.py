@@ -14,6 +14,7 @@ _SUBRESOURCES = {
     "finalize": ("", ["update"]),
     "binding": ("Binding", ["create"]),
     "eviction": ("Eviction", ["create"]),
+    "ephemeralcontainers": ("", ["get", "patch", "update"]),
 }
 
 

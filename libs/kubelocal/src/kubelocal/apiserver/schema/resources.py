@@ -196,7 +196,7 @@ RESOURCES: tuple[Resource, ...] = (
         schema="V1Pod",
         short_names=("po",),
         categories=("all",),
-        subresources=("status", "binding", "eviction"),
+        subresources=("status", "binding", "eviction", "ephemeralcontainers"),
         fields=_POD_FIELDS,
         returns_deleted=True,
     ),

@@ -10,6 +10,7 @@ from kubelocal.apiserver.schema.resources import Resource
 from kubelocal.apiserver.storage.selectors import from_label_selector
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import forbidden, invalid, not_supported, required
+from kubelocal.apiserver.validation.ephemeral import validate_ephemeral_update
 from kubelocal.apiserver.validation.metadata import validate_metadata
 from kubelocal.apiserver.validation.pods import validate_pod_spec, validate_pod_update
 from kubelocal.apiserver.validation.resources import is_extended
@@ -20,12 +21,16 @@ _WORKLOADS = ("DaemonSet", "Deployment", "ReplicaSet", "StatefulSet", "Job")
 def validate_create(resource: Resource, body: Json) -> list[Cause]:
     """The broken rules of a new object, after defaulting and admission."""
     causes = validate_metadata(resource, body["metadata"])
+    if resource.kind == "Pod" and body.get("spec", {}).get("ephemeralContainers"):
+        causes.append(forbidden("spec.ephemeralContainers", "cannot be set on create"))
     return causes + _spec(resource, body)
 
 
 def validate_update(resource: Resource, subresource: str, old: Json, new: Json) -> list[Cause]:
     """The broken rules of a change."""
     causes = validate_metadata(resource, new["metadata"])
+    if subresource == "ephemeralcontainers":
+        return causes + validate_ephemeral_update(old.get("spec", {}), new.get("spec", {}))
     if subresource:
         return causes + (_node(new) if resource.kind == "Node" else [])
     if resource.kind == "Pod":

@@ -41,7 +41,7 @@ def validate_pod_spec(field: str, spec: Json) -> list[Cause]:
     seen: set[str] = set()
     for part in ("containers", "initContainers"):
         for index, container in enumerate(spec.get(part, [])):
-            causes += _container(f"{field}.{part}[{index}]", container, seen, volumes)
+            causes += validate_container(f"{field}.{part}[{index}]", container, seen, volumes)
     for name, supported in _CHOICES.items():
         if spec.get(name) not in supported:
             causes.append(not_supported(f"{field}.{name}", spec.get(name, ""), supported))
@@ -97,7 +97,10 @@ def _only_added(old: Json, new: Json) -> bool:
     return all(toleration in now for toleration in old.get("tolerations", []))
 
 
-def _container(field: str, container: Json, seen: set[str], volumes: set[str]) -> list[Cause]:
+def validate_container(
+    field: str, container: Json, seen: set[str], volumes: set[str]
+) -> list[Cause]:
+    """The broken rules of one container; `seen`: the names of those before it."""
     causes: list[Cause] = []
     name = container.get("name", "")
     if not name:
