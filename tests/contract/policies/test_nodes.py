@@ -120,6 +120,30 @@ def test_an_agent_makes_changes_and_evicts_no_pod(guarded: Guarded, agent: User)
     assert refused(agent.post(f"{path}/kept/eviction", eviction), "evicts no pods")
 
 
+def event(name: str, **changes: object) -> Json:
+    """As the agent of node-a makes them."""
+    body: Json = {
+        "metadata": {"name": name, "namespace": "tenants"},
+        "involvedObject": {"kind": "Pod", "name": "kept", "namespace": "tenants"},
+        "type": "Warning",
+        "reason": "Tried",
+        "source": {"component": "hami-node-agent", "host": "node-a"},
+    }
+    return body | changes
+
+
+def test_an_agent_speaks_for_its_own_node_in_events(guarded: Guarded, agent: User) -> None:
+    path = "/api/v1/namespaces/tenants/events"
+    assert allowed(agent.post(path, event("own")))
+
+    other = {"component": "hami-node-agent", "host": "node-b"}
+    scheduler = {"component": "hami-scheduler", "host": "node-a"}
+    for forged in ({"source": other}, {"source": scheduler}, {"source": {}}, {"type": "Normal"}):
+        assert refused(agent.post(path, event("forged", **forged)), "of its own node, here node-a")
+    stray = guarded.account(SYSTEM, "hami-node-agent")
+    assert refused(stray.post(path, event("stray")), "here none")
+
+
 @pytest.fixture(scope="module")
 def scheduler(guarded: Guarded, agent: User) -> User:
     return guarded.account(SYSTEM, "hami-scheduler")
