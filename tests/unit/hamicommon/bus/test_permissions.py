@@ -31,6 +31,8 @@ def test_a_letter_goes_back_to_the_stream_that_its_user_reads(
         ("hami-scheduler", "HAMI_INVENTORY", "hami.inventory.v1."),
         ("hami-scheduler", "HAMI_INVENTORY", "hami.inventory.v1.a.b"),
         ("hami-scheduler", "HAMI_REPORTS", "hami.inventory.v1.a"),
+        # A pod may be ended on it, and when it was true is not known any more.
+        ("hami-scheduler", "HAMI_LIMITS", "hami.limits.v1.a"),
         ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1"),
         ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1.$x"),
         ("hami-webhook", "HAMI_INVENTORY", "hami.inventory.v1.a"),

@@ -96,12 +96,12 @@ def webhook_permissions() -> Permissions:
 
 # Of each service, the streams into which a message of its own choice does no harm: the scheduler
 # may publish everywhere, and the others are the only readers there. An inventory that the webhook
-# buried would be read by the scheduler, so it is not among them; the node reports again anyway.
+# buried would be read by the scheduler, so it is not among them; the node reports again anyway. Nor
+# are limit checks: one that is sent again has a fresh time, and pods are ended on fresh ones.
 _RETURNS = {
     SCHEDULER_USER: {
         events.INVENTORY_STREAM: "hami.inventory.v1.*",
         events.REPORTS_STREAM: "hami.reports.v1.*",
-        events.LIMITS_STREAM: "hami.limits.v1.*",
     },
     METRICS_USER: {
         events.USAGE_STREAM: "hami.usage.v1.*",
