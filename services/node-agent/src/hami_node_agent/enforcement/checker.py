@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Unavailable
 from hamicommon.events import DeviceSample
 from hamicommon.process.bulkhead import Bulkhead
@@ -96,6 +97,10 @@ class LimitChecker:
         self._unresolved: Mapping[tuple[str, int], int] = {}
         self._asked: dict[ContainerKey, tuple[float, str]] = {}
         """When the kubelet was asked about a container, and what is to be stated of it."""
+        self._limits: tuple[object, object, Mapping[ContainerKey, Mapping[str, Limit]]] | None = (
+            None
+        )
+        """The records and ended pods that they were made of, and they."""
         self.checked = Checked()
 
     async def next_check(self, seen: int) -> int:
@@ -111,9 +116,7 @@ class LimitChecker:
         if self._began_s is None:
             self._began_s = now_s
         ended = self._pods.seen().ended
-        limits = limits_of(
-            self._state.saved.records.values(), ended=ended, controlled=self._policy.controlled
-        )
+        limits = self._limits_now(ended)
         view = self._view(look, limits)
         facts = await self._with_elsewhere(view.facts, now_s)
         standings = advance(
@@ -131,6 +134,14 @@ class LimitChecker:
             looked_s=now_s,
             settled=now_s - self._began_s >= 2 * self._policy.timing.grace_s,
         )
+
+    def _limits_now(self, ended: frozenset[PodUid]) -> Mapping[ContainerKey, Mapping[str, Limit]]:
+        """Both are replaced when they change, and never changed."""
+        records, before = self._state.saved.records, self._limits
+        if before is None or before[0] is not records or before[1] is not ended:
+            found = limits_of(records.values(), ended=ended, controlled=self._policy.controlled)
+            before = self._limits = (records, ended, found)
+        return before[2]
 
     def _view(
         self, look: MonitorLook, limits: Mapping[ContainerKey, Mapping[str, Limit]]

@@ -109,6 +109,21 @@ def advance(
 
 def _next(before: Standing | None, judgement: Judgement, now_s: float, timing: Timing) -> Standing:
     severity = judgement.state.severity
+    if (
+        severity == 0
+        and before is not None
+        and before.state is LimitState.ENFORCED
+        and before.runs == _NONE
+    ):
+        # As nearly all are nearly always: at the least cost.
+        peak_mib = max(before.peak_mib, judgement.held_mib or 0)
+        return Standing(
+            judgement=judgement,
+            looked_s=now_s,
+            state=before.state,
+            since_s=before.since_s,
+            peak_mib=peak_mib,
+        )
     if before is None:
         began = _began(Run(now_s, 1), severity)
         well = judgement.state is LimitState.ENFORCED
