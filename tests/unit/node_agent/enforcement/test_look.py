@@ -84,8 +84,8 @@ def test_a_pod_that_is_over_or_that_a_live_watch_does_not_know_is_not_blamed() -
     assert Resolver(pods, {}, frozenset()).owner_of(a_process(container_id="c1"))[0] is Kind.ENDED
     pods = Pods()
     pods.live = False
-    stranger = a_process(pod_uid="unknown")
-    assert Resolver(pods, {}, frozenset()).owner_of(stranger)[0] is Kind.CONTAINER
+    unlisted = a_process(pod_uid="unknown")
+    assert Resolver(pods, {}, frozenset()).owner_of(unlisted)[0] is Kind.CONTAINER
 
 
 def look_at(cards: Mapping[str, dict[int, int | None]], *living: HostProcess) -> MonitorLook:
