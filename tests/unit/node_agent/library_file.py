@@ -8,6 +8,7 @@ from pathlib import Path
 from hami_node_agent.cleanup.library_needs import machine_of
 
 HERE = machine_of(Path(sys.executable).read_bytes()[:64])
+UNMARKED, MARKED = (b"libvgpu limits file: %s\0" % each for each in (b"optional", b"required"))
 
 
 def a_library(
@@ -18,12 +19,14 @@ def a_library(
     versions: Sequence[str] = ("GLIBC_2.2.5", "GLIBC_2.17"),
     kind: int = 3,
     behind: bytes = b"",
+    mark: bytes = UNMARKED,
 ) -> bytes:
     """One mapped part that holds the whole file, `behind` after it."""
     strings, at = bytearray(b"\0"), {}
     for text in (name, *libraries, *versions):
         at[text] = len(strings)
         strings += text.encode() + b"\0"
+    strings += mark
     entries = [(14, at[name])] if name else []
     entries += [(1, at[each]) for each in libraries]
     start = 64 + 2 * 56

@@ -1,6 +1,7 @@
 """HAMi 2.10's Allocate answers, whole messages, from the protocol (5.7.1).
 
-Ours must be equal after the one mount that it has more is taken out: the limits directory.
+Ours must be equal after the one mount that it has more is taken out: the limits directory. What a
+container's variable switches off is off only on a node that allows it (`allow_disable_control`).
 """
 
 from dataclasses import dataclass, field
@@ -99,8 +100,13 @@ VECTORS = {
         expect=hami(LIMITED_TWO | {"NVIDIA_VISIBLE_DEVICES": "0,1"}),
     ),
     "control switched off by the container": Vector(
+        node={"allow_disable_control": True},
         env={"CUDA_DISABLE_CONTROL": "true"},
         expect=hami(LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A}, LIBRARY, CACHE, REGION),
+    ),
+    "control that the node does not let a container switch off": Vector(
+        env={"CUDA_DISABLE_CONTROL": "true"},
+        expect=hami(LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A}),
     ),
     "licensed node": Vector(
         node={"licensed": True},

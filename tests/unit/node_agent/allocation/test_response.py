@@ -19,35 +19,41 @@ POLICY = AnswerPolicy(
 )
 
 
-def preloads(**env: str) -> bool:
+AS_HAMI = replace(POLICY, allow_disable_control=True)
+
+
+def preloads(policy: AnswerPolicy, **env: str) -> bool:
     record = a_record(a_grant(), ids={"x"})
-    spec = container_response(record, limits_dir="/limits", container_env=env, policy=POLICY)
+    spec = container_response(record, limits_dir="/limits", container_env=env, policy=policy)
     return any(mount.container_path == "/etc/ld.so.preload" for mount in spec.mounts)
 
 
 @pytest.mark.parametrize("value", ["1", "t", "T", "true", "TRUE", "True"])
-def test_a_container_may_switch_control_off(value: str) -> None:
-    assert not preloads(CUDA_DISABLE_CONTROL=value)
+def test_a_container_switches_control_off_only_where_the_node_allows_it(value: str) -> None:
+    assert preloads(POLICY, CUDA_DISABLE_CONTROL=value)
+    assert not preloads(AS_HAMI, CUDA_DISABLE_CONTROL=value)
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "yes", "tRUE"])
 def test_anything_but_gos_true_leaves_control_on(value: str) -> None:
-    assert preloads(CUDA_DISABLE_CONTROL=value)
+    assert preloads(AS_HAMI, CUDA_DISABLE_CONTROL=value)
 
 
 @pytest.mark.parametrize(
-    ("env", "disabled", "policy"),
+    ("asked", "node", "policy"),
     [
-        ({}, False, "default"),
-        ({"GPU_CORE_UTILIZATION_POLICY": "FORCE"}, False, "force"),
-        ({"GPU_CORE_UTILIZATION_POLICY": "nonsense"}, False, "default"),
-        ({"GPU_CORE_UTILIZATION_POLICY": "force"}, True, "disable"),
+        ("", POLICY, "default"),
+        ("FORCE", POLICY, "force"),
+        ("nonsense", POLICY, "default"),
+        ("disable", POLICY, "default"),
+        ("DISABLE", AS_HAMI, "disable"),
+        ("force", replace(POLICY, disable_core_limit=True), "disable"),
     ],
 )
-def test_the_nodes_switch_wins_over_the_containers_wish(
-    env: dict[str, str], disabled: bool, policy: str
+def test_a_container_may_make_its_core_limit_stricter_and_lift_it_where_the_node_allows_it(
+    asked: str, node: AnswerPolicy, policy: str
 ) -> None:
-    assert core_policy(env, disable_core_limit=disabled) == policy
+    assert core_policy({"GPU_CORE_UTILIZATION_POLICY": asked}, node) == policy
 
 
 def test_oversubscription_and_no_core_limit_are_passed_in_the_env() -> None:

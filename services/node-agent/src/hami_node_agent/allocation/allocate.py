@@ -197,7 +197,7 @@ class Allocate:
             role=container.role,
             token=grant.token,
             shares=container.shares,
-            policy=core_policy(env, disable_core_limit=self._answers.cores_unlimited),
+            policy=core_policy(env, self._answers),
             cache_dir=self._own_cache_dir(grant, container.name, nonce),
         )
 

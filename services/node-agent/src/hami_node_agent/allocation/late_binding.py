@@ -260,7 +260,7 @@ class LateBinding:
             role=granted.role,
             token=grant.token,
             shares=granted.shares,
-            policy=core_policy(env, disable_core_limit=self._answers.cores_unlimited),
+            policy=core_policy(env, self._answers),
             cache_dir=cache_dir_name(grant.pod_uid, granted.name),
         )
 

@@ -25,7 +25,6 @@ from hami_node_agent.grants.records import Record
 
 LIMITS_MOUNT = "/etc/hami"
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_POLICIES = frozenset({"force", "disable"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +45,8 @@ class AnswerPolicy:
     oversubscribe: bool = False
     log_level: str = "1"
     disable_core_limit: bool = False
+    allow_disable_control: bool = False
+    """A container's variables may leave libvgpu out and switch its core limit off, as with HAMi."""
     licensed: bool = False
     """`$HOOK_PATH/vgpu/license` exists on the host."""
     devices: DeviceListPolicy = field(default_factory=DeviceListPolicy)
@@ -73,12 +74,18 @@ def cache_dir_name(pod_uid: str, container: str) -> str:
     return f"{pod_uid}_{container}"
 
 
-def core_policy(container_env: Mapping[str, str], *, disable_core_limit: bool) -> str:
-    """The limits file's policy: the node's switch, else what the webhook or the pod asked for."""
-    if disable_core_limit:
+def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
+    """The limits file's policy: the node's switch, else what the webhook or the pod asked for.
+
+    A container's variable may make its limit stricter; what lifts it counts by the node's setting
+    alone, as the pod's author writes it.
+    """
+    if policy.cores_unlimited:
         return "disable"
     asked = container_env.get("GPU_CORE_UTILIZATION_POLICY", "").lower()
-    return asked if asked in _POLICIES else "default"
+    if asked == "force" or (asked == "disable" and policy.allow_disable_control):
+        return asked
+    return "default"
 
 
 def container_response(
@@ -133,7 +140,8 @@ def _mounts(
         _mount(str(inside / region), str(caches / region), read_only=False),
         _mount(LIMITS_MOUNT, limits_dir, read_only=True),
     ]
-    if container_env.get("CUDA_DISABLE_CONTROL") not in _TRUE:
+    asks_for_none = container_env.get("CUDA_DISABLE_CONTROL") in _TRUE
+    if not (asks_for_none and policy.allow_disable_control):
         mounts.append(_mount("/etc/ld.so.preload", str(host / "ld.so.preload"), read_only=True))
     if policy.licensed:
         mounts.append(_mount("/tmp/license", str(host / "license"), read_only=True))

@@ -90,6 +90,7 @@ def _answers(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,
         disable_core_limit=settings.disable_core_limit,
+        allow_disable_control=settings.allow_disable_control,
         licensed=(connections.files.base / "license").exists(),
         devices=connections.driver.devices,
     )

@@ -124,6 +124,11 @@ class Settings(BaseSettings):
         description="memory of cards for which NVML reports none; 0: such cards are left out",
     )
     disable_core_limit: bool = Field(default=False, description="containers have no core limit")
+    allow_disable_control: bool = Field(
+        default=False,
+        description="true: a pod's CUDA_DISABLE_CONTROL=true and "
+        "GPU_CORE_UTILIZATION_POLICY=disable lift its own limits, as with HAMi",
+    )
     enable_numa_topology: bool = Field(
         default=False, description="report NUMA nodes to the kubelet"
     )

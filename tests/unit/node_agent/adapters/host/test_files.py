@@ -7,9 +7,10 @@ from hami_node_agent.grants.limits_file import CoreFeedback
 from hamicommon.errors import InvalidRequest
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
-from tests.unit.node_agent.library_file import HERE, a_library
+from tests.unit.node_agent.library_file import HERE, MARKED, a_library
 
-FIRST, SECOND = a_library(behind=b"first build"), a_library(behind=b"second build")
+FIRST = a_library(mark=MARKED, behind=b"first build")
+SECOND = a_library(mark=MARKED, behind=b"second build")
 
 
 @pytest.fixture
@@ -41,6 +42,22 @@ def test_installing_puts_library_and_preload_list_in_place(
     assert target == tmp_path / "hook/vgpu/libvgpu.so.1.2"
     assert target.read_bytes() == FIRST
     assert (target.parent / "ld.so.preload").read_text() == "/usr/local/vgpu/libvgpu.so\n"
+
+
+def test_the_installed_library_knows_that_it_is_ours(files: HostFiles, library: Path) -> None:
+    library.write_bytes(a_library(behind=b"first build"))
+
+    assert install(files, library).read_bytes() == FIRST
+
+
+@pytest.mark.parametrize("mark", [b"", MARKED * 2])
+def test_a_library_that_limits_nothing_without_its_file_is_refused(
+    files: HostFiles, library: Path, mark: bytes
+) -> None:
+    library.write_bytes(a_library(mark=mark))
+
+    with pytest.raises(InvalidRequest, match=r"library_path .*without a limits file"):
+        install(files, library)
 
 
 def test_a_mapped_library_is_never_written_to(files: HostFiles, library: Path) -> None:

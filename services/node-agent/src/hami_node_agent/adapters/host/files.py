@@ -30,6 +30,7 @@ from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.durable import make_empty, replace_file
 from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_name, region_path
+from hami_node_agent.cleanup.library_mark import NoPlaceForMark, marked
 from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
 from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
 from hami_node_agent.grants.records import Record
@@ -72,7 +73,8 @@ class HostFiles:
         self._pids: dict[str, str] = {}
 
     def install(self, library: Path, *, version: str, preload_path: str) -> Path:
-        """Puts the library and the preload list in place; returns the library's host path.
+        """Puts the library, marked as the agent's, and the preload list in place; returns the
+        library's host path.
 
         A mapped library is never written to: a new one replaces the name only (HAMi#727).
         Raises: InvalidRequest when `library` can't be read or containers couldn't load it,
@@ -84,6 +86,10 @@ class HostFiles:
             raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
         if reason := why_not_loadable(content, machine=_own_machine()):
             raise InvalidRequest(f"library_path {library}: containers can't load it: {reason}")
+        try:
+            content = marked(content)
+        except NoPlaceForMark as exc:
+            raise InvalidRequest(f"library_path {library}: {exc}") from exc
         target = self.base / f"libvgpu.so.{version}"
         try:
             for directory in (self._containers, self._limits):
