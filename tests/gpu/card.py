@@ -55,6 +55,7 @@ class Tenant:
         (directory / "limits.new").write_text(
             "hami-limits 1\npolicy force\noversubscribe 0\n"
             f"device {self.card.uuid} memory_bytes {memory_bytes} core_percent {cores}\n"
+            f"region {self.folder / 'region.cache'}\n"
         )
         (directory / "limits.new").rename(directory / "limits")
 
@@ -64,7 +65,6 @@ class Tenant:
             "CUDA_VISIBLE_DEVICES": self.card.uuid,
             "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
             "HAMI_PATHMAP": f"/etc/hami={self.folder / 'hami'}",
-            "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.folder / "region.cache"),
         }
 
     def start(self, *command: str | Path) -> subprocess.Popen[str]:

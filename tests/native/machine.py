@@ -162,15 +162,19 @@ class Container:
 
     machine: Machine
     folder: Path
+    place: Path | None = None
+    library: Path = LIBVGPU
 
     @property
     def region(self) -> Path:
-        return self.folder / "region.cache"
+        return self.place or self.folder / "region.cache"
 
-    def limits(self, text: str) -> None:
-        """Replaces the limits file as the node agent does: by rename."""
+    def limits(self, text: str, *, with_region: bool = True) -> None:
+        """Replaces the limits file as the node agent does: by rename, with the region's place."""
         directory = self.folder / "hami"
         directory.mkdir(exist_ok=True)
+        if with_region and text.startswith("hami-limits 1\n") and "\nregion " not in text:
+            text += f"region {self.region}\n"
         (directory / "limits.new").write_text(text)
         (directory / "limits.new").rename(directory / "limits")
 
@@ -183,7 +187,7 @@ class Container:
     def env(self, **more: str) -> dict[str, str]:
         return self.machine.env(
             **{
-                "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
+                "LD_PRELOAD": f"{self.library}:{FAKEGPU / 'libpathmap.so'}",
                 "HAMI_PATHMAP": f"/etc/hami={self.folder / 'hami'}",
                 "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(self.region),
                 **more,

@@ -1,8 +1,15 @@
 """Where limits come from: the container's file, HAMi's variables, new ones in mid-run."""
 
-import pytest
+import os
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 
-from tests.native.machine import CARDS, MIB, Client, Container, opened
+import pytest
+from hami_node_agent.cleanup.library_mark import marked
+
+from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, opened
 from tests.waiting import wait
 
 OUT_OF_MEMORY, POISON = 2, 0xDEAD
@@ -142,14 +149,142 @@ def test_the_file_names_the_place_of_the_region(container: Container, own: str) 
     assert not (container.folder / "one.cache").exists()
 
 
-def test_a_file_without_the_region_leaves_it_to_the_variable(container: Container) -> None:
-    container.limit(10 * MIB)
-    one = opened(container.start())
-    two = opened(
-        container.start(CUDA_DEVICE_MEMORY_SHARED_CACHE=str(container.folder / "one.cache"))
+def test_a_file_without_the_region_leaves_it_to_no_variable(container: Container) -> None:
+    container.limits(
+        f"hami-limits 1\ndevice {CARDS[0]} memory_bytes {10 * MIB} core_percent 0\n",
+        with_region=False,
     )
+    hami, own = "/tmp/cudevshr.cache", container.folder / "one.cache"
+    env = container.env(CUDA_DEVICE_MEMORY_SHARED_CACHE=str(own))
+    env["HAMI_PATHMAP"] += f";{hami}={container.region}"
+    one, two = (opened(container.machine.start(env)) for _ in range(2))
     assert one.alloc(6 * MIB)[0] == 0
-    assert two.info() == (10 * MIB, 10 * MIB)
+    assert two.info() == (4 * MIB, 10 * MIB)
+    assert container.region.exists()
+    assert not own.exists()
+
+
+LIFTING = {
+    "CUDA_DEVICE_MEMORY_LIMIT": "8g",
+    "CUDA_DEVICE_MEMORY_LIMIT_0": "8g",
+    "CUDA_DEVICE_SM_LIMIT": "100",
+    "CUDA_DEVICE_SM_LIMIT_0": "100",
+    "CUDA_OVERSUBSCRIBE": "true",
+    "CUDA_DISABLE_CONTROL": "true",
+    "GPU_CORE_UTILIZATION_POLICY": "disable",
+    "ACTIVE_OOM_KILLER": "false",
+    "CUDA_REDIRECT": "/nowhere",
+    "CUDA_TASK_PRIORITY": "0",
+    "LIBCUDA_LOG_LEVEL": "0",
+    "RECORD_KERNEL_INTERVAL": "0",
+}
+
+
+@pytest.mark.parametrize("variable", [*LIFTING, "all of them"])
+def test_no_variable_lifts_what_the_file_limits(container: Container, variable: str) -> None:
+    container.limit(10 * MIB, cores=30)
+    env = LIFTING if variable not in LIFTING else {variable: LIFTING[variable]}
+    client = opened(container.start(**env))
+    assert client.info() == (10 * MIB, 10 * MIB)
+    assert client.alloc(10 * MIB + 1) == (OUT_OF_MEMORY, POISON)
+    # What stands in the region is what the process goes by: limit and percentage of device 0.
+    with container.region.open("rb") as region:
+        region.seek(1600)
+        assert int.from_bytes(region.read(8), "little") == 10 * MIB
+        region.seek(1728)
+        assert int.from_bytes(region.read(8), "little") == 30
+
+
+def variables_read() -> set[str]:
+    """Every variable that the library names: as a string of its own in the sources."""
+    sources = (ROOT / "native/libvgpu/src").rglob("*.c")
+    named = re.findall(
+        r'"((?:CUDA|GPU|LIBCUDA|RECORD|HAMI|VGPU)_[A-Z_]+)"',
+        " ".join(path.read_text() for path in sources),
+    )
+    return {name for name in named if not name.startswith("CUDA_ERROR")}
+
+
+def test_the_document_lists_every_variable_that_the_library_reads() -> None:
+    document = (ROOT / "docs/libvgpu.md").read_text()
+    table = document.split("## Variables", 1)[1].split("\n## ", 1)[0]
+    assert set(re.findall(r"^\| `([A-Z_]+)", table, re.MULTILINE)) == variables_read()
+
+
+@pytest.fixture
+def installed(container: Container) -> Container:
+    """The copy that an agent installs."""
+    library = container.folder / "libvgpu.so"
+    library.write_bytes(marked(LIBVGPU.read_bytes()))
+    return replace(container, library=library)
+
+
+OURS = {"CUDA_DEVICE_MEMORY_LIMIT_0": "2000m"}
+
+
+def test_the_installed_library_goes_by_its_limits_file(installed: Container) -> None:
+    installed.limit(7 * MIB)
+    assert opened(installed.start(**OURS)).info() == (7 * MIB, 7 * MIB)
+
+
+def hide_the_file(container: Container) -> None:
+    (container.folder / "hami/limits").unlink()
+
+
+def hide_the_directory(container: Container) -> None:
+    shutil.rmtree(container.folder / "hami")
+
+
+def put_a_file_over_the_directory(container: Container) -> None:
+    hide_the_directory(container)
+    (container.folder / "hami").touch()
+
+
+def empty(container: Container) -> None:
+    (container.folder / "hami/limits").write_text("")
+
+
+def garble(container: Container) -> None:
+    (container.folder / "hami/limits").write_bytes(os.urandom(4096))
+
+
+def put_a_directory_in_its_place(container: Container) -> None:
+    hide_the_file(container)
+    (container.folder / "hami/limits").mkdir()
+
+
+def put_a_loop_in_its_place(container: Container) -> None:
+    hide_the_file(container)
+    (container.folder / "hami/limits").symlink_to("limits")
+
+
+@pytest.mark.parametrize(
+    "hide",
+    [
+        hide_the_file,
+        hide_the_directory,
+        put_a_file_over_the_directory,
+        empty,
+        garble,
+        put_a_directory_in_its_place,
+        put_a_loop_in_its_place,
+    ],
+)
+def test_the_installed_library_gives_no_card_without_its_limits_file(
+    installed: Container, hide: Callable[[Container], None]
+) -> None:
+    installed.limit(7 * MIB)
+    hide(installed)
+    client = opened(installed.start(**OURS))
+    assert client.info() == (0, 0)
+    assert client.alloc(1) == (OUT_OF_MEMORY, POISON)
+    assert client.call("total_mem")["total"] == 0
+
+
+def test_a_library_of_ones_own_takes_hamis_variables_without_a_limits_file(
+    container: Container,
+) -> None:
+    assert opened(container.start(**OURS)).info()[1] == 2000 * MIB
 
 
 def test_a_region_that_was_scribbled_over_is_made_again_where_the_file_names_it(

@@ -61,9 +61,9 @@ def full_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 def test_on_a_full_disk_each_process_keeps_to_the_limit(
     machine: Machine, full_disk: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    container = Container(machine, machine.folder)
+    container = Container(machine, machine.folder, full_disk / "region.cache")
     container.limit(10 * MIB)
-    holds(container, CUDA_DEVICE_MEMORY_SHARED_CACHE=str(full_disk / "region.cache"))
+    holds(container)
     errors = capfd.readouterr().err
     assert errors.count("shared region") == 1, errors
     assert "No space left on device" in errors

@@ -3,6 +3,7 @@
 import os
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -174,9 +175,10 @@ def test_a_forked_child_shares_the_slice_and_owes_nothing_for_its_parent(
     assert client.call("fork_and_alloc", bytes=5 * MIB)["result"] == OUT_OF_MEMORY
 
 
-def test_a_region_file_that_cannot_be_used_still_leaves_the_limit(container: Container) -> None:
+def test_a_region_file_that_cannot_be_used_still_leaves_the_limit(machine: Machine) -> None:
+    container = Container(machine, machine.folder, Path("/nowhere/at/all.cache"))
     container.limit(10 * MIB)
-    client = opened(container.start(CUDA_DEVICE_MEMORY_SHARED_CACHE="/nowhere/at/all.cache"))
+    client = opened(container.start())
     assert client.info() == (10 * MIB, 10 * MIB)
     assert client.alloc(11 * MIB)[0] == OUT_OF_MEMORY
 

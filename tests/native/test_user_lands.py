@@ -111,7 +111,9 @@ def given(tmp_path: Path) -> Path:
     shutil.copy(LIBVGPU, folder / PRELOADED[1:])
     (folder / "etc/ld.so.preload").write_text(f"{PRELOADED}\n")
     lines = (f"device {card} memory_bytes {LIMIT} core_percent 50\n" for card in CARDS)
-    (folder / "etc/hami/limits").write_text("hami-limits 1\n" + "".join(lines))
+    (folder / "etc/hami/limits").write_text(
+        "hami-limits 1\n" + "".join(lines) + "region /tmp/region\n"
+    )
     return folder
 
 
@@ -153,7 +155,6 @@ def with_driver(old_driver: Path, given: Path, tmp_path: Path) -> dict[str, str]
     return {
         "LD_LIBRARY_PATH": "/driver",
         "FAKEGPU_CONFIG": "/machine.json",
-        "CUDA_DEVICE_MEMORY_SHARED_CACHE": "/tmp/region",
     }
 
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "config/installed.h"
 
 /* Sixty-four device lines are 7 KB. */
 enum { FILE_BYTES = 16384 };
@@ -40,7 +41,7 @@ void vgpu_config_load(const char *path, struct vgpu_config *config, struct vgpu_
     char *text = malloc(FILE_BYTES); /* as much as the whole stack of a small thread */
     *stamp = (struct vgpu_config_stamp){0};
     const ssize_t length = text != NULL ? read_file(path, text, FILE_BYTES, stamp) : -ENOMEM;
-    if (length == -ENOENT || length == -ENOTDIR) {
+    if ((length == -ENOENT || length == -ENOTDIR) && !vgpu_limits_file_is_required()) {
         vgpu_config_parse_environment(environment, config);
     } else if (length < 0) {
         *config = (struct vgpu_config){.source = VGPU_CONFIG_FILE};

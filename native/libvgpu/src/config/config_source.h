@@ -1,4 +1,5 @@
-/* Where the configuration comes from: the limits file while it is there, else the environment; and when to look again. */
+/* Where the configuration comes from: the limits file while it is there, else the environment, unless a limits file is
+ * required (installed.h); and when to look again. */
 #ifndef VGPU_CONFIG_SOURCE_H
 #define VGPU_CONFIG_SOURCE_H
 

@@ -41,13 +41,18 @@ static void apply_limits(struct vgpu_process_state *s)
     atomic_store(&s->unplaced_limit_bytes, vgpu_config_limit(&s->config, "", -1).memory_bytes);
 }
 
+/* HAMi's. */
+#define DEFAULT_REGION_PATH "/tmp/cudevshr.cache"
+
+/* NULL: this process has nothing to share. Where there is a limits file no variable counts: each process could name a
+ * region, and so have a slice, of its own. */
 static const char *region_path(const struct vgpu_config *config)
 {
     if (config->region_path[0] != '\0') return config->region_path;
+    if (config->source == VGPU_CONFIG_FILE) return config->device_count != 0 ? DEFAULT_REGION_PATH : NULL;
     const char *path = getenv("CUDA_DEVICE_MEMORY_SHARED_CACHE");
     if (path != NULL && *path != '\0') return path;
-    /* HAMi's default, but only where there is something to share. */
-    return vgpu_config_limits_anything(config) ? "/tmp/cudevshr.cache" : NULL;
+    return vgpu_config_limits_anything(config) ? DEFAULT_REGION_PATH : NULL;
 }
 
 static int number_of(const char *variable, int otherwise)
@@ -134,8 +139,10 @@ struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *s)
         slot = vgpu_region_claim(&s->shared);
         note_descriptor(s);
         vgpu_spin_lock(&s->account_lock);
-        for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++)
+        for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++) {
             if (s->held[i] != 0) vgpu_region_charge(s->shared.region, slot, i, s->held[i]);
+            if (s->exported[i] != 0 || s->imported[i] != 0) vgpu_region_set_shared(slot, i, s->exported[i], s->imported[i]);
+        }
         atomic_store_explicit(&s->slot, slot, memory_order_release);
         vgpu_spin_unlock(&s->account_lock);
     }
