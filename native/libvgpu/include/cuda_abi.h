@@ -68,6 +68,11 @@ typedef struct CUmemLocation_st {
     int id;
 } CUmemLocation;
 
+typedef struct {
+    char reserved[64];
+} CUipcMemHandle_v1;
+static_assert(sizeof(CUipcMemHandle_v1) == 64, "CUipcMemHandle_v1");
+
 typedef struct CUmemAllocationProp_st {
     int type;
     int requestedHandleTypes;

@@ -9,6 +9,10 @@
  *                              the owner of slot 0; no code that clears a slot may touch it.
  *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
  *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (shared_time.h); the region's, likewise
+ *   slots[3].util[d].spare[0]  bytes of processes that have ended, which others of the container still have open; the region's,
+ *                              likewise, and part of what is reserved
+ *   slot.mem[d].spare[0], [1]  of the process's bytes those that it has shared with others by handle, and bytes of others that it
+ *                              has open; for device 0 of a bank in the slot's last two fields, as mem[0] holds the process's own
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *
  * HAMi's layout has places for 16 devices. Behind it the file holds the same structure three times more, at multiples of
@@ -39,6 +43,9 @@ enum {
     VGPU_REGION_FILE_BYTES = VGPU_BANKS * VGPU_BANK_BYTES /* readers of HAMi's layout want at least 2008952 */
 };
 
+/* What somebody has open whose size is not known: more than any card has, and few enough to be added up. */
+#define VGPU_UNKNOWN_SIZE (UINT64_C(1) << 48)
+
 enum { VGPU_SLOT_EXITED = 0, VGPU_SLOT_RUNNING = 1 };
 
 struct vgpu_region_mem {
@@ -68,7 +75,7 @@ struct vgpu_region_slot {
     _Atomic int32_t status;
     int32_t pad;
     _Atomic uint64_t seqlock; /* even: stable; always 0 here */
-    uint64_t unused[2];
+    _Atomic uint64_t spare[2];
 };
 static_assert(sizeof(struct vgpu_region_slot) == 1960, "slot");
 static_assert(offsetof(struct vgpu_region_slot, mem) == 8, "slot.mem");
@@ -141,6 +148,18 @@ static inline struct vgpu_region_util *vgpu_slot_util(struct vgpu_region_slot *s
 static inline _Atomic uint64_t *vgpu_region_reserved(struct vgpu_region *region, int device)
 {
     return &vgpu_slot_util(&region->slots[0], device)->spare[0];
+}
+static inline _Atomic uint64_t *vgpu_region_orphaned(struct vgpu_region *region, int device)
+{
+    return &vgpu_slot_util(&region->slots[3], device)->spare[0];
+}
+static inline _Atomic uint64_t *vgpu_slot_exported(struct vgpu_region_slot *slot, int device)
+{
+    return vgpu_place(device) == 0 ? &vgpu_slot_bank(slot, device)->spare[0] : &vgpu_slot_mem(slot, device)->spare[0];
+}
+static inline _Atomic uint64_t *vgpu_slot_imported(struct vgpu_region_slot *slot, int device)
+{
+    return vgpu_place(device) == 0 ? &vgpu_slot_bank(slot, device)->spare[1] : &vgpu_slot_mem(slot, device)->spare[1];
 }
 static inline _Atomic int64_t *vgpu_region_paid_until(struct vgpu_region *region, int device)
 {

@@ -51,6 +51,17 @@ static void contexts(void)
     for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }
 
+static void shared_by_handle(void)
+{
+    struct vgpu_block replaced, shared, taken;
+    const struct vgpu_block wanted = block(4096, NULL);
+    CHECK(!vgpu_block_table_export(&table, VGPU_BLOCK_POINTER, 4096, &shared));
+    CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 0);
+    CHECK(vgpu_block_table_export(&table, VGPU_BLOCK_POINTER, 4096, &shared) && shared.bytes == wanted.bytes);
+    CHECK(!vgpu_block_table_export(&table, VGPU_BLOCK_POINTER, 4096, &shared)); /* counted once */
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 4096, &taken) && taken.exported);
+}
+
 static void *work(void *argument)
 {
     const uint64_t base = (uint64_t)(size_t)argument << 32;
@@ -77,6 +88,7 @@ int main(void)
 {
     put_and_take();
     contexts();
+    shared_by_handle();
     threads();
     return 0;
 }

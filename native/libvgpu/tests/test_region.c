@@ -96,6 +96,38 @@ static void totals_are_repaired_only_when_quiet(void)
     vgpu_region_close(&file);
 }
 
+/* A process that has shared 60 of its 70 bytes ends, while we have some of them open. */
+static void what_others_have_open_stays(void)
+{
+    struct vgpu_region_file file;
+    const pid_t maker = child_with_seventy();
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    struct vgpu_region *region = file.region;
+    CHECK(region->slots[0].pid == maker && slot == &region->slots[1]);
+    vgpu_region_set_shared(&region->slots[0], 0, 60, 0);
+    vgpu_region_set_shared(slot, 0, 0, 50);
+    kill(maker, SIGKILL);
+    waitpid(maker, NULL, 0);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 50 && *vgpu_region_reserved(region, 0) == 50);
+    CHECK(vgpu_region_reserve(region, slot, 0, 51, 100) != 0 && vgpu_region_reserve(region, slot, 0, 50, 100) == 0);
+    vgpu_region_set_shared(slot, 0, 0, 20);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 70 && *vgpu_region_reserved(region, 0) == 70);
+    vgpu_region_set_shared(slot, 0, 0, 50); /* other memory: what was closed does not come back */
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 70);
+    atomic_store(vgpu_region_orphaned(region, 0), UINT64_MAX); /* scribbled */
+    CHECK(vgpu_region_used(region, 0) >= VGPU_UNKNOWN_SIZE);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 100 && *vgpu_region_reserved(region, 0) == 100);
+    vgpu_region_leave(&file, slot); /* nobody else has anything open */
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 0 && *vgpu_region_reserved(region, 0) == 0);
+    vgpu_region_close(&file);
+}
+
 static void all_slots_taken(void)
 {
     struct vgpu_region_file file;
@@ -121,6 +153,7 @@ int main(void)
     accounting();
     the_dead_are_swept();
     totals_are_repaired_only_when_quiet();
+    what_others_have_open_stays();
     all_slots_taken();
     unlink(path);
     return 0;

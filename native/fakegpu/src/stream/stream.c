@@ -123,9 +123,8 @@ CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 CUresult cuStreamSynchronize(CUstream stream)
 {
     CUcontext context;
-    const CUresult result = fg_current(&context);
+    const CUresult result = fg_stream_context(stream, &context);
     if (result != CUDA_SUCCESS) return result;
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fg_drain(context, stream);
     return CUDA_SUCCESS;
@@ -134,9 +133,8 @@ CUresult cuStreamSynchronize(CUstream stream)
 CUresult cuStreamQuery(CUstream stream)
 {
     CUcontext context;
-    const CUresult result = fg_current(&context);
+    const CUresult result = fg_stream_context(stream, &context);
     if (result != CUDA_SUCCESS) return result;
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return fg_is_busy(context, stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }

@@ -5,6 +5,7 @@
 #include "compute/cores.h"
 #include "memory/graph_memory.h"
 #include "memory/charge.h"
+#include "memory/context_limit.h"
 #include "memory/overhead.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
@@ -88,6 +89,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     const struct vgpu_cuda *cuda = vgpu_cuda();
     return cuda != NULL ? made(cuda->cuGreenCtxCreate(context, resources, device, flags), device) : CUDA_ERROR_NOT_FOUND;
 }
+
+CUresult cuCtxSetLimit(int limit, size_t value) { return vgpu_cuda() != NULL ? vgpu_context_limit_set(limit, value) : CUDA_ERROR_NOT_FOUND; }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {

@@ -1,7 +1,8 @@
 /* Every way a program can look a function up: dlsym, dlvsym, cuGetProcAddress.
  *
  * The rule is one: pass the question on, with the very same arguments, then exchange the answer if it is the real
- * address of a function that we alter. So versions, flags, handles and errors mean what they always meant.
+ * address of a function that we alter. So versions, flags, handles and errors mean what they always meant. What is found
+ * in a second copy of the driver is answered with the first one's (driver_copy.h).
  *
  * Takes no lock and allocates once, when the tables of real functions are built: a thread inside the dynamic linker may
  * come here. Runs before constructors do, and before a sanitizer of the program is ready (the Makefile's LOOKUP).
@@ -9,6 +10,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "intercept/driver_copy.h"
 #include "intercept/elf_symbol.h"
 #include "intercept/real.h"
 #include "intercept/real_dlsym.h"
@@ -63,17 +65,41 @@ static bool library_present(const struct vgpu_row *row)
     return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL;
 }
 
+/* A lookup of dlsym or dlvsym themselves: ours, whichever copy of the C library it finds theirs in. */
+static void *exchange_lookup(const char *name, void *found)
+{
+    const bool is_libc = found == as_pointer((vgpu_function)vgpu_real_dlsym()) || found == as_pointer((vgpu_function)vgpu_real_dlvsym()) ||
+                         vgpu_is_in_c_library(found);
+    if (!is_libc) return found;
+    return as_pointer(vgpu_same(name, "dlsym") ? (vgpu_function)dlsym : (vgpu_function)dlvsym);
+}
+
 /* `found` is the answer of the real lookup. */
-static void *exchange(const char *name, void *found)
+static void *exchange(void *handle, const char *name, void *found)
 {
     if (found == NULL) return NULL;
-    if (found == as_pointer((vgpu_function)vgpu_real_dlsym())) return as_pointer((vgpu_function)dlsym);
-    if (found == as_pointer((vgpu_function)vgpu_real_dlvsym())) return as_pointer((vgpu_function)dlvsym);
+    if (name[0] == 'd') return exchange_lookup(name, found);
     const struct vgpu_row *row = vgpu_altered_named(name);
     /* A search of all objects finds our own export first. Without the driver in the process the honest answer is
      * "none". */
-    if (row != NULL && found == hook_of(row)) return library_present(row) ? found : NULL;
-    return replacement(found);
+    if (found == hook_of(row)) return library_present(row) ? found : NULL;
+    void *const replaced = replacement(found);
+    if (replaced != found || !is_of_cuda(row) || !vgpu_is_in_driver_copy(handle, found)) return replaced;
+    return library_present(row) ? hook_of(row) : NULL;
+}
+
+/* A function that we do not alter: of a second copy of the driver it must be the first one's, whose state it works on. */
+static void *of_one_driver(void *handle, const char *name, void *found)
+{
+    return found != NULL && vgpu_is_in_driver_copy(handle, found) ? vgpu_driver_function(name) : found;
+}
+
+/* Names of the driver's functions begin so, and few others do. A search from a place (RTLD_NEXT) or of everything must
+ * stay a tail call, and finds what is in the program's namespace alone. */
+static bool may_be_of_a_driver(void *handle, const char *name)
+{
+    return name != NULL && name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z' && handle != RTLD_DEFAULT &&
+           handle != RTLD_NEXT;
 }
 
 /* The tables are built before the real lookup, so that dlerror() afterwards speaks of the caller's lookup and not of
@@ -91,9 +117,12 @@ void *dlsym(void *restrict handle, const char *restrict name)
     if (real == NULL) return NULL;
     /* A tail call: the real one sees our caller's return address, by which it decides what RTLD_NEXT and RTLD_DEFAULT
      * mean. */
-    if (!altered(name)) return real(handle, name);
+    if (!altered(name)) {
+        if (may_be_of_a_driver(handle, name)) return of_one_driver(handle, name, real(handle, name));
+        return real(handle, name);
+    }
     prepare(name);
-    return exchange(name, real(handle, name));
+    return exchange(handle, name, real(handle, name));
 }
 
 void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version)
@@ -102,7 +131,7 @@ void *dlvsym(void *restrict handle, const char *restrict name, const char *restr
     if (real == NULL) return NULL;
     if (!altered(name)) return real(handle, name, version);
     prepare(name);
-    return exchange(name, real(handle, name, version));
+    return exchange(handle, name, real(handle, name, version));
 }
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)

@@ -1,6 +1,9 @@
 /* Ordinary device memory: reserve, ask the driver, enter the charge. The outputs are written on success only. */
 #include "memory/charge.h"
 #include "memory/current.h"
+#include "memory/leaving.h"
+#include "memory/opened.h"
+#include "memory/overhead.h"
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
@@ -112,7 +115,14 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    VGPU_MEMORY_FREE(VGPU_BLOCK_POINTER, pointer, cuda->cuMemFree_v2(pointer));
+    struct vgpu_block block;
+    const bool known = vgpu_memory_take(VGPU_BLOCK_POINTER, pointer, &block);
+    const CUresult result = cuda->cuMemFree_v2(pointer);
+    if (known)
+        vgpu_memory_settle(&block, result);
+    else if (result == CUDA_SUCCESS)
+        vgpu_opened_closed(pointer); /* of a pool of another process */
+    return result;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
@@ -122,6 +132,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     size_t real_free = 0, real_total = 0;
     const CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) return result;
+    vgpu_leaving_settle();
+    vgpu_overhead_look_before_answer();
     const int device = vgpu_memory_current_device();
     const struct vgpu_quota_view view =
         (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(

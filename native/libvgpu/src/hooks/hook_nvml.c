@@ -2,6 +2,7 @@
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
+#include "memory/leaving.h"
 #include "memory/slice.h"
 
 struct view {
@@ -15,6 +16,7 @@ static int view_of(nvmlDevice_t device, unsigned long long real_total, struct vi
     const int index = vgpu_state_nvml_device(device);
     const uint64_t limit = vgpu_slice_limit(index);
     if (limit == VGPU_UNLIMITED) return 0;
+    vgpu_leaving_settle();
     view->total = limit < real_total || vgpu_slice_oversubscribes() ? limit : real_total;
     view->used = vgpu_slice_used(index);
     view->free = vgpu_quota_subtract(view->total, view->used);

@@ -1,9 +1,12 @@
-/* Stream-ordered memory: charged while it is live, and while its pool keeps it. It outlives contexts.
+/* Stream-ordered memory: charged while it is live, until the stream that frees it is there, and while its pool keeps it.
+ * It outlives contexts.
  *
  * While a stream records a graph nothing is allocated: the call becomes a node, and the graph is charged when it runs.
  */
 #include "config/devices.h"
 #include "memory/charge.h"
+#include "memory/leaving.h"
+#include "memory/opened.h"
 #include "memory/pool.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
@@ -30,72 +33,121 @@ static CUmemoryPool pool_of(CUstream stream)
     return cuda->cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS ? pool : NULL;
 }
 
-/* One body for the four allocators: they differ in the real call and in how the block goes back when it cannot be
- * entered. */
-#define ALLOCATE(from, is_capturing, real_call, real_free)                                         \
-    do {                                                                                           \
-        if (pointer == NULL || bytes == 0 || !vgpu_state_start() || records((is_capturing), stream)) return (real_call); \
-        const CUmemoryPool from_ = (from);                                                         \
-        const int device_ = from_ != NULL ? vgpu_pool_device(from_) : VGPU_DEVICE_UNKNOWN;         \
-        if (device_ == VGPU_DEVICE_UNKNOWN) return (real_call);                                    \
-        uint64_t reused_;                                                                          \
-        CUresult result_ = vgpu_memory_reserve_pooled(from_, device_, bytes, &reused_);            \
-        if (result_ != CUDA_SUCCESS) return result_;                                               \
-        CUdeviceptr *const wanted_ = pointer, block_ = 0;                                          \
-        pointer = &block_;                                                                         \
-        result_ = (real_call);                                                                     \
-        if (result_ == CUDA_SUCCESS) result_ = vgpu_memory_keep_pooled(block_, device_, bytes, from_); \
-        else vgpu_memory_unreserve_pooled(from_, device_, bytes, reused_);                         \
-        if (result_ == CUDA_SUCCESS) *wanted_ = block_;                                            \
-        else if (block_ != 0) (void)(real_free)(block_, stream);                                   \
-        return result_;                                                                            \
-    } while (0)
+/* What the four allocators have in common; they differ in the real call, and in how the block goes back when it cannot
+ * be entered. Writes *pointer on success only. */
+struct allocation {
+    struct vgpu_pooled wanted;
+    struct vgpu_reused reused;
+    bool counted;
+};
+
+/* CUDA_SUCCESS: go on. Not counted: the driver's affair alone. */
+static CUresult begin(struct allocation *allocation, CUmemoryPool pool, size_t bytes, CUstream stream)
+{
+    const int device = pool != NULL ? vgpu_pool_device(pool) : VGPU_DEVICE_UNKNOWN;
+    allocation->wanted = (struct vgpu_pooled){pool, device, bytes, stream};
+    allocation->counted = device != VGPU_DEVICE_UNKNOWN;
+    return allocation->counted ? vgpu_memory_reserve_pooled(&allocation->wanted, &allocation->reused) : CUDA_SUCCESS;
+}
+
+static CUresult end(const struct allocation *allocation, CUresult result, const CUdeviceptr *block, stream_free real_free,
+                    CUdeviceptr *pointer)
+{
+    const struct vgpu_pooled *wanted = &allocation->wanted;
+    if (allocation->counted && result != CUDA_SUCCESS) vgpu_memory_unreserve_pooled(wanted, &allocation->reused);
+    if (result != CUDA_SUCCESS) return result;
+    if (allocation->counted) result = vgpu_memory_keep_pooled(*block, wanted->device, wanted->bytes, wanted->pool);
+    if (result == CUDA_SUCCESS)
+        *pointer = *block;
+    else
+        (void)real_free(*block, wanted->stream);
+    return result;
+}
+
+/* While a stream records, or where nothing is asked for, nothing is allocated. */
+static bool allocates(const CUdeviceptr *pointer, size_t bytes, stream_status is_capturing, CUstream stream)
+{
+    return pointer != NULL && bytes != 0 && vgpu_state_start() != NULL && !records(is_capturing, stream);
+}
+
+/* The functions of the per-thread default stream mean that by NULL. */
+static CUstream per_thread(CUstream stream) { return stream != NULL ? stream : VGPU_STREAM_PER_THREAD; }
 
 CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
+    struct allocation made;
+    CUdeviceptr block = 0;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    ALLOCATE(pool_of(stream), cuda->cuStreamIsCapturing, cuda->cuMemAllocAsync(pointer, bytes, stream), cuda->cuMemFreeAsync);
+    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocAsync(pointer, bytes, stream);
+    const CUresult result = begin(&made, pool_of(stream), bytes, stream);
+    if (result != CUDA_SUCCESS) return result;
+    return end(&made, cuda->cuMemAllocAsync(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
+    struct allocation made;
+    CUdeviceptr block = 0;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    ALLOCATE(pool_of(stream), cuda->cuStreamIsCapturing_ptsz, cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream), cuda->cuMemFreeAsync_ptsz);
+    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing_ptsz, stream)) return cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream);
+    const CUresult result = begin(&made, pool_of(stream), bytes, per_thread(stream));
+    if (result != CUDA_SUCCESS) return result;
+    return end(&made, cuda->cuMemAllocAsync_ptsz(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
+    struct allocation made;
+    CUdeviceptr block = 0;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    ALLOCATE(pool, cuda->cuStreamIsCapturing, cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream), cuda->cuMemFreeAsync);
+    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+    const CUresult result = begin(&made, pool, bytes, stream);
+    if (result != CUDA_SUCCESS) return result;
+    return end(&made, cuda->cuMemAllocFromPoolAsync(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
+    struct allocation made;
+    CUdeviceptr block = 0;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    ALLOCATE(pool, cuda->cuStreamIsCapturing_ptsz, cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream), cuda->cuMemFreeAsync_ptsz);
+    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing_ptsz, stream))
+        return cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+    const CUresult result = begin(&made, pool, bytes, per_thread(stream));
+    if (result != CUDA_SUCCESS) return result;
+    return end(&made, cuda->cuMemAllocFromPoolAsync_ptsz(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
-/* A free that a stream records is a node of its graph: the block, if it is ours at all, stays. */
-static CUresult free_async(stream_status is_capturing, stream_free real, CUdeviceptr pointer, CUstream stream)
+/* A free that a stream records is a node of its graph: the block, if it is ours at all, stays. `as_named`: what the
+ * stream is to every function. */
+static CUresult free_async(stream_status is_capturing, stream_free real, CUdeviceptr pointer, CUstream stream, CUstream as_named)
 {
+    struct vgpu_block block;
     if (records(is_capturing, stream)) return real(pointer, stream);
-    VGPU_MEMORY_FREE(VGPU_BLOCK_POINTER, pointer, real(pointer, stream));
+    const bool known = vgpu_memory_take(VGPU_BLOCK_POINTER, pointer, &block);
+    const CUresult result = real(pointer, stream);
+    if (known)
+        vgpu_memory_settle_in_stream(&block, result, as_named);
+    else if (result == CUDA_SUCCESS)
+        vgpu_opened_closed(pointer);
+    return result;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? free_async(cuda->cuStreamIsCapturing, cuda->cuMemFreeAsync, pointer, stream) : CUDA_ERROR_NOT_FOUND;
+    return cuda != NULL ? free_async(cuda->cuStreamIsCapturing, cuda->cuMemFreeAsync, pointer, stream, stream) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? free_async(cuda->cuStreamIsCapturing_ptsz, cuda->cuMemFreeAsync_ptsz, pointer, stream) : CUDA_ERROR_NOT_FOUND;
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    return free_async(cuda->cuStreamIsCapturing_ptsz, cuda->cuMemFreeAsync_ptsz, pointer, stream, per_thread(stream));
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)

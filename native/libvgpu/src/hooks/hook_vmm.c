@@ -1,6 +1,7 @@
 /* Physical memory by handle: charged to the device that the properties name; no context is needed. */
 #include "config/devices.h"
 #include "memory/charge.h"
+#include "memory/current.h"
 #include "memory/physical.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
@@ -58,12 +59,29 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
     return result;
 }
 
+/* Where the driver does not name the place, that of the thread. */
+static int imported_device(CUmemGenericAllocationHandle handle)
+{
+    CUmemAllocationProp properties;
+    if (vgpu_cuda()->cuMemGetAllocationPropertiesFromHandle(&properties, handle) == CUDA_SUCCESS) return device_of(&properties);
+    return vgpu_memory_current_device();
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable, int type)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemImportFromShareableHandle(handle, shareable, type);
-    if (result == CUDA_SUCCESS) vgpu_physical_retained(*handle); /* known only if this process made it */
+    if (result == CUDA_SUCCESS) vgpu_physical_imported(*handle, imported_device(*handle));
+    return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuMemExportToShareableHandle(shareable, handle, type, flags);
+    if (result == CUDA_SUCCESS) vgpu_physical_exported(handle);
     return result;
 }
 

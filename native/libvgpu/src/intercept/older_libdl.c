@@ -1,4 +1,4 @@
-/* dlopen and dlerror, which came from libdl before glibc 2.34: under their own names, hidden in this library
+/* dlopen, dladdr and dlerror, which came from libdl before glibc 2.34: under their own names, hidden in this library
  * (base/older_glibc.c has the reason, and the other functions). */
 #include <dlfcn.h>
 #include <stdatomic.h>
@@ -25,6 +25,13 @@ void *dlopen(const char *name, int flags)
     static _Atomic(vgpu_function) cached;
     void *(*function)(const char *, int) = (void *(*)(const char *, int))bound(&cached, "dlopen");
     return function != NULL ? function(name, flags) : NULL;
+}
+
+int dladdr(const void *address, Dl_info *info)
+{
+    static _Atomic(vgpu_function) cached;
+    int (*function)(const void *, Dl_info *) = (int (*)(const void *, Dl_info *))bound(&cached, "dladdr");
+    return function != NULL ? function(address, info) : 0;
 }
 
 char *dlerror(void)

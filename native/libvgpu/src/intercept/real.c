@@ -11,6 +11,7 @@
  * us while another one, with our lock, waits for the dynamic linker. Two threads may build; the second copy is dropped. */
 struct cuda_library {
     struct vgpu_cuda real;
+    void *handle;
     void *known[]; /* two per row: by symbol and by cuGetProcAddress; NULL: none */
 };
 
@@ -59,6 +60,7 @@ static struct cuda_library *build_cuda(void *handle)
 {
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
     if (library == NULL) return NULL;
+    library->handle = handle;
     for (size_t i = 0; i < vgpu_cuda_row_count; i++)
         library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
@@ -72,12 +74,12 @@ static struct cuda_library *build_cuda(void *handle)
     return library;
 }
 
-static struct cuda_library *cuda_now(void)
+static struct cuda_library *cuda_now(int flags)
 {
     struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
     if (library != NULL || building) return library;
     building = 1;
-    void *handle = open_library("libcuda.so.1", RTLD_NOLOAD);
+    void *handle = open_library("libcuda.so.1", flags);
     struct cuda_library *built = handle != NULL ? build_cuda(handle) : NULL;
     building = 0;
     if (built == NULL) return NULL;
@@ -88,8 +90,20 @@ static struct cuda_library *cuda_now(void)
 
 const struct vgpu_cuda *vgpu_cuda(void)
 {
-    const struct cuda_library *library = cuda_now();
+    const struct cuda_library *library = cuda_now(RTLD_NOLOAD);
     return library != NULL ? &library->real : NULL;
+}
+
+const struct vgpu_cuda *vgpu_cuda_loaded(void)
+{
+    const struct cuda_library *library = cuda_now(0);
+    return library != NULL ? &library->real : NULL;
+}
+
+void *vgpu_cuda_handle(void)
+{
+    const struct cuda_library *library = cuda_now(RTLD_NOLOAD);
+    return library != NULL ? library->handle : NULL;
 }
 
 const struct vgpu_cuda *vgpu_cuda_at_hand(void)
@@ -119,7 +133,7 @@ const struct vgpu_nvml *vgpu_nvml_loaded(void) { return nvml_now(0); }
 
 const struct vgpu_row *vgpu_altered_at(const void *function)
 {
-    const struct cuda_library *cuda = cuda_now();
+    const struct cuda_library *cuda = cuda_now(RTLD_NOLOAD);
     for (size_t i = 0; function != NULL && cuda != NULL && i < 2 * vgpu_cuda_row_count; i++)
         if (cuda->known[i] == function && vgpu_cuda_rows[i / 2].altered) return &vgpu_cuda_rows[i / 2];
     const struct vgpu_nvml *nvml = vgpu_nvml();

@@ -4,12 +4,19 @@
 
 #include "intercept/table.h"
 
-/* The driver's functions; NULL while libcuda.so.1 is not part of this process (it is never loaded by us), and on the thread that is
- * just building the table. Any thread; lock free after the first time. */
+/* The driver's functions; NULL while libcuda.so.1 is not part of this process, and on the thread that is just building
+ * the table. Never loads it. Any thread; lock free after the first time. */
 const struct vgpu_cuda *vgpu_cuda(void);
 
 /* The same if it has been looked up before, else NULL. */
 const struct vgpu_cuda *vgpu_cuda_at_hand(void);
+
+/* The same, but loads libcuda.so.1 if the process has not: for one that came upon another copy of it (driver_copy.h).
+ * NULL where there is none. */
+const struct vgpu_cuda *vgpu_cuda_loaded(void);
+
+/* The handle of that library, for dlsym; NULL as vgpu_cuda. */
+void *vgpu_cuda_handle(void);
 
 /* NVML's functions, likewise. */
 const struct vgpu_nvml *vgpu_nvml(void);

@@ -111,6 +111,23 @@ bool vgpu_block_table_take(struct vgpu_block_table *table, enum vgpu_block_kind 
     return known;
 }
 
+bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block)
+{
+    struct vgpu_block_shard *shard = shard_of(table, hash_of(kind, key));
+    bool noted = false;
+    vgpu_spin_lock(&shard->lock);
+    if (shard->count != 0) {
+        struct vgpu_block *found = &shard->blocks[find(shard, kind, key)];
+        noted = found->kind != VGPU_BLOCK_NONE && !found->exported;
+        if (noted) {
+            found->exported = true;
+            *block = *found;
+        }
+    }
+    vgpu_spin_unlock(&shard->lock);
+    return noted;
+}
+
 static void forget_in_shard(struct vgpu_block_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < shard->capacity;) {

@@ -15,8 +15,9 @@
 
 enum { VGPU_BLOCK_SHARDS = 32 };
 
-/* Addresses and objects (arrays, imports) are separate number ranges: the same value may occur in both. */
-enum vgpu_block_kind { VGPU_BLOCK_NONE = 0, VGPU_BLOCK_POINTER = 1, VGPU_BLOCK_OBJECT = 2 };
+/* Addresses, objects (arrays, imports) and limits of contexts are separate number ranges: the same value may occur in
+ * each. */
+enum vgpu_block_kind { VGPU_BLOCK_NONE = 0, VGPU_BLOCK_POINTER = 1, VGPU_BLOCK_OBJECT = 2, VGPU_BLOCK_LIMIT = 3 };
 
 struct vgpu_block {
     uint64_t key;
@@ -25,7 +26,7 @@ struct vgpu_block {
     uint32_t age;      /* see vgpu_block_table_forget_owner */
     int16_t device;    /* index in the region */
     uint8_t kind;      /* enum vgpu_block_kind */
-    bool pooled;
+    bool pooled, exported; /* from a pool; others may have it open */
 };
 
 struct vgpu_block_shard {
@@ -46,6 +47,9 @@ int vgpu_block_table_put(struct vgpu_block_table *table, const struct vgpu_block
 
 /* Forgets the block of that key and hands it out. false: unknown key. */
 bool vgpu_block_table_take(struct vgpu_block_table *table, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *taken);
+
+/* Notes that others may have the block open. True: for the first time, and *block is it. */
+bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
 
 /* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have
  * given the owner's number to another one since, whose blocks are younger. Calls forget(block) for each, with the

@@ -5,6 +5,9 @@
 
 #include "base/wipe_on_fork.h"
 #include "base/log.h"
+#include "intercept/real.h"
+#include "memory/leaving.h"
+#include "memory/opened.h"
 #include "memory/overhead.h"
 #include "memory/pool.h"
 #include "state/process_state.h"
@@ -18,28 +21,38 @@ VGPU_WIPE_ON_FORK(charges);
 
 CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
+    int64_t waited_ms = 0;
     vgpu_overhead_look_if_changed();
     if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     if (vgpu_pool_trim_all(device) && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+    while (vgpu_leaving_wait(device, &waited_ms))
+        if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult vgpu_memory_reserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t *reused)
+CUresult vgpu_memory_reserve_pooled(const struct vgpu_pooled *wanted, struct vgpu_reused *reused)
 {
-    *reused = vgpu_pool_take(pool, device, bytes);
-    const CUresult result = bytes > *reused ? vgpu_memory_reserve(device, bytes - *reused) : CUDA_SUCCESS;
-    if (result != CUDA_SUCCESS) vgpu_pool_put_back(pool, bytes, *reused);
+    reused->leaving = vgpu_leaving_take(wanted->pool, wanted->device, wanted->stream, wanted->bytes);
+    const uint64_t more = wanted->bytes - reused->leaving;
+    reused->kept = vgpu_pool_take(wanted->pool, wanted->device, more);
+    const CUresult result = more > reused->kept ? vgpu_memory_reserve(wanted->device, more - reused->kept) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) return result;
+    vgpu_pool_put_back(wanted->pool, more, reused->kept);
+    if (reused->leaving != 0) vgpu_leaving_add(wanted->pool, wanted->device, reused->leaving, wanted->stream);
     return result;
 }
 
-void vgpu_memory_unreserve_pooled(CUmemoryPool pool, int device, uint64_t bytes, uint64_t reused)
+void vgpu_memory_unreserve_pooled(const struct vgpu_pooled *wanted, const struct vgpu_reused *reused)
 {
-    vgpu_pool_put_back(pool, bytes, reused);
-    vgpu_slice_release(device, bytes - reused);
+    const uint64_t more = wanted->bytes - reused->leaving;
+    vgpu_pool_put_back(wanted->pool, more, reused->kept);
+    vgpu_slice_release(wanted->device, more - reused->kept);
+    if (reused->leaving != 0) vgpu_leaving_add(wanted->pool, wanted->device, reused->leaving, wanted->stream);
 }
 
 static void release(const struct vgpu_block *block)
 {
+    if (block->exported) vgpu_slice_exported(block->device, 0, block->bytes);
     if (block->pooled)
         vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
     else
@@ -80,6 +93,15 @@ bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block
     return vgpu_state_start() && vgpu_block_table_take(&charges.table, kind, key, block);
 }
 
+void vgpu_memory_exported(CUdeviceptr pointer)
+{
+    struct vgpu_block block;
+    CUdeviceptr base;
+    size_t bytes;
+    if (vgpu_cuda()->cuMemGetAddressRange_v2(&base, &bytes, pointer) != CUDA_SUCCESS) return;
+    if (vgpu_block_table_export(&charges.table, VGPU_BLOCK_POINTER, base, &block)) vgpu_slice_exported(block.device, block.bytes, 0);
+}
+
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
 {
     struct vgpu_block replaced;
@@ -89,9 +111,21 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
         vgpu_log(VGPU_LOG_WARN, "no memory to keep a block that the driver did not free; its bytes stay charged");
 }
 
+void vgpu_memory_settle_in_stream(const struct vgpu_block *block, CUresult freed, CUstream stream)
+{
+    if (freed != CUDA_SUCCESS || !vgpu_leaving_is_busy(stream)) {
+        vgpu_memory_settle(block, freed);
+        return;
+    }
+    if (block->exported) vgpu_slice_exported(block->device, 0, block->bytes);
+    vgpu_leaving_add(block->pooled ? (CUmemoryPool)block->owner : NULL, block->device, block->bytes, stream);
+}
+
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
 {
     if (context == NULL) return;
+    vgpu_leaving_forget_context(context);
+    vgpu_opened_forget_context(context);
     vgpu_block_table_forget_owner(&charges.table, context, begun, release);
     vgpu_overhead_settle_all();
 }

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "intercept/missing_symbols.h"
+#include "memory/current.h"
 #include "region/process.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
@@ -19,8 +20,10 @@ static const int64_t LOOK_AGAIN_MS = 1000;
 static const unsigned long long UNKNOWN_BYTES = ~0ULL;
 /* More processes than one card ever has. */
 enum { PROCESSES = 1024, DEVICES = 64 };
+/* A load that took less of the card is small beside what a look costs; those come in bursts. */
+static const uint64_t LARGE_LOAD_BYTES = 1 << 20;
 
-static _Atomic bool changed;
+static _Atomic bool changed, unlisted;
 static _Atomic int64_t next_look_ms;
 
 static int64_t now_ms(void)
@@ -94,7 +97,9 @@ static void look_again_later(void)
 
 void vgpu_overhead_settle(CUdevice device)
 {
-    if (!settle(device)) look_again_later();
+    const bool listed = settle(device);
+    atomic_store(&unlisted, !listed);
+    if (!listed) look_again_later();
 }
 
 void vgpu_overhead_settle_current(void)
@@ -116,9 +121,43 @@ void vgpu_overhead_changed(void)
     vgpu_overhead_look_if_changed();
 }
 
-void vgpu_overhead_look_if_changed(void)
+static void look(void)
 {
-    if (!atomic_load_explicit(&changed, memory_order_relaxed) || now_ms() < atomic_load(&next_look_ms)) return;
     atomic_store(&next_look_ms, now_ms() + LOOK_EVERY_MS);
     if (atomic_exchange(&changed, false)) vgpu_overhead_settle_current();
+}
+
+void vgpu_overhead_look_if_changed(void)
+{
+    if (atomic_load_explicit(&changed, memory_order_relaxed) && now_ms() >= atomic_load(&next_look_ms)) look();
+}
+
+void vgpu_overhead_look_before_answer(void)
+{
+    if (!atomic_load_explicit(&changed, memory_order_relaxed)) return;
+    if (!atomic_load(&unlisted) || now_ms() >= atomic_load(&next_look_ms)) look();
+}
+
+static uint64_t free_of_card(void)
+{
+    size_t free_bytes = 0, total;
+    return vgpu_cuda()->cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
+}
+
+struct vgpu_overhead_before vgpu_overhead_before(void)
+{
+    const int device = vgpu_memory_current_device();
+    if (device < 0) return (struct vgpu_overhead_before){.device = device};
+    return (struct vgpu_overhead_before){device, free_of_card(), vgpu_slice_overhead(device)};
+}
+
+bool vgpu_overhead_fits(const struct vgpu_overhead_before *before)
+{
+    if (before->device < 0 || free_of_card() + LARGE_LOAD_BYTES > before->free_bytes) {
+        vgpu_overhead_changed();
+        return true;
+    }
+    atomic_store(&changed, true);
+    look();
+    return vgpu_slice_overhead(before->device) <= before->own_bytes || vgpu_slice_used(before->device) <= vgpu_slice_limit(before->device);
 }

@@ -8,6 +8,9 @@
 #ifndef VGPU_OVERHEAD_H
 #define VGPU_OVERHEAD_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "cuda_abi.h"
 
 /* A context was made or ended: looks at once. */
@@ -17,8 +20,21 @@ void vgpu_overhead_settle(CUdevice device);
 void vgpu_overhead_settle_current(void);
 void vgpu_overhead_settle_all(void);
 
-/* A module came or went: looks now, or, when the last look was just before, with the next allocation. */
+/* A module came or went: looks now, or, when the last look was just before, with the next allocation, or before the
+ * program is answered how much is free. */
 void vgpu_overhead_changed(void);
 void vgpu_overhead_look_if_changed(void);
+void vgpu_overhead_look_before_answer(void);
+
+/* Something is done that may take much memory without naming it (a module with variables is loaded). After it has been
+ * done: false if the container now holds more than its slice because of it; then the caller undoes it and looks again
+ * (vgpu_overhead_changed). Whether the card has less free than before shows if a look is worth its price: what other
+ * processes do at that moment may hide it, and then it is charged with the next look, and not refused. */
+struct vgpu_overhead_before {
+    int device;
+    uint64_t free_bytes, own_bytes;
+};
+struct vgpu_overhead_before vgpu_overhead_before(void);
+bool vgpu_overhead_fits(const struct vgpu_overhead_before *before);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/wipe_on_fork.h"
 #include "base/mutex.h"
 #include "memory/slice.h"
+#include "vgpu_region.h"
 
 struct vgpu_physical {
     CUmemGenericAllocationHandle handle;
@@ -13,6 +14,8 @@ struct vgpu_physical {
     int device;
     int holds; /* handles given out and not released */
     int uses;  /* mappings and bindings */
+    bool exported; /* others may have it open */
+    bool foreign;  /* imported: its maker is charged; `bytes` is as much as was seen mapped, VGPU_UNKNOWN_SIZE before */
     struct vgpu_physical *next;
 };
 
@@ -88,7 +91,10 @@ static void drop_owner(uint64_t owner)
 
 static void finish(struct vgpu_physical *memory)
 {
-    if (memory->device >= 0)
+    if (memory->exported) vgpu_slice_exported(memory->device, 0, memory->bytes);
+    if (memory->foreign)
+        vgpu_slice_imported(memory->device, 0, memory->bytes);
+    else if (memory->device >= 0)
         vgpu_slice_release(memory->device, memory->bytes);
     else
         drop_owner(memory->handle);
@@ -115,6 +121,42 @@ void vgpu_physical_retained(CUmemGenericAllocationHandle handle)
     struct vgpu_physical *memory = find(handle);
     if (memory != NULL) memory->holds++;
     vgpu_mutex_unlock(&registry.lock);
+}
+
+void vgpu_physical_exported(CUmemGenericAllocationHandle handle)
+{
+    vgpu_mutex_lock(&registry.lock);
+    struct vgpu_physical *memory = find(handle);
+    if (memory != NULL && !memory->exported && !memory->foreign && memory->device >= 0) {
+        memory->exported = true;
+        vgpu_slice_exported(memory->device, memory->bytes, 0);
+    }
+    vgpu_mutex_unlock(&registry.lock);
+}
+
+void vgpu_physical_imported(CUmemGenericAllocationHandle handle, int device)
+{
+    struct vgpu_physical *made = malloc(sizeof *made);
+    vgpu_mutex_lock(&registry.lock);
+    struct vgpu_physical *memory = find(handle);
+    if (memory != NULL) {
+        memory->holds++;
+    } else if (made != NULL && device >= 0) {
+        *made = (struct vgpu_physical){.handle = handle, .bytes = VGPU_UNKNOWN_SIZE, .device = device, .holds = 1, .foreign = true};
+        link_physical(made);
+        vgpu_slice_imported(device, made->bytes, 0);
+        made = NULL;
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    free(made);
+}
+
+/* With the lock. */
+static void note_size(struct vgpu_physical *memory, uint64_t mapped)
+{
+    if (!memory->foreign || (memory->bytes != VGPU_UNKNOWN_SIZE && memory->bytes >= mapped)) return;
+    vgpu_slice_imported(memory->device, mapped, memory->bytes);
+    memory->bytes = mapped;
 }
 
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle)
@@ -158,6 +200,7 @@ void vgpu_physical_mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAlloc
 {
     vgpu_mutex_lock(&registry.lock);
     struct vgpu_physical *memory = find(handle);
+    if (memory != NULL) note_size(memory, bytes);
     struct vgpu_use *use = memory != NULL ? new_use(0, address, bytes, memory) : NULL;
     if (use != NULL) {
         use->next = registry.mappings[chain_of(address)];

@@ -2,7 +2,8 @@
  * undone and its last binding (multicast object, sparse array) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
- * Handles that this process did not make (imports) are unknown here and stay uncharged: their maker pays.
+ * What another process made and this one imported is charged to its maker; that this one has it open is shown in the
+ * region, so that the container goes on being charged when the maker has ended (slice.h).
  *
  * Any thread; not from signal handlers. One lock for all, never held while the driver is called. A fork child finds no
  * handle.
@@ -18,8 +19,14 @@
  * object). CUDA_ERROR_OUT_OF_MEMORY: no memory to remember it, and the reservation is gone. */
 CUresult vgpu_physical_made(CUmemGenericAllocationHandle handle, int device, uint64_t bytes);
 
-/* The driver handed out the handle once more (cuMemRetainAllocationHandle, an import of what this process exported). */
+/* The driver handed out the handle once more (cuMemRetainAllocationHandle). */
 void vgpu_physical_retained(CUmemGenericAllocationHandle handle);
+
+/* A handle was made of it that other processes may import. */
+void vgpu_physical_exported(CUmemGenericAllocationHandle handle);
+
+/* A handle was imported, of memory on that device: made here, or by another process. */
+void vgpu_physical_imported(CUmemGenericAllocationHandle handle, int device);
 
 struct vgpu_physical;
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle);

@@ -95,6 +95,39 @@ bool vgpu_slice_oversubscribes(void)
     return state != NULL && atomic_load_explicit(&state->oversubscribe, memory_order_relaxed);
 }
 
+/* Adds to one of the process's sums, and shows both. */
+static void change_shared(int index, uint64_t *sums, uint64_t add, uint64_t subtract)
+{
+    struct vgpu_process_state *state = vgpu_state_started();
+    struct vgpu_region_slot *slot = vgpu_state_slot(state);
+    vgpu_spin_lock(&state->account_lock);
+    sums[index] = vgpu_quota_subtract(sums[index] + add, subtract);
+    if (slot != NULL) vgpu_region_set_shared(slot, index, state->exported[index], state->imported[index]);
+    vgpu_spin_unlock(&state->account_lock);
+}
+
+void vgpu_slice_exported(int index, uint64_t add, uint64_t subtract)
+{
+    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
+    if (state != NULL) change_shared(index, state->exported, add, subtract);
+}
+
+void vgpu_slice_imported(int index, uint64_t add, uint64_t subtract)
+{
+    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
+    if (state != NULL) change_shared(index, state->imported, add, subtract);
+}
+
+uint64_t vgpu_slice_overhead(int index)
+{
+    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
+    if (state == NULL) return 0;
+    vgpu_spin_lock(&state->account_lock);
+    const uint64_t bytes = state->overhead[index];
+    vgpu_spin_unlock(&state->account_lock);
+    return bytes;
+}
+
 uint64_t vgpu_slice_set_overhead(int index, uint64_t seen_bytes)
 {
     struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;

@@ -23,11 +23,17 @@ void vgpu_slice_charge(int index, uint64_t bytes);
 
 void vgpu_slice_release(int index, uint64_t bytes);
 
+/* Changes how many of this process's bytes others may have open by a handle, and how many of theirs it has open. When a
+ * process ends, as much of what it had shared as others have open stays charged to the container. */
+void vgpu_slice_exported(int index, uint64_t add, uint64_t subtract);
+void vgpu_slice_imported(int index, uint64_t add, uint64_t subtract);
+
 /* Whether the container was promised more than the card may have: then the host's memory stands in for what is missing. */
 bool vgpu_slice_oversubscribes(void);
 
 /* The driver was seen to hold so many bytes of the device for this process; what no block explains is its own (contexts, modules), and
  * charged as such. Returns these bytes. */
 uint64_t vgpu_slice_set_overhead(int index, uint64_t seen_bytes);
+uint64_t vgpu_slice_overhead(int index);
 
 #endif

@@ -203,11 +203,9 @@ static void clear(_Atomic uint64_t *cell)
 static void free_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device)
 {
     struct vgpu_region_mem *mem = vgpu_slot_mem(slot, device);
-    const uint64_t bytes = atomic_load(&mem->total_bytes) != 0 ? atomic_exchange(&mem->total_bytes, 0) : 0;
-    _Atomic uint64_t *total = vgpu_region_reserved(region, device);
-    uint64_t old = atomic_load(total);
-    while (bytes != 0 && !atomic_compare_exchange_weak(total, &old, vgpu_quota_subtract(old, bytes))) {
-    }
+    vgpu_region_end_share(region, slot, device);
+    clear(vgpu_slot_exported(slot, device));
+    clear(vgpu_slot_imported(slot, device));
     clear(&mem->data_bytes);
     clear(&mem->context_bytes);
     clear(&mem->module_bytes);
@@ -247,6 +245,7 @@ static void sweep(struct vgpu_region *region, bool own_too)
 void vgpu_region_reclaim(struct vgpu_region_file *opened)
 {
     sweep(opened->region, false);
+    vgpu_region_settle_orphaned(opened->region, opened->device_count);
     vgpu_region_repair_totals(opened->region, opened->device_count);
 }
 

@@ -102,9 +102,58 @@ int vgpu_region_process_count(struct vgpu_region *region)
     return count < 0 ? 0 : count > VGPU_MAX_PROCESSES ? VGPU_MAX_PROCESSES : count;
 }
 
-uint64_t vgpu_region_used(struct vgpu_region *region, int device)
+void vgpu_region_set_shared(struct vgpu_region_slot *slot, int device, uint64_t exported, uint64_t imported)
+{
+    atomic_store_explicit(vgpu_slot_exported(slot, device), exported, memory_order_relaxed);
+    atomic_store_explicit(vgpu_slot_imported(slot, device), imported, memory_order_relaxed);
+}
+
+static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+/* A tenant may have written any number there. */
+static uint64_t orphaned_bytes(struct vgpu_region *region, int device)
+{
+    return smaller(atomic_load(vgpu_region_orphaned(region, device)), VGPU_UNKNOWN_SIZE);
+}
+
+/* What all processes but one have open. Handles whose size is not known count as more than any card has. */
+static uint64_t imported_by_others(struct vgpu_region *region, const struct vgpu_region_slot *but, int device)
 {
     uint64_t sum = 0;
+    for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        if (slot != but && atomic_load(&slot->pid) != 0) sum += smaller(atomic_load(vgpu_slot_imported(slot, device)), VGPU_UNKNOWN_SIZE);
+    }
+    return sum;
+}
+
+void vgpu_region_end_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device)
+{
+    const uint64_t bytes = atomic_load(&vgpu_slot_mem(slot, device)->total_bytes);
+    const uint64_t exported = smaller(atomic_load(vgpu_slot_exported(slot, device)), bytes);
+    if (bytes == 0) return;
+    const uint64_t before = orphaned_bytes(region, device), open = exported != 0 ? imported_by_others(region, slot, device) : 0;
+    const uint64_t added = vgpu_quota_subtract(smaller(before + exported, open), before);
+    if (added != 0) atomic_store(vgpu_region_orphaned(region, device), before + added);
+    atomic_store(&vgpu_slot_mem(slot, device)->total_bytes, 0);
+    subtract_from_total(vgpu_region_reserved(region, device), bytes - added);
+}
+
+void vgpu_region_settle_orphaned(struct vgpu_region *region, int device_count)
+{
+    for (int device = 0; device < device_count; device++) {
+        const uint64_t orphaned = orphaned_bytes(region, device);
+        if (orphaned == 0) continue;
+        const uint64_t open = imported_by_others(region, NULL, device);
+        if (open >= orphaned) continue;
+        atomic_store(vgpu_region_orphaned(region, device), open);
+        subtract_from_total(vgpu_region_reserved(region, device), orphaned - open);
+    }
+}
+
+uint64_t vgpu_region_used(struct vgpu_region *region, int device)
+{
+    uint64_t sum = orphaned_bytes(region, device);
     for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--)
         if (atomic_load(&region->slots[i].pid) != 0) sum += atomic_load(&vgpu_slot_mem(&region->slots[i], device)->total_bytes);
     return sum;

@@ -32,7 +32,17 @@ void vgpu_region_repair_share(struct vgpu_region *region, struct vgpu_region_slo
 /* Takes back a reservation of this process. Saturates at 0. Likewise. */
 void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *slot, int device, uint64_t bytes);
 
-/* Bytes that the processes of this container hold on a device. */
+/* Shows how many of the process's bytes it has shared with others by handle, and how many of others' it has open. */
+void vgpu_region_set_shared(struct vgpu_region_slot *slot, int device, uint64_t exported, uint64_t imported);
+
+/* Takes the share of a process that has ended off the total, but for what it had shared and others have open: as much
+ * stays in the total, and is the region's. Needs the file lock. */
+void vgpu_region_end_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device);
+
+/* Lowers what stayed so to what is still open. Needs the file lock. */
+void vgpu_region_settle_orphaned(struct vgpu_region *region, int device_count);
+
+/* Bytes that the processes of this container hold on a device, and those of ended ones that others have open. */
 uint64_t vgpu_region_used(struct vgpu_region *region, int device);
 
 /* Sets the total of each of the first devices to the sum of the shares, unless somebody is reserving at this very

@@ -44,6 +44,8 @@ struct vgpu_process_state {
      * where both are taken it comes second. */
     struct vgpu_spin_lock account_lock;
     uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
+    /* Of the bytes held those that others may have open by a handle; and others' bytes that this process has open. */
+    uint64_t exported[VGPU_MAX_DEVICES], imported[VGPU_MAX_DEVICES];
     struct vgpu_config config;
     struct vgpu_config_stamp stamp;
     _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];

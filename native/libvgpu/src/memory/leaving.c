@@ -1,0 +1,296 @@
+#include "memory/leaving.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/mutex.h"
+#include "base/wipe_on_fork.h"
+#include "intercept/real.h"
+#include "memory/pool.h"
+#include "memory/slice.h"
+
+/* The driver answers that it waits for work that was queued before. */
+enum { WAIT_MS = 2000, PAUSE_NS = 1000000 };
+/* A stream has two entries at most: one whose event comes soon, and one that all later frees move on. Empty ones wait
+ * for the next free, as making an event costs more than recording one again. */
+enum { ENTRIES_OF_A_STREAM = 2, SPARE_ENTRIES = 64 };
+/* CUstreamCaptureMode: relaxed; asking an event while a stream records would end the recording. */
+enum { RELAXED = 2, UNCHANGED = -1 };
+enum { EVENT_DISABLE_TIMING = 2 };
+
+/* The default streams are one per context, and one per thread. */
+struct place {
+    CUcontext context;
+    CUstream stream;
+    uint64_t thread;
+    CUmemoryPool pool;
+    int device;
+};
+
+struct entry {
+    struct place place;
+    CUevent event; /* NULL: none could be had; then the bytes stay until the context ends */
+    uint64_t bytes;
+    struct entry *next;
+};
+
+static struct VGPU_WIPED registry {
+    struct vgpu_mutex lock;
+    struct entry *entries; /* the newest first */
+    int count;
+    _Atomic int leaving; /* entries with bytes */
+} registry;
+VGPU_WIPE_ON_FORK(registry);
+
+static int relax_capture(void)
+{
+    int mode = RELAXED;
+    return vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : UNCHANGED;
+}
+
+static void restore_capture(int mode)
+{
+    if (mode != UNCHANGED) (void)vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
+bool vgpu_leaving_is_busy(CUstream stream)
+{
+    const int mode = relax_capture();
+    const bool busy = vgpu_cuda()->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
+    restore_capture(mode);
+    return busy;
+}
+
+/* Numbers of threads that freed in their own default stream; never given again, unlike pthread_self's. */
+static uint64_t this_thread(void)
+{
+    static _Atomic uint64_t last;
+    static _Thread_local uint64_t number;
+    if (number == 0) number = atomic_fetch_add(&last, 1) + 1;
+    return number;
+}
+
+static struct place place_of(CUmemoryPool pool, int device, CUstream stream)
+{
+    struct place place = {.stream = stream != NULL ? stream : (CUstream)1, .pool = pool, .device = device};
+    const bool own = (uintptr_t)stream > 2;
+    if (stream == VGPU_STREAM_PER_THREAD) place.thread = this_thread();
+    if (!own || vgpu_cuda()->cuStreamGetCtx(stream, &place.context) != CUDA_SUCCESS)
+        (void)vgpu_cuda()->cuCtxGetCurrent(&place.context);
+    return place;
+}
+
+static bool same_place(const struct place *a, const struct place *b)
+{
+    return a->stream == b->stream && a->pool == b->pool && a->device == b->device && a->thread == b->thread && a->context == b->context;
+}
+
+/* Events belong to the stream's context, which need not be the current one. */
+static void record(struct entry *entry)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    CUcontext current = NULL, popped;
+    (void)cuda->cuCtxGetCurrent(&current);
+    const bool other = current != entry->place.context;
+    if (other && cuda->cuCtxPushCurrent_v2(entry->place.context) != CUDA_SUCCESS) return;
+    const int mode = relax_capture();
+    if (entry->event == NULL && cuda->cuEventCreate(&entry->event, EVENT_DISABLE_TIMING) != CUDA_SUCCESS) entry->event = NULL;
+    if (entry->event != NULL && cuda->cuEventRecord(entry->event, entry->place.stream) != CUDA_SUCCESS) {
+        cuda->cuEventDestroy_v2(entry->event);
+        entry->event = NULL;
+    }
+    restore_capture(mode);
+    if (other) (void)cuda->cuCtxPopCurrent_v2(&popped);
+}
+
+/* Takes the entry out that a further free in that place goes to; NULL: a new one. */
+static struct entry *take_entry(const struct place *place)
+{
+    struct entry **found = NULL;
+    int have = 0;
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry **at = &registry.entries; *at != NULL; at = &(*at)->next) {
+        if (!same_place(&(*at)->place, place)) continue;
+        have++;
+        if (found == NULL || ((*found)->bytes != 0 && (*at)->bytes == 0)) found = at;
+    }
+    struct entry *entry = found != NULL && ((*found)->bytes == 0 || have >= ENTRIES_OF_A_STREAM) ? *found : NULL;
+    if (entry != NULL) {
+        *found = entry->next;
+        registry.count--;
+        if (entry->bytes != 0) atomic_fetch_sub(&registry.leaving, 1);
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    return entry;
+}
+
+static void put_entry(struct entry *entry)
+{
+    vgpu_mutex_lock(&registry.lock);
+    entry->next = registry.entries;
+    registry.entries = entry;
+    registry.count++;
+    atomic_fetch_add(&registry.leaving, 1);
+    vgpu_mutex_unlock(&registry.lock);
+}
+
+static void release(CUmemoryPool pool, int device, uint64_t bytes)
+{
+    if (pool != NULL)
+        vgpu_pool_freed(pool, device, bytes);
+    else
+        vgpu_slice_release(device, bytes);
+}
+
+void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream stream)
+{
+    const struct place place = place_of(pool, device, stream);
+    struct entry *entry = take_entry(&place);
+    if (entry == NULL) {
+        entry = calloc(1, sizeof *entry);
+        if (entry == NULL) return; /* charged too long, never too short */
+        entry->place = place;
+    }
+    entry->bytes += bytes;
+    record(entry);
+    put_entry(entry);
+}
+
+/* From the oldest: if the driver gave the memory of a later free, what is left is released later than need be. */
+uint64_t vgpu_leaving_take(CUmemoryPool pool, int device, CUstream stream, uint64_t wanted)
+{
+    if (atomic_load_explicit(&registry.leaving, memory_order_acquire) == 0) return 0;
+    const struct place place = place_of(pool, device, stream);
+    uint64_t taken = 0;
+    vgpu_mutex_lock(&registry.lock);
+    for (bool more = true; more && taken < wanted;) {
+        struct entry *oldest = NULL;
+        for (struct entry *at = registry.entries; at != NULL; at = at->next)
+            if (at->bytes != 0 && same_place(&at->place, &place)) oldest = at;
+        more = oldest != NULL;
+        if (!more) break;
+        const uint64_t part = oldest->bytes < wanted - taken ? oldest->bytes : wanted - taken;
+        oldest->bytes -= part;
+        taken += part;
+        if (oldest->bytes == 0) atomic_fetch_sub(&registry.leaving, 1);
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    return taken;
+}
+
+/* An entry that is done, whose bytes the caller releases without the lock. */
+struct done {
+    struct place place;
+    uint64_t bytes;
+};
+enum { AT_ONCE = 8 };
+
+static bool is_done(const struct entry *entry)
+{
+    return entry->event != NULL && vgpu_cuda()->cuEventQuery(entry->event) != CUDA_ERROR_NOT_READY;
+}
+
+/* Empties entries that are done, AT_ONCE at most. Returns how many. */
+static int empty_done(struct done *done)
+{
+    int count = 0;
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry **at = &registry.entries; *at != NULL && count < AT_ONCE;) {
+        struct entry *entry = *at;
+        if (entry->bytes == 0 || !is_done(entry)) {
+            at = &entry->next;
+            continue;
+        }
+        done[count++] = (struct done){entry->place, entry->bytes};
+        entry->bytes = 0;
+        atomic_fetch_sub(&registry.leaving, 1);
+        at = &entry->next;
+    }
+    for (struct entry **at = &registry.entries; *at != NULL && registry.count > SPARE_ENTRIES;) {
+        struct entry *entry = *at;
+        if (entry->bytes != 0) {
+            at = &entry->next;
+            continue;
+        }
+        *at = entry->next;
+        registry.count--;
+        if (entry->event != NULL) (void)vgpu_cuda()->cuEventDestroy_v2(entry->event);
+        free(entry);
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    return count;
+}
+
+/* Whether memory of that device became free. */
+static bool settle(int device)
+{
+    struct done done[AT_ONCE];
+    bool any = false;
+    int count = AT_ONCE;
+    const int mode = relax_capture();
+    while (count == AT_ONCE) {
+        count = empty_done(done);
+        for (int i = 0; i < count; i++) {
+            release(done[i].place.pool, done[i].place.device, done[i].bytes);
+            any = any || done[i].place.device == device;
+        }
+    }
+    restore_capture(mode);
+    return any;
+}
+
+void vgpu_leaving_settle(void)
+{
+    if (atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && vgpu_cuda() != NULL) (void)settle(-1);
+}
+
+static bool is_leaving_from(int device)
+{
+    bool found = false;
+    vgpu_mutex_lock(&registry.lock);
+    for (const struct entry *at = registry.entries; at != NULL && !found; at = at->next)
+        found = at->bytes != 0 && at->event != NULL && at->place.device == device;
+    vgpu_mutex_unlock(&registry.lock);
+    return found;
+}
+
+bool vgpu_leaving_wait(int device, int64_t *waited_ms)
+{
+    if (atomic_load_explicit(&registry.leaving, memory_order_acquire) == 0) return false;
+    int before = PTHREAD_CANCEL_ENABLE; /* without libpthread nothing is stored */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    bool any = settle(device);
+    for (; !any && *waited_ms < WAIT_MS && is_leaving_from(device); ++*waited_ms) {
+        nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
+        any = settle(device);
+    }
+    pthread_setcancelstate(before, NULL);
+    return any;
+}
+
+void vgpu_leaving_forget_context(CUcontext context)
+{
+    struct entry *gone = NULL;
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry **at = &registry.entries; *at != NULL;) {
+        struct entry *entry = *at;
+        if (entry->place.context != context) {
+            at = &entry->next;
+            continue;
+        }
+        *at = entry->next;
+        entry->next = gone;
+        gone = entry;
+        registry.count--;
+        if (entry->bytes != 0) atomic_fetch_sub(&registry.leaving, 1);
+    }
+    vgpu_mutex_unlock(&registry.lock);
+    while (gone != NULL) {
+        struct entry *entry = gone;
+        gone = entry->next;
+        if (entry->bytes != 0) release(entry->place.pool, entry->place.device, entry->bytes);
+        free(entry); /* its event went with the context */
+    }
+}

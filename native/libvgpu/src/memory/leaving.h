@@ -1,0 +1,43 @@
+/* Memory that was freed in a stream which is not there yet (cuMemFreeAsync): it stays charged until the stream is.
+ *
+ * An event behind the free shows when that is. Until then an allocation in the same stream may have the bytes again, as
+ * the driver gives it the same memory; one in another stream may not, as the driver would give it other memory while
+ * the card has some. What is done is released whenever the program waits for the device, asks how much is free, or is
+ * about to be refused; one that would be refused waits for it a while first.
+ *
+ * Any thread, with no lock of this library held; not from signal handlers. The lock of this list is held while events
+ * are asked, which does not wait. A fork child finds it empty.
+ */
+#ifndef VGPU_LEAVING_H
+#define VGPU_LEAVING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "cuda_abi.h"
+
+/* CU_STREAM_PER_THREAD: what NULL means to the functions of the per-thread default stream. */
+#define VGPU_STREAM_PER_THREAD ((CUstream)2)
+
+/* Whether the stream has work left. Ask after the free. */
+bool vgpu_leaving_is_busy(CUstream stream);
+
+/* Memory of a device was freed in a stream; it came from `pool`, or from none (NULL). Released when the stream is
+ * there. */
+void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream stream);
+
+/* How many of the bytes wanted the pool may take again, as they were freed in that very stream: they are the caller's
+ * now, and charged. vgpu_leaving_add gives them back. */
+uint64_t vgpu_leaving_take(CUmemoryPool pool, int device, CUstream stream, uint64_t wanted);
+
+/* Releases what streams have freed since. Costs a load where nothing is leaving. */
+void vgpu_leaving_settle(void);
+
+/* Waits until memory of that device was released, for two seconds at most in all: behind a kernel that takes longer, or
+ * one that waits for this thread, the allocation is refused. False: nothing was. */
+bool vgpu_leaving_wait(int device, int64_t *waited_ms);
+
+/* The context has ended, and all work in it. */
+void vgpu_leaving_forget_context(CUcontext context);
+
+#endif
