@@ -1,12 +1,13 @@
 """Children by vfork, posix_spawn and fork, and a program's successor by exec, share one slice."""
 
 import re
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 from tests.native.driver_calls import DATA
-from tests.native.machine import LIBVGPU, MIB, Container
+from tests.native.machine import LIBVGPU, MIB, ROOT, Container
 from tests.waiting import PATIENCE_S
 
 PROGRAM = (DATA / "lineage.c").read_text()
@@ -41,12 +42,30 @@ def test_children_and_successors_count_for_themselves_alone(
     assert done.stderr == ""
 
 
-def whole_pages_of_the_library() -> list[range]:
-    """Static objects that fill pages of their own (VGPU_WIPED): where they lie in the library."""
-    listing = subprocess.run(["nm", "-S", LIBVGPU], check=True, capture_output=True, text=True)
-    found = re.findall(r"^(\w+) (\w+) [bB] ", listing.stdout, re.MULTILINE)
-    objects = [range(int(at, 16), int(at, 16) + int(size, 16)) for at, size in found]
-    return [pages for pages in objects if pages.start % 4096 == 0 and len(pages) % 4096 == 0]
+def output(*command: object) -> str:
+    return subprocess.run(map(str, command), check=True, capture_output=True, text=True).stdout
+
+
+def objects_of_the_library() -> list[range]:
+    """What is declared VGPU_WIPE_ON_FORK: where it lies in the library.
+
+    The declarations are a section of pairs, address and size; the linker relocates the addresses.
+    """
+    sections = output("readelf", "-SW", LIBVGPU)
+    found = re.search(r"vgpu_wiped +PROGBITS +(\w+) +(\w+) +(\w+)", sections)
+    assert found, sections
+    start, offset, size = (int(number, 16) for number in found.groups())
+    relocations = output("readelf", "-rW", LIBVGPU)
+    addresses = {
+        int(at, 16): int(address, 16)
+        for at, address in re.findall(r"^(\w+) +\w+ R_\w+_RELATIVE +(\w+)$", relocations, re.M)
+    }
+    content = LIBVGPU.read_bytes()[offset : offset + size]
+    sizes = [length for _, length in struct.iter_unpack("<QQ", content)]
+    return [
+        range(addresses[start + 16 * i], addresses[start + 16 * i] + length)
+        for i, length in enumerate(sizes)
+    ]
 
 
 def wiped_on_fork(pid: int) -> list[range]:
@@ -68,8 +87,10 @@ def test_a_fork_child_finds_every_account_empty_and_a_program_without_gpu_pays_n
 ) -> None:
     container.limit(10 * MIB)
     client = container.start()
-    objects = whole_pages_of_the_library()
-    assert len(objects) == 4  # of blocks, pools, graphs and physical memory
+    objects = objects_of_the_library()
+    declared = output("grep", "-rh", "^VGPU_WIPE_ON_FORK(", ROOT / "native/libvgpu/src")
+    assert len(objects) == len(declared.splitlines()) > 0
+    assert all(pages.start % 4096 == 0 and len(pages) % 4096 == 0 for pages in objects)
     end = max(pages.stop for pages in objects)
     assert not [area for area in wiped_on_fork(client.pid) if area.start < end]
     assert client.call("open_device") == {"result": 0}

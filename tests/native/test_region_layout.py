@@ -36,7 +36,7 @@ SLOT = [
     ("util", 1160, 768),
     ("status", 1928, 4),
     ("seqlock", 1936, 8),
-    ("unused", 1944, 16),
+    ("spare", 1944, 16),
 ]
 MEM = [
     ("context_bytes", 0, 8),

@@ -215,6 +215,21 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties, CUmemGenericAllocationHandle handle)
+{
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    pthread_mutex_lock(&fg_physical_lock);
+    const struct fg_physical *memory = fg_physical_of(handle);
+    const bool known = memory != NULL && memory->tag == FG_PHYSICAL && properties != NULL;
+    if (known) {
+        *properties = (CUmemAllocationProp){.type = 1};
+        properties->location.type = memory->foreign ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+        properties->location.id = memory->foreign ? 0 : memory->device;
+    }
+    pthread_mutex_unlock(&fg_physical_lock);
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     if (handle == NULL || address == NULL) return CUDA_ERROR_INVALID_VALUE;

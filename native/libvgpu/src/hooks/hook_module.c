@@ -3,6 +3,9 @@
 #include "intercept/real.h"
 #include "memory/overhead.h"
 
+/* Whether the module's memory is of a slice; else the call is the driver's own. */
+static bool counted(const struct vgpu_overhead_before *before, const void *wanted) { return before->device >= 0 && wanted != NULL; }
+
 /* `module` is where the caller wants it, `loaded` what the driver made. */
 static CUresult module_loaded(const struct vgpu_overhead_before *before, CUresult result, const CUmodule *loaded, CUmodule *module)
 {
@@ -21,8 +24,8 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUmodule loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (module == NULL) return cuda->cuModuleLoad(module, path);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, module)) return cuda->cuModuleLoad(module, path);
     return module_loaded(&before, cuda->cuModuleLoad(&loaded, path), &loaded, module);
 }
 
@@ -31,8 +34,8 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUmodule loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (module == NULL) return cuda->cuModuleLoadData(module, image);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, module)) return cuda->cuModuleLoadData(module, image);
     return module_loaded(&before, cuda->cuModuleLoadData(&loaded, image), &loaded, module);
 }
 
@@ -41,8 +44,8 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUmodule loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (module == NULL) return cuda->cuModuleLoadDataEx(module, image, count, options, values);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, module)) return cuda->cuModuleLoadDataEx(module, image, count, options, values);
     return module_loaded(&before, cuda->cuModuleLoadDataEx(&loaded, image, count, options, values), &loaded, module);
 }
 
@@ -51,8 +54,8 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUmodule loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (module == NULL) return cuda->cuModuleLoadFatBinary(module, image);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, module)) return cuda->cuModuleLoadFatBinary(module, image);
     return module_loaded(&before, cuda->cuModuleLoadFatBinary(&loaded, image), &loaded, module);
 }
 
@@ -83,8 +86,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void 
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUlibrary loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (library == NULL) return cuda->cuLibraryLoadData(library, code, jit, jit_values, jit_count, options, values, count);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, library)) return cuda->cuLibraryLoadData(library, code, jit, jit_values, jit_count, options, values, count);
     const CUresult result = cuda->cuLibraryLoadData(&loaded, code, jit, jit_values, jit_count, options, values, count);
     return library_loaded(&before, result, &loaded, library);
 }
@@ -95,8 +98,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int *jit, v
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUlibrary loaded;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (library == NULL) return cuda->cuLibraryLoadFromFile(library, path, jit, jit_values, jit_count, options, values, count);
     const struct vgpu_overhead_before before = vgpu_overhead_before();
+    if (!counted(&before, library)) return cuda->cuLibraryLoadFromFile(library, path, jit, jit_values, jit_count, options, values, count);
     const CUresult result = cuda->cuLibraryLoadFromFile(&loaded, path, jit, jit_values, jit_count, options, values, count);
     return library_loaded(&before, result, &loaded, library);
 }

@@ -153,7 +153,7 @@ struct vgpu_overhead_before vgpu_overhead_before(void)
 
 bool vgpu_overhead_fits(const struct vgpu_overhead_before *before)
 {
-    if (before->device < 0 || free_of_card() + LARGE_LOAD_BYTES > before->free_bytes) {
+    if (free_of_card() + LARGE_LOAD_BYTES > before->free_bytes) {
         vgpu_overhead_changed();
         return true;
     }
