@@ -53,7 +53,7 @@ VALUES = [
 
 @dataclass
 class Tenant:
-    """The programs of the hostile container, and what they hold by what they were told."""
+    """The programs of the hostile container, and what has been done to them."""
 
     container: Container
     chance: random.Random

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.machine import CARDS, FAKEGPU, MIB, Container
+from tests.native.machine import CARDS, FAKEGPU, MIB, ROOT, Container
 from tests.waiting import PATIENCE_S
 
 PROGRAM = """
@@ -24,8 +24,11 @@ assert cuda.cuMemFree_v2(ctypes.c_uint64(small["pointer"])) == 0
 assert info()["total"] == 4 << 20
 print("done")
 """
-LIBRARIES = {"libcuda.so.1": "driver", "libnvidia-ml.so.1": "nvml"}
-SHARED = ("clock", "fault", "json", "machine", "mig", "shared", "state", "value")
+MACHINE = ("machine",)
+DRIVER = ("driver", "context", "stream", "memory", "copy", "module", "graph", "calls")
+NVML = ("nvml", "monitor")
+LIBRARIES = {"libcuda.so.1": ("cu", DRIVER), "libnvidia-ml.so.1": ("nvml", NVML)}
+"""Which names a library exports, and the folders of the stand-in's sources that it is made of."""
 PROC_ADDRESS = ("cuGetProcAddress", "cuGetProcAddress_v2")
 # About what a driver of CUDA 11.0 does without.
 SINCE_11_0 = (
@@ -50,16 +53,18 @@ SINCE_11_0 = (
 
 def build(folder: Path, library: str, without: Sequence[str]) -> None:
     """The stand-in library without some of its functions."""
-    prefix = LIBRARIES[library]
-    objects = FAKEGPU.glob(f"{prefix}_*.o")
-    more = ("arena", "deferred", "instant") if prefix == "driver" else ()
+    names, folders = LIBRARIES[library]
+    sources = [
+        source
+        for each in (*MACHINE, *folders)
+        for source in (ROOT / "native/fakegpu/src" / each).glob("*.c")
+    ]
     script = folder / f"{library}.map"
-    names = {"driver": "cu*;", "nvml": "nvml*;"}[prefix]
     hidden = "".join(f"{name}; " for name in without)
-    script.write_text(f"{{ global: {names} local: {hidden} *; }};")
+    script.write_text(f"{{ global: {names}*; local: {hidden} *; }};")
     subprocess.run(
-        ["cc", "-shared", "-o", folder / library, *objects]
-        + [FAKEGPU / f"{name}.o" for name in (*SHARED, *more)]
+        ["cc", "-shared", "-o", folder / library]
+        + [FAKEGPU / f"{source.stem}.o" for source in sources]
         + [f"-Wl,-soname,{library}", f"-Wl,--version-script={script}"]
         + ["-Wl,-Bsymbolic", "-pthread", "-ldl"],
         check=True,
