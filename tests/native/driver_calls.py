@@ -44,6 +44,8 @@ def requests(file: str) -> dict[Request, tuple[str, ...]]:
 
 def letters(parameters: str) -> str:
     numbers = r"\s*(unsigned |long |int |size_t |cuuint64_t |CUdevice )"
+    if parameters.strip() == "void":
+        return ""
     return "".join(
         "n" if re.match(numbers, p) and "*" not in p else "p" for p in parameters.split(",")
     )

@@ -54,9 +54,11 @@ static CUresult end(const struct allocation *allocation, CUresult result, const 
                     CUdeviceptr *pointer)
 {
     const struct vgpu_pooled *wanted = &allocation->wanted;
-    if (allocation->counted && result != CUDA_SUCCESS) vgpu_memory_unreserve_pooled(wanted, &allocation->reused);
-    if (result != CUDA_SUCCESS) return result;
-    if (allocation->counted) result = vgpu_memory_keep_pooled(*block, wanted->device, wanted->bytes, wanted->pool);
+    if (result != CUDA_SUCCESS) {
+        vgpu_memory_unreserve_pooled(wanted, &allocation->reused);
+        return result;
+    }
+    result = vgpu_memory_keep_pooled(*block, wanted->device, wanted->bytes, wanted->pool);
     if (result == CUDA_SUCCESS)
         *pointer = *block;
     else
@@ -82,6 +84,7 @@ CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
     if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocAsync(pointer, bytes, stream);
     const CUresult result = begin(&made, pool_of(stream), bytes, stream);
     if (result != CUDA_SUCCESS) return result;
+    if (!made.counted) return cuda->cuMemAllocAsync(pointer, bytes, stream);
     return end(&made, cuda->cuMemAllocAsync(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
@@ -94,6 +97,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream strea
     if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing_ptsz, stream)) return cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream);
     const CUresult result = begin(&made, pool_of(stream), bytes, per_thread(stream));
     if (result != CUDA_SUCCESS) return result;
+    if (!made.counted) return cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream);
     return end(&made, cuda->cuMemAllocAsync_ptsz(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
@@ -106,6 +110,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPoo
     if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
     const CUresult result = begin(&made, pool, bytes, stream);
     if (result != CUDA_SUCCESS) return result;
+    if (!made.counted) return cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
     return end(&made, cuda->cuMemAllocFromPoolAsync(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
@@ -119,6 +124,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
         return cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
     const CUresult result = begin(&made, pool, bytes, per_thread(stream));
     if (result != CUDA_SUCCESS) return result;
+    if (!made.counted) return cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
     return end(&made, cuda->cuMemAllocFromPoolAsync_ptsz(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
 }
 
