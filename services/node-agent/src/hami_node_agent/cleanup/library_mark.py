@@ -1,8 +1,9 @@
-"""The mark by which libvgpu knows that the agent installed it (`native/libvgpu/src/config/installed.c`).
+"""The mark by which libvgpu knows that the agent installed it.
 
-A marked library that finds no limits file allows no card: in a container of ours the file was
-hidden from it. The same build without the mark takes HAMi's variables then, for those who use it
-alone or in HAMi's place. The mark is in the file, which containers mount read-only.
+The library reads it in `native/libvgpu/src/config/installed.c`. A marked one that finds no limits
+file allows no card: in a container of ours the file was hidden from it. The same build without the
+mark takes HAMi's variables then, for those who use it alone or in HAMi's place. The mark is in the
+file, which containers mount read-only.
 """
 
 from __future__ import annotations
