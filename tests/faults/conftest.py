@@ -76,7 +76,12 @@ def faulty_cluster(cluster_kind: str) -> Iterator[Faulty]:
         file = folder / "faults"
         file.touch()
         clocks = own_clocks(folder, build(folder))
-        environment = {"HAMI_FAILPOINTS_FILE": str(file), **clocks.environment}
+        environment = {
+            "HAMI_FAILPOINTS_FILE": str(file),
+            # Off where nobody needs it; here it is one more write that may fail.
+            "HAMI_SCHEDULER_LABEL": "true",
+            **clocks.environment,
+        }
         # Cases kill the scheduler more often than a sound one ends.
         flags = ("--nodes", "2", "--most-ends", "1000")
         with running_system(cluster_kind, *flags, environment=environment) as system:

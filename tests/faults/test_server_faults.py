@@ -94,6 +94,38 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.row(
+    point="FAULT-36",
+    fault="Postgres does not answer for 5 s while pods are bound and the batch that says so waits",
+    kind="delay",
+    answer="it is written later, by its writer or by the pod watch, from what the pods show",
+    promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",
+)
+def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    stage.run_before(1)
+    # The first batch is late, so those of all other pods wait behind it.
+    faulty.plan("store.advance_all.before=delay:3*1")
+    stage.come(4)
+    wait(
+        lambda: sum("nodeName" in pod["spec"] for pod in stage.mine()) == 5,
+        "every pod to be bound",
+        why=lambda: str(stage.mine()),
+    )
+    binding = system.sql("SELECT count(*) FROM allocations WHERE state = 'binding'")
+    with stopped(system, "postgres"):
+        time.sleep(STOPPED_S)
+    faulty.plan()
+    back_s = time.monotonic()
+    stage.settle()
+
+    assert int(binding) > 0, "no batch was waiting"
+    stage.check()
+    stage.report(since(back_s), more=f"{binding} pods waited in the batch")
+
+
+@pytest.mark.slow
+@pytest.mark.row(
     point="FAULT-37",
     fault="Postgres has no connection left, and the scheduler is started into that",
     kind="error",

@@ -172,6 +172,7 @@ class Agent:
             reachable=lambda: True,
             not_ready_reason=str,
             on_ready=lambda: None,
+            take=feed.take,
         )
         holdings = HoldingsService(cast(Any, bus), state, kubelet_state=wired, pods=pods, node=node)
         for loop in (

@@ -23,7 +23,12 @@ from hamicommon.bus.client import (
     Responder,
     Subscription,
 )
-from hamicommon.bus.consumer import ACK_WAIT_S, MAX_DELIVERIES, RETRY_DELAY_S
+from hamicommon.bus.consumer import (
+    ACK_WAIT_S,
+    MAX_DELIVERIES,
+    RETRY_DELAY_S,
+    BatchHandler,
+)
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
@@ -246,6 +251,16 @@ class BusConnection:
             item.due, item.deliveries = loop.time() + ACK_WAIT_S, item.deliveries + 1
             await self._process.hop(self._rng.uniform(0.0005, 0.005))
             await self._deliver(queue, item, handle)
+
+    async def consume_all(self, what: Subscription, handle_all: BatchHandler) -> None:
+        """As Bus; messages never come together here."""
+
+        async def handle(message: Message) -> None:
+            [error] = await handle_all([message])
+            if error is not None:
+                raise error
+
+        await self.consume(what, handle)
 
     async def _deliver(self, queue: _Queue, item: _Delivery, handle: Handler) -> None:
         loop = asyncio.get_running_loop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from hamicommon.bus.client import Outgoing
 from tests.simulation.bus import BusConnection
 from tests.simulation.processes import Process
 
-Listener = Callable[[str, Mapping[str, Any]], Awaitable[None]]
+Listener = Callable[[str, bytes], Awaitable[None]]
 RELAY_POLL_S = 1.0
 RELAY_COALESCE_S = 0.025
 
@@ -97,4 +97,4 @@ class SimRelay:
         self.published += len(done)
         if self.listener is not None:
             for row in done:
-                await self.listener(row.subject, row.payload)
+                await self.listener(row.subject, orjson.dumps(row.payload))

@@ -101,11 +101,12 @@ async def _yes(*_args: Any) -> bool:
 def _answers_late(real: Callable[..., Any]) -> Callable[..., Any]:
     """The node knows the grant for two seconds before the pod is bound."""
 
-    async def granted(self: NatsGrantAnnouncer, grant: Grant) -> None:
-        await real(self, grant)
+    async def offer(self: NatsGrantAnnouncer, grant: Grant) -> bool:
+        late: bool = await real(self, grant)
         await asyncio.sleep(2.0)
+        return late
 
-    return granted
+    return offer
 
 
 _VERDICT = _deletion_is_the_end(hami_scheduler.ledger.state_machine.verdict)
@@ -149,7 +150,7 @@ MUTATIONS = {
     "a report ends a binding that has not begun": Mutation(
         patches=(
             (GrantReports, "_is_bound", _yes),
-            (NatsGrantAnnouncer, "granted", _answers_late(NatsGrantAnnouncer.granted)),
+            (NatsGrantAnnouncer, "offer", _answers_late(NatsGrantAnnouncer.offer)),
         ),
         breaks=("LIVE-2",),
     ),

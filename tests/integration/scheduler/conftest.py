@@ -29,6 +29,7 @@ from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus, open_bus
 from hamicommon.errors import NotFound
+from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.database import Database, open_database
@@ -137,15 +138,21 @@ class World:
     """Nodes whose agent answers that it can't."""
     late: set[str] = field(default_factory=set)
     """Nodes whose containers get their slices only when they start."""
+    offered: dict[str, Grant] = field(default_factory=dict)
+    """Grants that agents were offered, by pod uid."""
 
     async def answer_readiness(self, subject: str, body: bytes) -> events.Readiness:
         """The answer of any node's agent: it is ready, except on the nodes in `unready`."""
         del subject
-        node = events.ReadinessRequest.model_validate_json(body).node
+        asked = events.ReadinessRequest.model_validate_json(body)
+        node = asked.node
         self.asked.add(node)
         if node in self.unready:
             return events.Readiness(node=node, ready=False, reason="the kubelet is away")
-        return events.Readiness(node=node, ready=True, late=node in self.late)
+        if asked.grant is not None:
+            self.offered[asked.grant.pod_uid] = asked.grant
+        taken = asked.grant is not None
+        return events.Readiness(node=node, ready=True, taken=taken, late=node in self.late)
 
     async def replica(self, **changes: Any) -> Replica:
         """Starts a replica and waits until it is ready."""

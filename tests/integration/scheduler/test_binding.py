@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import GIB, Replica, World
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -124,7 +125,7 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # kube-scheduler would schedule it once more, and fail.
-    replica, pod = await reserved(world)
+    replica, pod = await reserved(world, label=True)
     really_bind = KubernetesPodApi.bind
     before: list[Any] = []
 
@@ -143,10 +144,45 @@ async def test_a_label_that_its_binder_took_along_is_written_by_the_next_compari
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeferredWrites, "put", lambda deferred, work: False)
-    replica, pod = await reserved(world, reconcile_s=0.2)
+    replica, pod = await reserved(world, reconcile_s=0.2, label=True)
     assert await replica.bind(pod, "n1") == ""
 
     await world.until_labelled(pod, "n1")
+
+
+async def test_a_pod_with_our_agent_gets_neither_label_nor_normal_events(world: World) -> None:
+    replica, pod = await reserved(world)
+    assert await replica.bind(pod, "n1") == ""
+    await world.publish_report(events.Allocated, await world.until(pod, "bound"))
+    await world.until(pod, "allocated")
+
+    # What a burst defers is written in its first quiet quarter of a second.
+    await eventually(_nothing_deferred(replica), "what was deferred")
+    assert "labels" not in (await world.read(pod))["metadata"]
+    assert await _events_of(world, pod) == []
+
+
+async def test_with_all_events_a_pod_shows_what_hami_shows(world: World) -> None:
+    replica, pod = await reserved(world, events="all")
+    assert await replica.bind(pod, "n1") == ""
+
+    async def shown() -> bool:
+        return await _events_of(world, pod) == ["BindingSucceed", "FilteringSucceed"]
+
+    await eventually(shown, "both events")
+
+
+def _nothing_deferred(replica: Replica) -> Callable[[], Awaitable[bool]]:
+    async def empty() -> bool:
+        return replica.service.deferred.waiting == 0
+
+    return empty
+
+
+async def _events_of(world: World, pod: Json) -> list[str]:
+    found = await world.api.get("/api/v1/namespaces/default/events")
+    uid = pod["metadata"]["uid"]
+    return sorted(e["reason"] for e in found["items"] if e["involvedObject"].get("uid") == uid)
 
 
 async def test_an_allocate_of_an_unscheduled_pod_does_not_end_the_binding(

@@ -36,7 +36,7 @@ async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> N
     bound = await world.read(pod)
     annotations = bound["metadata"]["annotations"]
     assert bound["spec"]["nodeName"] == "n1"
-    await world.until_labelled(pod, "n1")
+    assert world.offered[pod["metadata"]["uid"]].allocation_id == (await world.rows(pod))[0]["id"]
     assert annotations[NVIDIA_TO_ALLOCATE] == f"{card},NVIDIA,4096,30:;"
     assert annotations[BIND_PHASE] == "allocating"
     grant = await world.until(pod, "bound")
@@ -81,6 +81,7 @@ async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     await replica.bind(pod, "n1")
+    await world.until(pod, "bound")
 
     reply = await world.bus.request(
         events.snapshot_subject("n1"), events.GrantSnapshotRequest(node="n1")
@@ -134,6 +135,7 @@ async def test_what_a_bound_pod_without_its_cards_waits_for_is_reported(world: W
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
+    await world.until(pod, "bound")
     late = "bound and without its cards: the kubelet of n1 has not taken the pod up"
 
     async def shown() -> bool:

@@ -47,6 +47,11 @@ class DeferredWrites:
         self._decided_at = float("-inf")
         self._queue: asyncio.Queue[tuple[float, Work]] = asyncio.Queue(MOST_WAITING)
 
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that have not begun."""
+        return self._queue.qsize()
+
     @contextmanager
     def deciding(self) -> Iterator[None]:
         """While somebody waits for the block, everything here waits for it too."""

@@ -42,6 +42,20 @@ class Releasing:
     def __init__(self, ledger: FakeLedger) -> None:
         self._ledger = ledger
         self.free_lock = AsyncMock()
+        self.free_token = AsyncMock()
+
+    async def allocated(
+        self, allocation_id: AllocationId, *, node: NodeName, token: int, actor: str
+    ) -> bool:
+        step = StateStep(
+            allocation_id=allocation_id,
+            sources=frozenset({AllocationState.BOUND}),
+            target=AllocationState.ALLOCATED,
+            actor=actor,
+            token=token,
+            node=node,
+        )
+        return (await self._ledger.advance_all([step])) == [True]
 
     async def apply(self, allocation: Allocation, verdict: Any, *, actor: str) -> Change | None:
         sources = frozenset({allocation.state})
@@ -108,11 +122,17 @@ def reports(ledger: FakeLedger, *, node: str | None, orphans: Any = None) -> Gra
     )
 
 
+async def handle(handler: GrantReports, *messages: Message) -> None:
+    for error in await handler.handle_all(messages):
+        if error is not None:
+            raise error
+
+
 async def test_the_kubelet_may_be_faster_than_the_answer_to_the_binding() -> None:
     ledger = FakeLedger()
     allocation = await binding(ledger)
 
-    await reports(ledger, node=NODE).handle(report_of(allocation))
+    await handle(reports(ledger, node=NODE), report_of(allocation))
 
     states = [event.state for event in ledger.history(PodUid("uid"))]
     assert states == ["reserved", "binding", "bound", "allocated"]
@@ -124,6 +144,6 @@ async def test_an_answer_that_another_pod_took_ends_no_binding_that_has_not_begu
     allocation = await binding(ledger)
 
     with pytest.raises(Unavailable, match="is not bound to n yet"):
-        await reports(ledger, node=None).handle(report_of(allocation))
+        await handle(reports(ledger, node=None), report_of(allocation))
 
     assert await ledger.get(allocation.id) == allocation

@@ -15,6 +15,15 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from tests.unit.scheduler.ledger.test_view import Reader
 
 AT = "2026-01-01T00:00:00+00:00"
+HEALTH = {
+    "version": 1,
+    "event_id": 1,
+    "node": "n",
+    "uuid": "a",
+    "healthy": False,
+    "reason": "XID 79",
+    "at": AT,
+}
 
 
 def allocation_event(version: int, memory_mib: int) -> dict[str, Any]:
@@ -38,6 +47,10 @@ def message(verb: str, payload: dict[str, Any]) -> Message:
         stream_sequence=0,
         deliveries=1,
     )
+
+
+async def relayed(follower: LedgerFollower, verb: str, payload: dict[str, Any]) -> None:
+    await follower.relayed(f"hami.events.v1.{verb}", orjson.dumps(payload))
 
 
 async def loaded() -> tuple[Reader, LedgerSnapshotCache, LedgerFollower]:
@@ -64,23 +77,31 @@ async def test_counters_of_another_replica_are_taken_over() -> None:
 async def test_counters_that_this_replica_announced_are_taken_over_once() -> None:
     _, view, follower = await loaded()
 
-    await follower.relayed("hami.events.v1.allocation.reserved", allocation_event(3, 500))
-    await follower.relayed("hami.events.v1.allocation.reserved", allocation_event(2, 300))
+    await relayed(follower, "allocation.reserved", allocation_event(3, 500))
+    await relayed(follower, "allocation.reserved", allocation_event(2, 300))
 
     assert used_mib(view) == 500
+
+
+async def test_the_usual_steps_of_a_pod_are_not_even_read() -> None:
+    _, view, follower = await loaded()
+
+    for verb in ("binding", "bound", "allocated"):
+        await follower.relayed(f"hami.events.v1.allocation.{verb}", b"not read")
+    with pytest.raises(InvalidRequest):
+        await follower.relayed("hami.events.v1.allocation.released", b"read")
+
+    assert used_mib(view) == 0
 
 
 @pytest.mark.parametrize("by_bus", [True, False], ids=["from the bus", "announced here"])
 async def test_a_cards_health_makes_its_node_be_read_again(by_bus: bool) -> None:
     reader, view, follower = await loaded()
     reader.use("a", 700)
-    names = {"event_id": 1, "node": "n", "uuid": "a", "reason": "XID 79", "at": AT}
-    health = {"version": 1, "healthy": False, **names}
-
     if by_bus:
-        await follower.handle(message("device.health", health))
+        await follower.handle(message("device.health", HEALTH))
     else:
-        await follower.relayed("hami.events.v1.device.health", health)
+        await relayed(follower, "device.health", HEALTH)
 
     assert used_mib(view) == 700
 
@@ -93,7 +114,7 @@ async def test_health_that_cannot_be_read_now_is_read_with_the_next_refresh() ->
             raise Unavailable("Postgres is away")
 
     view._reader = Away()
-    await follower.relayed("hami.events.v1.device.health", {"node": "n"})
+    await relayed(follower, "device.health", HEALTH)
     view._reader = reader
     reader.use("a", 900)
 

@@ -27,6 +27,7 @@ from hamicommon import telemetry
 from hamicommon.bus.consumer import (
     PUBLISH_TIMEOUT_S,
     RETRY_DELAY_S,
+    BatchHandler,
     Consumer,
     Deliver,
     Handler,
@@ -224,11 +225,25 @@ class Bus:
 
         It waits for a stream that is not there yet, and for a server that is away.
         """
+        await self._consume(what, handle=handle)
+
+    async def consume_all(self, what: Subscription, handle_all: BatchHandler) -> None:
+        """As `consume`, with those messages at once that came together."""
+        await self._consume(what, handle_all=handle_all)
+
+    async def _consume(
+        self,
+        what: Subscription,
+        *,
+        handle: Handler | None = None,
+        handle_all: BatchHandler | None = None,
+    ) -> None:
         pause = Pause(what)
         consumer = Consumer(
             self._js,
             what,
             handle,
+            handle_all=handle_all,
             user=self._user,
             on_dead_letter=self._count_dead_letter,
             on_answer=pause.ends,

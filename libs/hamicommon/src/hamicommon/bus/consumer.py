@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -73,6 +73,8 @@ class Subscription:
 
 
 Handler = Callable[[Message], Awaitable[None]]
+BatchHandler = Callable[[Sequence[Message]], Awaitable[Sequence[Exception | None]]]
+"""Takes the messages that came together; for each None, or what a Handler would have raised."""
 
 
 class Pause:
@@ -103,16 +105,20 @@ class Consumer:
         self,
         js: JetStreamContext,
         what: Subscription,
-        handle: Handler,
+        handle: Handler | None = None,
         *,
+        handle_all: BatchHandler | None = None,
         user: str,
         on_dead_letter: Callable[[], None],
         on_answer: Callable[[], None],
     ) -> None:
-        """`user` is ours on the bus; `on_answer` is called after each pull that was answered."""
+        """One of `handle` and `handle_all` is given. `user` is ours on the bus; `on_answer` is
+        called after each pull that was answered.
+        """
         self._js = js
         self._what = what
         self._handle = handle
+        self._handle_all = handle_all
         self._user = user
         self._on_dead_letter = on_dead_letter
         self._on_answer = on_answer
@@ -151,38 +157,40 @@ class Consumer:
             # Nothing new, or the consumer is gone: an unknown one must be made again.
             await self._js.consumer_info(self._what.stream, self._what.consumer)
             return
-        for message in messages:
-            await self._deliver(message)
+        if self._handle_all is not None:
+            answers = await self._handle_all([_message(raw) for raw in messages])
+            for raw, error in zip(messages, answers, strict=True):
+                await self._settle(raw, error)
+            return
+        for raw in messages:
+            await self._deliver(raw)
 
     async def _deliver(self, raw: Msg) -> None:
-        metadata = raw.metadata
-        message = Message(
-            subject=raw.subject,
-            data=raw.data,
-            stream_sequence=metadata.sequence.stream,
-            deliveries=metadata.num_delivered,
-            received_at=metadata.timestamp,
-        )
+        assert self._handle is not None
+        error: Exception | None = None
         with trace_of(raw):
             try:
-                await self._handle(message)
-            except Unavailable as exc:
-                logger.warning(
-                    "backend unavailable, message is delivered again", extra={"error": str(exc)}
-                )
+                await self._handle(_message(raw))
+            except Exception as exc:  # noqa: BLE001 - settled below, with its traceback
+                error = exc
+            await self._settle(raw, error)
+
+    async def _settle(self, raw: Msg, error: Exception | None) -> None:
+        if error is None:
+            await raw.ack()
+        elif isinstance(error, Unavailable):
+            logger.warning(
+                "backend unavailable, message is delivered again", extra={"error": str(error)}
+            )
+            await raw.nak(delay=RETRY_DELAY_S)
+        elif isinstance(error, InvalidRequest):
+            await self._bury(raw, str(error))
+        else:
+            logger.error("handler failed", extra={"subject": raw.subject}, exc_info=error)
+            if raw.metadata.num_delivered < MAX_DELIVERIES:
                 await raw.nak(delay=RETRY_DELAY_S)
-                return
-            except InvalidRequest as exc:
-                await self._bury(raw, str(exc))
-                return
-            except Exception as exc:  # one message's fault; the next may be another one
-                logger.exception("handler failed", extra={"subject": raw.subject})
-                if message.deliveries < MAX_DELIVERIES:
-                    await raw.nak(delay=RETRY_DELAY_S)
-                else:
-                    await self._bury(raw, f"{type(exc).__name__}: {exc}")
-                return
-        await raw.ack()
+            else:
+                await self._bury(raw, f"{type(error).__name__}: {error}")
 
     async def _bury(self, raw: Msg, reason: str) -> None:
         logger.error("message dead-lettered", extra={"subject": raw.subject, "reason": reason})
@@ -199,6 +207,17 @@ class Consumer:
             timeout_s=PUBLISH_TIMEOUT_S,
         )
         await raw.term()
+
+
+def _message(raw: Msg) -> Message:
+    metadata = raw.metadata
+    return Message(
+        subject=raw.subject,
+        data=raw.data,
+        stream_sequence=metadata.sequence.stream,
+        deliveries=metadata.num_delivered,
+        received_at=metadata.timestamp,
+    )
 
 
 @contextlib.contextmanager

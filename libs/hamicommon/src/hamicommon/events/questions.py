@@ -12,6 +12,8 @@ class ReadinessRequest(Payload):
     """The scheduler is about to bind a pod to this node."""
 
     node: str
+    grant: Grant | None = None
+    """The pod's, to be kept if the answer is yes."""
 
 
 class Readiness(Payload):
@@ -20,6 +22,8 @@ class Readiness(Payload):
     node: str
     ready: bool
     reason: str = ""
+    taken: bool = False
+    """The grant of the question is known to the agent; an older agent reads it on the bus."""
     late: bool = False
     """Containers get their slices when they start: several pods may be on their way."""
 

@@ -21,8 +21,7 @@ from hamicommon.domain.allocations import (
     Placement,
     footprints,
 )
-from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
-from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
 
@@ -60,8 +59,6 @@ class Draft:
     core_totals: Mapping[GpuUuid, int] = field(default_factory=dict)
     """See `Need.of_core`, where the vendor's need has one."""
     traceparent: str = ""
-    owner: PodOwner | None = None
-    """Kept in the row for people; None: unknown."""
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
     actor: str = ""
@@ -100,6 +97,19 @@ class StateStep:
     """Hand out the next fencing token."""
     lease_s: float | None = None
     """Deadline of the new state from now; None: it has none."""
+    node: NodeName | None = None
+    """If given, the row must be of this node."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """A pod's reservation on this node is to be bound: `reserved -> binding`, with a new token."""
+
+    pod_uid: PodUid
+    node: NodeName
+    actor: str
+    lease_s: float
+    """The binding's deadline from now, at least: a later one of the reservation stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

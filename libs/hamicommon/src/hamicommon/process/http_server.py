@@ -92,10 +92,14 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
+    app: ASGIApp,
+    bind: str,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    reuse_port: bool = False,
 ) -> AsyncIterator[int]:
     """Serves `app` while the block runs; yields the port. A server that dies ends the block."""
-    sock = listen(bind)
+    sock = listen(bind, reuse_port=reuse_port)
     config = uvicorn.Config(
         app,
         log_config=None,

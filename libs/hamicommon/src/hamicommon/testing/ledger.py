@@ -24,6 +24,7 @@ from hamicommon.ledger.model import (
     CardCounters,
     CardDemand,
     Change,
+    Claim,
     Draft,
     Entry,
     Move,
@@ -175,9 +176,39 @@ class FakeLedger(LedgerRows):
             old is None
             or old.state not in step.sources
             or (step.token is not None and old.token != step.token)
+            or (step.node is not None and old.node != step.node)
         ):
             return None
         return self._apply(old, step)
+
+    async def advance_all(self, steps: Sequence[StateStep]) -> list[bool]:
+        """See the port."""
+        return [await self.advance(step) is not None for step in steps]
+
+    async def claim_all(self, claims: Sequence[Claim]) -> list[Allocation | None]:
+        """See the port."""
+        return [await self._claim(claim) for claim in claims]
+
+    async def _claim(self, claim: Claim) -> Allocation | None:
+        old = self._live_of(claim.pod_uid)
+        if old is None or old.node != claim.node or old.state is not AllocationState.RESERVED:
+            return None
+        change = await self.advance(
+            StateStep(
+                allocation_id=old.id,
+                sources=frozenset({AllocationState.RESERVED}),
+                target=AllocationState.BINDING,
+                actor=claim.actor,
+                new_token=True,
+                lease_s=claim.lease_s,
+            )
+        )
+        assert change is not None
+        assert change.allocation.deadline is not None
+        assert old.deadline is not None
+        latest = max(change.allocation.deadline, old.deadline)
+        new = self._allocations[old.id] = replace(change.allocation, deadline=latest)
+        return new
 
     def _apply(self, old: Allocation, step: StateStep) -> Change:
         counters: tuple[CardCounters, ...] = ()

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -61,6 +61,11 @@ class LedgerRows:
         """See the port."""
         for one in await self.live():
             yield [replace(one, containers=())]
+
+    async def standing_of(self, pod_uids: Sequence[PodUid]) -> list[Allocation]:
+        """See the port."""
+        live = (self._live_of(uid) for uid in pod_uids)
+        return [replace(one, containers=()) for one in live if one is not None]
 
     async def overdue(self) -> list[Allocation]:
         """See the port."""

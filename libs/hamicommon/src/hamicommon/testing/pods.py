@@ -115,11 +115,13 @@ class FakeGrantAnnouncer:
         self.not_ready: dict[NodeName, str] = {}
         self.late: set[NodeName] = set()
 
-    async def expect_ready(self, node: NodeName) -> bool:
+    async def offer(self, grant: Grant) -> bool:
         """See the port."""
+        node = NodeName(grant.node)
         if not self.away and node in self.not_ready:
             raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
-        return not self.away and node in self.late
+        await self.granted(grant)
+        return node in self.late
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

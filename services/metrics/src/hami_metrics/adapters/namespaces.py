@@ -29,8 +29,7 @@ WITH held AS (
      WHERE ended_at IS NOT NULL AND hami_held(reserved_at, ended_at) && tstzrange($1, $2)
     UNION ALL
     SELECT id, namespace, reserved_at, $2 FROM allocations
-     WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
-       AND reserved_at < $2
+     WHERE ended_at IS NULL AND reserved_at < $2
 ), granted AS (
     SELECT h.namespace, hour, x.slots, x.memory_mib, x.core_percent,
            x.memory_mib::float8 / nullif(d.memory_mib, 0) AS card,

@@ -147,6 +147,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 reachable=registration.reachable,
                 not_ready_reason=lambda: _not_ready_reason(draining, mps),
                 on_ready=draining.expect_grant,
+                take=feed.take,
                 late=way.late,
             ).run(),
             "inventory": _inventory(settings, connections, cards, bulkhead).run(),

@@ -1,7 +1,8 @@
 """Answers the scheduler's question, asked before each binding: can this node take a pod now?
 
 A pod that is bound while the kubelet or this agent is away fails its admission for good, so the
-scheduler rather waits a second. What is asked here is decided there: `allocation/late_binding.py`.
+scheduler rather waits a second. What is asked here is decided there: `extender/bind.py`. The grant
+of the pod comes with the question; a yes means that it is in the book.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hamicommon.bus.client import Bus
-from hamicommon.events import Readiness, readiness_subject
+from hamicommon.bus.reader import read
+from hamicommon.errors import InvalidRequest
+from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
+from hamicommon.grants.grant import Grant
 
 from hami_node_agent.deviceplugin.servicer import DevicePluginService
 
@@ -30,12 +34,14 @@ class ReadinessService:
         reachable: Callable[[], bool],
         not_ready_reason: Callable[[], str],
         on_ready: Callable[[], None],
+        take: Callable[[Grant], None],
         late: bool = False,
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
 
         `not_ready_reason`: what else keeps pods from coming here; empty: nothing.
-        `on_ready` is called at each yes: a grant will follow.
+        `on_ready` is called at each yes to a question without a grant: it will follow.
+        `take` enters a grant in the book.
         `late`: the order of Allocate calls does not matter here.
         """
         self._bus = bus
@@ -44,13 +50,14 @@ class ReadinessService:
         self._reachable = reachable
         self._not_ready_reason = not_ready_reason
         self._on_ready = on_ready
+        self._take = take
         self._late = late
 
     async def run(self) -> None:
         """Runs until cancelled."""
         await self._bus.serve(readiness_subject(self._node), "", self._answer)
 
-    async def _answer(self, _subject: str, _data: bytes) -> Readiness:
+    async def _answer(self, _subject: str, data: bytes) -> Readiness:
         not_ready_reason = self._not_ready_reason()
         if not_ready_reason:
             return Readiness(node=self._node, ready=False, reason=not_ready_reason)
@@ -61,5 +68,17 @@ class ReadinessService:
         if listened_for_s is None or listened_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
-        self._on_ready()
-        return Readiness(node=self._node, ready=True, late=self._late)
+        taken = self._taken(data)
+        if not taken:
+            self._on_ready()
+        return Readiness(node=self._node, ready=True, taken=taken, late=self._late)
+
+    def _taken(self, data: bytes) -> bool:
+        """Whether a grant came with the question. Raises: InvalidRequest."""
+        asked = read(ReadinessRequest, data, "readiness request")
+        if asked.grant is None:
+            return False
+        if asked.grant.node != self._node:
+            raise InvalidRequest(f"a grant for node {asked.grant.node} was offered to {self._node}")
+        self._take(asked.grant)
+        return True

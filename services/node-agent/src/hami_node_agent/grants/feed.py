@@ -1,6 +1,7 @@
 """How grants come in: announcements from the bus, the snapshot on start, on reconnect and on doubt.
 
-In: `hami.grants.v1.<node>` and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
+In: what is offered with the question for readiness (`deviceplugin/readiness.py`), the messages of
+`hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
 where `allocate.py` waits for it. A consumer that was away starts with what is new; the snapshot
 brings the rest.
 """
@@ -99,6 +100,9 @@ class GrantsFeed:
         """Comparisons in a row that found the ledger behind."""
         self._node = node
         self._interval_s = snapshot_interval_s
+        self._offered: list[NodeGrant] = []
+        """Not on disk yet."""
+        self._came = asyncio.Event()
 
     @property
     def connected(self) -> bool:
@@ -110,6 +114,7 @@ class GrantsFeed:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._consume(), name="grants")
             tasks.create_task(self._compare(), name="grant-snapshots")
+            tasks.create_task(self._remember_offered(), name="grants-offered")
 
     async def _consume(self) -> None:
         subscription = Subscription(
@@ -126,15 +131,33 @@ class GrantsFeed:
         if isinstance(fact, events.GrantAnnounced):
             if fact.grant.node != self._node:
                 raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
-            grant = node_grant(fact.grant)
-            self._state.book = self._state.book.announced(grant)
-            await self._state.heard([grant])
+            await self._state.heard([self._entered(fact.grant)])
         else:
             uid = PodUid(fact.pod_uid)
             self._state.book = self._state.book.without(
                 AllocationId(fact.allocation_id), uid, fact.token, heard_at=time.monotonic()
             )
             await self._state.withdrawn(uid, fact.token)
+
+    def take(self, grant: Grant) -> None:
+        """The ledger has made this grant of our node: it counts from now on.
+
+        Whoever offers it waits for the answer, so it is written to disk a moment later.
+        """
+        self._offered.append(self._entered(grant))
+        self._came.set()
+
+    def _entered(self, grant: Grant) -> NodeGrant:
+        known = node_grant(grant)
+        self._state.book = self._state.book.announced(known)
+        return known
+
+    async def _remember_offered(self) -> None:
+        while True:
+            await self._came.wait()
+            self._came.clear()
+            offered, self._offered = self._offered, []
+            await self._state.heard(offered)
 
     async def _compare(self) -> None:
         """Asks for the snapshot when the connection is (back) there, and every interval."""

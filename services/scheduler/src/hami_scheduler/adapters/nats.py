@@ -43,19 +43,27 @@ class NatsGrantAnnouncer:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def expect_ready(self, node: NodeName) -> bool:
+    async def offer(self, grant: Grant) -> bool:
         """See the port."""
+        answer = await self._asked(NodeName(grant.node), grant)
+        if answer is None or not answer.taken:
+            await self.granted(grant)
+        return answer is not None and answer.late
+
+    async def _asked(self, node: NodeName, grant: Grant) -> Readiness | None:
+        """The agent's yes; None: it is not known. Raises: AgentNotReady."""
+        question = ReadinessRequest(node=node, grant=grant)
         while True:
             try:
                 reply = await self._bus.request(
-                    readiness_subject(node), ReadinessRequest(node=node), timeout_s=READINESS_WAIT_S
+                    readiness_subject(node), question, timeout_s=READINESS_WAIT_S
                 )
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
                     raise AgentNotReady(f"the node-agent of {node} does not run") from exc
                 await asyncio.sleep(ASK_AGAIN_S)
             except Unavailable:
-                return False
+                return None
             else:
                 break
         try:
@@ -63,10 +71,10 @@ class NatsGrantAnnouncer:
         except InvalidRequest as exc:
             # An agent that answers runs; whether it is ready is unknown, as without a bus.
             logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
-            return False
+            return None
         if not answer.ready:
             raise AgentNotReady(f"node {node} can't take a pod now: {answer.reason}")
-        return answer.late
+        return answer
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

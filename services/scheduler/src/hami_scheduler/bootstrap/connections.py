@@ -34,7 +34,6 @@ from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
-    PostgresCallJournal,
     PostgresJournal,
     PostgresNodeLease,
     PostgresRetention,
@@ -195,7 +194,6 @@ async def open_connections(
         journal=PostgresJournal(database),
         retention=PostgresRetention(database),
         queries=PostgresQueries(database),
-        calls=PostgresCallJournal(database),
         ping=database.ping,
         relay=relay,
         lock=around(lock, "lock", faults),

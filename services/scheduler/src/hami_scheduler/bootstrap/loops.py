@@ -74,13 +74,12 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             drift=settings.drift_days,
             health=settings.health_days,
             limits=settings.limit_days,
-            calls=settings.call_days,
-            capacity=settings.capacity_days,
             cards=settings.card_days,
         ),
     )
     return (
         ("outbox", connections.relay.run),
+        ("steps", core.transitions.run),
         _periodic(
             "view",
             lambda: settings.reconcile_s if core.view.loaded else LOAD_AGAIN_S,
@@ -130,6 +129,7 @@ def watching_loops(
         ("nodes", watches.node_informer.run),
         ("quotas", watches.quota_informer.run),
         ("pod-changes", watches.pods.run),
+        ("pod-comparisons", watches.pods.run_comparisons),
         ("node-changes", watches.node_sync.run),
         ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
@@ -180,7 +180,6 @@ def bus_loops(
         request_of=core.request_of,
         announcer=core.announcer,
         instruments=core.instruments,
-        label_keys=core.settings.kept_labels,
     )
     follower = LedgerFollower(core.view)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
@@ -198,7 +197,7 @@ def bus_loops(
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
-        ("reports", lambda: bus.consume(reports_source, reports.handle)),
+        ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),

@@ -48,6 +48,7 @@ async def serve(settings: Settings) -> None:
                 ),
                 settings.http_bind,
                 ssl_context=context,
+                reuse_port=settings.reuse_port,
             ),
         ):
             freezing = asyncio.create_task(_freeze_when_ready(service))

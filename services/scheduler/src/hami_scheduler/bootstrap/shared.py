@@ -22,6 +22,7 @@ from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import Announcer
+from hami_scheduler.pod_marks import PodMarks
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.settings import Settings
 
@@ -37,6 +38,7 @@ class Core:
     waiting: WaitingPods
     view: LedgerSnapshotCache
     announcer: Announcer
+    marks: PodMarks
     recorder: DecisionQueue
     requeuer: Requeuer
     mirrored: MirroredLocks
@@ -65,6 +67,7 @@ def core_of(
     """From the settings, and the outside world that was opened."""
     waiting = WaitingPods()
     announcer = Announcer(connections.events)
+    marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
     view = LedgerSnapshotCache(connections.inventory, vendors.rules)
     mirrored = MirroredLocks(
         nodes=connections.nodes,
@@ -84,6 +87,7 @@ def core_of(
         waiting=waiting,
         view=view,
         announcer=announcer,
+        marks=marks,
         recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),
         requeuer=requeuer,
         mirrored=mirrored,
@@ -111,6 +115,7 @@ def core_of(
             journal=connections.journal,
             instruments=instruments,
             lines=LineBudget(),
+            marks=marks,
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
         lines=LineBudget(),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 
 from hamicommon import device_config
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Unavailable
-from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
@@ -106,7 +104,6 @@ def build(
             known_pods=watches.pods.by_uid,
             synced=lambda: not watches.missing(),
             request_of=core.request_of,
-            label_keys=settings.kept_labels,
         ),
         access=connections.access,
         journal=connections.calls,
@@ -118,6 +115,7 @@ def build(
             *watching_loops(core, connections, watches),
             *bus_loops(core, connections, inventories, watches),
             *limit_loops(core, connections, watches),
+            ("claims", binding.run),
         ),
     )
 
@@ -132,7 +130,6 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         reservation_s=core.settings.reservation_s,
         recorder=core.recorder,
         instruments=core.instruments,
-        owner_of=partial(owner_of, label_keys=core.settings.kept_labels),
     )
     filtering = Filter(
         view=core.view,
@@ -141,6 +138,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         vendors=core.vendors,
         defaults=core.defaults,
         announcer=core.announcer,
+        marks=core.marks,
         recorder=core.recorder,
         waiting=core.waiting,
         instruments=core.instruments,
@@ -156,6 +154,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         transitions=core.transitions,
         place_on_node=reservations.on_node,
         announcer=core.announcer,
+        marks=core.marks,
         deferred=connections.deferred,
         instruments=core.instruments,
         on_unanswered=core.liveness.unanswered,

@@ -6,9 +6,10 @@ subjects only), and applied; both are idempotent. `ledger/transitions.py` change
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from hamicommon.events import (
     REPORT,
     Allocated,
     AllocateFailed,
+    AnyReport,
     Inventory,
     InventoryDevice,
     PodGone,
@@ -51,6 +53,8 @@ ACTOR = "node-agent"
 # A heartbeat without news is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
+MOST_AT_ONCE = 4
+"""Reports that are looked at row by row; each has a connection to the ledger meanwhile."""
 CLOCK_SKEW_S = 5.0
 """A clock that is off by less is no news: reports travel for a second or two."""
 
@@ -158,12 +162,41 @@ class GrantReports:
         self._orphans = orphans
         self._pods = pods
         self._known_pods = known_pods
+        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
 
-    async def handle(self, message: Message) -> None:
-        """Applies one report. Raises: InvalidRequest, Conflict, Unavailable."""
-        report = read_any(REPORT, message.data, "report")
-        if message.subject != reports_subject(report.node):
-            raise InvalidRequest(f"report of {report.node} came on {message.subject}")
+    async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
+        """Applies reports that came together, those on one grant in their order.
+
+        For each None, or why it was not applied: InvalidRequest, Conflict, Unavailable, or an
+        error that nobody foresaw.
+        """
+        answers: list[Exception | None] = [None] * len(messages)
+        of_grant: dict[str, list[tuple[int, AnyReport]]] = {}
+        for number, message in enumerate(messages):
+            try:
+                report = _report(message)
+            except InvalidRequest as exc:
+                answers[number] = exc
+            else:
+                of_grant.setdefault(report.allocation_id, []).append((number, report))
+
+        async def in_order(reports: Sequence[tuple[int, AnyReport]]) -> None:
+            for number, report in reports:
+                try:
+                    await self._handle(report)
+                except Exception as exc:  # noqa: BLE001 - settled by who delivered it
+                    answers[number] = exc
+
+        await asyncio.gather(*map(in_order, of_grant.values()))
+        return answers
+
+    async def _handle(self, report: AnyReport) -> None:
+        if isinstance(report, Allocated) and not report.instances and await self._usual(report):
+            return
+        async with self._at_once:
+            await self._look(report)
+
+    async def _look(self, report: AnyReport) -> None:
         # Each step is guarded by the row as it was read; who was overtaken looks again.
         for _ in range(MOST_LOOKS):
             allocation = await self._store.get(AllocationId(report.allocation_id))
@@ -179,10 +212,36 @@ class GrantReports:
                 return
         raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times since")
 
+    async def _usual(self, report: Allocated) -> bool:
+        """Takes the step that nearly every report is about; False when another one is due."""
+        node = NodeName(report.node)
+        seen = self._known_pods.get(PodUid(report.pod_uid))
+        on_node = seen is not None and facts_of(seen).node == node
+        if on_node:
+            # The next pod of the node need not wait for what is written down now.
+            await self._transitions.free_token(node, report.token)
+        allocation_id = AllocationId(report.allocation_id)
+        done = await self._transitions.allocated(
+            allocation_id, node=node, token=report.token, actor=ACTOR
+        )
+        if done and not on_node:
+            await self._transitions.free_token(node, report.token)
+        return done
+
     async def _apply(
         self, allocation: Allocation, report: Allocated | AllocateFailed | PodGone
     ) -> bool:
         """False when the row changed since, or another step is due."""
+        if (
+            allocation.state is AllocationState.BINDING
+            and allocation.token == report.token
+            and not isinstance(report, Allocated)
+            and await self._is_bound(allocation)
+        ):
+            # Its binder has not written that down yet.
+            verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
+            await self._transitions.apply(allocation, verdict, actor=ACTOR)
+            return False
         if isinstance(report, PodGone):
             return await self._gone(allocation)
         if allocation.token != report.token:
@@ -227,6 +286,14 @@ class GrantReports:
         if verdict is None:
             return True
         return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
+
+
+def _report(message: Message) -> AnyReport:
+    """Raises: InvalidRequest, also when it is of another node than the one it came from."""
+    report = read_any(REPORT, message.data, "report")
+    if message.subject != reports_subject(report.node):
+        raise InvalidRequest(f"report of {report.node} came on {message.subject}")
+    return report
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:

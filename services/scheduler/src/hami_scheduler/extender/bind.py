@@ -1,9 +1,11 @@
-"""/bind: from a reservation to a pod that is bound, with its grant published to the node first.
+"""/bind: from a reservation to a pod that is bound, with its grant at the node first.
 
-Order: token (ledger), node lock, the agent's readiness, grant on the bus, the row once more,
-`pods/binding` with the annotations and the signed grant in it, `bound`. Everything is read from the
-ledger, so any replica may do it, and again. The node-agent goes on with the grant; what it reports
-comes to `bus/reports.py`. `pod_binding.py` has what is done to the pod at the API server.
+Order: token (ledger), node lock where the node wants one, the grant to its agent with the question
+whether it can take the pod, `pods/binding` with the annotations and the signed grant in it;
+`bound` is written behind the answer. The row is asked for again where the way here took long.
+Everything is read from the ledger, so any replica may do it, and again: what waits at one moment
+goes in one transaction (`process/batches.py`). The node-agent goes on with the grant; what it
+reports comes to `bus/reports.py`. `pod_binding.py` has what is done to the pod at the API server.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import StateStep
+from hamicommon.ledger.model import Claim, StateStep
+from hamicommon.process.batches import Batches
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.deferred import DeferredWrites
@@ -33,6 +36,7 @@ from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED, Announcer
+from hami_scheduler.pod_marks import PodMarks
 from hami_scheduler.ports import (
     AgentNotReady,
     AllocationStore,
@@ -47,6 +51,9 @@ ACTOR = "scheduler"
 ANSWER_MARGIN_S = 5.0
 # After the lock's longest wait: patch, binding and reading back, each at most 10 s.
 BINDING_EXTRA_S = 30.0
+# Within this nobody takes a fresh token over but a second binder, whom the API server keeps apart
+# from the first; the reaper comes after `timeout_s`.
+FRESH_S = 1.0
 # The signed form is for nodes that can't reach the bus, soon after the binding.
 SIGNED_GRANT_S = 600.0
 _CLAIMS = 3
@@ -79,6 +86,7 @@ class Bind:
         transitions: Transitions,
         place_on_node: PlaceOnNode,
         announcer: Announcer,
+        marks: PodMarks,
         deferred: DeferredWrites,
         instruments: SchedulerInstruments,
         on_unanswered: Callable[[NodeName], None],
@@ -93,11 +101,19 @@ class Bind:
         self._transitions = transitions
         self._place_on_node = place_on_node
         self._announcer = announcer
+        self._marks = marks
         self._deferred = deferred
         self._instruments = instruments
         self._on_unanswered = on_unanswered
         self._timeout_s = timeout_s
         self._lines = lines
+        self._claims = Batches[Claim, Allocation | None](
+            store.claim_all, key=lambda claim: claim.pod_uid
+        )
+
+    async def run(self) -> None:
+        """Writes what goes in batches, until cancelled."""
+        await self._claims.run()
 
     async def bind(self, args: BindArgs) -> str:
         """Answers /bind: the empty string, or what went wrong."""
@@ -151,7 +167,7 @@ class Bind:
                 if not await self._bound_after_all(allocation):
                     await self._give_up(allocation, str(exc))
                     raise
-        self._announce_bound(args)
+        self._announce_bound(args, allocation)
 
     async def _bind_plainly(self, args: BindArgs) -> None:
         """Binds a pod that names resources of ours and asks for none of them.
@@ -173,7 +189,7 @@ class Bind:
                 uid=PodUid(args.pod_uid),
                 node=NodeName(args.node),
             )
-        self._announce_bound(args)
+        self._announce_bound(args, None)
 
     async def _claim(self, args: BindArgs) -> Allocation | None:
         """The allocation in state `binding` with a new token; None when it is bound already.
@@ -181,6 +197,12 @@ class Bind:
         Raises: _NoCards when there is nothing to claim.
         """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
+        claim = Claim(
+            pod_uid=uid, node=node, actor=ACTOR, lease_s=self._timeout_s + BINDING_EXTRA_S
+        )
+        if (claimed := await self._claims.ask(claim)) is not None:
+            self._instruments.transitions.labels(AllocationState.BINDING.value).inc()
+            return claimed
         for _ in range(_CLAIMS):
             live = await self._store.live_of(uid)
             if live is not None and live.node == node and live.state in _BOUND:
@@ -212,32 +234,38 @@ class Bind:
         raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
 
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
-        grant = _grant(allocation)
-        await self._acquire_lock(allocation, deadline)
-        late = allocation.has_agent and await self._announce_to_agent(allocation, grant)
-        await self._check_still_ours(allocation)
+        claimed_at, grant = time.perf_counter(), _grant(allocation)
+        locked = self._locks.wanted(allocation)
+        if locked:
+            await self._acquire_lock(allocation, deadline)
+        if allocation.has_agent:
+            late = await self._offer_to_agent(allocation, grant)
+            if late and locked:
+                # Elsewhere the node's report frees it.
+                await self._transitions.free_lock(allocation)
+            self._locks.note_binding(allocation.node, late=late)
+            if not late and not locked:
+                await self._acquire_lock(allocation, deadline)
+        if time.perf_counter() - claimed_at > FRESH_S:
+            await self._check_still_ours(allocation)
         with tracer.start_as_current_span("mirror"):
             await self._pod.post(allocation, grant)
-        await self._mark_bound(allocation)
-        if late:
-            # Elsewhere the node's report frees it.
-            await self._transitions.free_lock(allocation)
-        self._deferred.put(partial(self._pod.label, allocation))
+        self._transitions.bound(allocation, actor=ACTOR)
+        if labels := self._marks.labels(allocation):
+            self._deferred.put(partial(self._pod.label, allocation, labels))
 
-    async def _announce_to_agent(self, allocation: Allocation, grant: Grant) -> bool:
-        """True when the node binds late: the lock then ends with the binding."""
+    async def _offer_to_agent(self, allocation: Allocation, grant: Grant) -> bool:
+        """True when the node binds late: then nobody waits for this pod's Allocate."""
         # A pod that is bound to a node whose agent or kubelet is away fails there for good.
         try:
-            late = await self._grants.expect_ready(allocation.node)
+            return await self._grants.offer(grant)
         except AgentNotReady:
             self._on_unanswered(allocation.node)
             raise
-        try:
-            await self._grants.granted(grant)
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-        return late
+            return False
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()
@@ -254,17 +282,6 @@ class Bind:
                 f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
             )
 
-    async def _mark_bound(self, allocation: Allocation) -> None:
-        verdict = Transition(target=AllocationState.BOUND, reason="")
-        change = await self._transitions.apply(
-            allocation, verdict, actor=ACTOR, token=allocation.token
-        )
-        if change is None:
-            row = await self._store.get(allocation.id)
-            if row is None or row.state not in _BOUND:
-                # The pod is bound all the same; the reconciler finds pods without a grant.
-                logger.error("bound without a row", extra={"pod_uid": allocation.pod_uid})
-
     async def _bound_after_all(self, allocation: Allocation) -> bool:
         """True when the pod is on the node all the same, through a binder that we took over from.
 
@@ -277,7 +294,7 @@ class Bind:
         except Unavailable as exc:
             raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
         if bound:
-            await self._mark_bound(allocation)
+            self._transitions.bound(allocation, actor=ACTOR)
         return bound
 
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
@@ -289,7 +306,9 @@ class Bind:
             logger.warning("failed binding not written down", extra={"error": str(exc)})
             await self._transitions.free_lock(allocation)
 
-    def _announce_bound(self, args: BindArgs) -> None:
+    def _announce_bound(self, args: BindArgs, allocation: Allocation | None) -> None:
+        if not self._marks.shows_success(allocation):
+            return
         text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"
         self._announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
 

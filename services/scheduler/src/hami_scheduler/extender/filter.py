@@ -44,6 +44,7 @@ from hami_scheduler.pod_events import (
     found_message,
     refusal_messages,
 )
+from hami_scheduler.pod_marks import PodMarks
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Filter:
         vendors: Vendors,
         defaults: Policy,
         announcer: Announcer,
+        marks: PodMarks,
         recorder: DecisionQueue,
         waiting: WaitingPods,
         instruments: SchedulerInstruments,
@@ -83,6 +85,7 @@ class Filter:
         self._vendors = vendors
         self._defaults = defaults
         self._announcer = announcer
+        self._marks = marks
         self._recorder = recorder
         self._waiting = waiting
         self._instruments = instruments
@@ -160,7 +163,7 @@ class Filter:
         if found.decision is None:
             trace.kept = True
             trace.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
-        else:
+        elif self._marks.shows_success(allocation):
             message = found_message(allocation.node, found.decision.scores, trace.candidates)
             self._announce(trace, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])

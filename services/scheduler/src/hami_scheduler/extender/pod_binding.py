@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant
-from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations, node_label
+from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotations
 from hamicommon.k8s.types import Json
 
 from hami_scheduler.ledger.state_machine import facts_of
@@ -81,15 +81,12 @@ class PodBinding:
         pod = await self._pods.get(allocation.namespace, allocation.pod_name)
         return _is_there(pod, allocation.pod_uid, allocation.node)
 
-    async def label(self, allocation: Allocation) -> None:
-        """The label that people select by, after the binding, when nobody waits for a decision.
+    async def label(self, allocation: Allocation, labels: Mapping[str, str]) -> None:
+        """The label that HAMi's tools select by, when nobody waits for a decision any more.
 
         kube-scheduler takes a changed label of a pod that it has assumed for a reason to schedule
         it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
         """
-        labels = node_label(allocation.node)
-        if not labels:
-            return
         try:
             await self._pods.annotate(
                 allocation.namespace,

@@ -1,7 +1,8 @@
 """The lock of a node from a pod's binding to its Allocate: ours, and its mirror as an annotation.
 
-Every node has ours (port NodeLock), which keeps our replicas apart. Nodes without our agent have
-the annotations that their device plugins look at as well (`annotation_lock.py`).
+Ours (port NodeLock) keeps our replicas apart. Nodes without our agent have the annotations that
+their device plugins look at as well (`annotation_lock.py`). Nodes that bind late need neither:
+there the order of Allocate calls means nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 import time
 
 from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import LockHolder
 
@@ -27,6 +29,19 @@ class NodeLocks:
     def __init__(self, lock: NodeLock, mirrored: MirroredLocks) -> None:
         self._lock = lock
         self._mirrored = mirrored
+        self._late: set[NodeName] = set()
+        """Nodes whose agent said so when it was last asked."""
+
+    def wanted(self, allocation: Allocation) -> bool:
+        """False on a node that is known to bind late."""
+        return not (allocation.has_agent and allocation.node in self._late)
+
+    def note_binding(self, node: NodeName, *, late: bool) -> None:
+        """How the node's agent says that it binds; who took a lock there has freed it before."""
+        if late:
+            self._late.add(node)
+        else:
+            self._late.discard(node)
 
     async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
         """Waits for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
@@ -43,11 +58,17 @@ class NodeLocks:
 
     async def release(self, allocation: Allocation) -> None:
         """Frees what this allocation holds; it ends by itself anyway."""
-        if allocation.token is None:
+        if allocation.token is None or not self.wanted(allocation):
             return
         await self._mirrored.release(allocation)
+        await self.release_token(allocation.node, allocation.token)
+
+    async def release_token(self, node: NodeName, token: int) -> None:
+        """Frees our lock of a node with an agent, if the token holds it."""
+        if node in self._late:
+            return
         try:
-            await self._lock.release(allocation.node, allocation.token)
+            await self._lock.release(node, token)
         except Unavailable as exc:
             logger.warning("node lock not freed", extra={"error": str(exc)})
 

@@ -27,6 +27,8 @@ MOST_OF_A_REASON = 300
 
 _UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
 _RUNNING = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+_GRANTED = _RUNNING | {AllocationState.BINDING, AllocationState.RELEASING}
+"""States in which a node may have had the pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class PodFacts:
     phase_reason: str = ""
     """Why it is in this phase, if the kubelet gives a reason: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
+    """Where it is bound, or was when it was last seen."""
     deleting: bool = False
     started: bool = False
     """The kubelet has reported a container with an id, so every Allocate of it was answered."""
@@ -115,7 +118,8 @@ def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
 
 
 def _over(allocation: Allocation, facts: PodFacts) -> Transition:
-    never_ran = allocation.state is AllocationState.BOUND and facts.phase == "Failed"
+    on_node = allocation.state is AllocationState.BOUND or _bound_since(allocation, facts)
+    never_ran = on_node and facts.phase == "Failed"
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node reported of the grant is nearer to the cause than what the kubelet made of
@@ -127,7 +131,14 @@ def _over(allocation: Allocation, facts: PodFacts) -> Transition:
     return Transition(target=AllocationState.RELEASED, reason=reason)
 
 
+def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
+    """The pod was seen on the node, and its binder has not written that down yet."""
+    return allocation.state is AllocationState.BINDING and facts.node == allocation.node
+
+
 def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
+    if _bound_since(allocation, facts):
+        return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
     if allocation.state in _UNBOUND:
         # A binding of a pod that is gone is refused by the API server.
         return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
@@ -180,7 +191,7 @@ def plugin_failed(allocation: Allocation, facts: PodFacts) -> bool:
 def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step when the agent reports that it sees no container of the pod any more."""
     if not facts.exists:
-        if allocation.state in _RUNNING or allocation.state is AllocationState.RELEASING:
+        if allocation.state in _GRANTED:
             return Transition(
                 target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
             )

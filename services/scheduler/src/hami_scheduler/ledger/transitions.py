@@ -1,19 +1,24 @@
 """How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
 
-`apply` is the one place that turns a `Transition` into a guarded change of state with all that
-hangs on it: the view, the node's lock, the withdrawal at the node, and the retry of pods that wait.
+`apply` turns a `Transition` into a guarded change of state with all that hangs on it: the view, the
+node's lock, the withdrawal at the node, and the retry of pods that wait. The two steps that every
+pod makes, `bound` and `allocated`, go with those of other pods in one transaction.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import Change, StateStep
+from hamicommon.process.batches import Batches
 from opentelemetry import trace
 
 from hami_scheduler.ledger.node_locks import NodeLocks
@@ -25,6 +30,9 @@ from hami_scheduler.ports import AllocationStore, GrantAnnouncer
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
+
+# What nobody waits for is written with what comes within this time.
+GATHER_S = 0.05
 
 _KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 _LOCK_ENDS_AT = frozenset({AllocationState.ALLOCATED, AllocationState.RELEASING})
@@ -53,6 +61,65 @@ class Transitions:
         self._instruments = instruments
         self._release_unconfirmed_s = release_unconfirmed_s
         self._on_freed = on_freed
+        self._steps = Batches[StateStep, bool](
+            store.advance_all, key=lambda step: step.allocation_id, gather_s=GATHER_S
+        )
+
+    async def run(self) -> None:
+        """Writes what goes in batches, until cancelled."""
+        await self._steps.run()
+
+    def bound(self, allocation: Allocation, *, actor: str) -> None:
+        """The pod is on its node: `binding -> bound` is written soon, whoever waits.
+
+        What is lost on the way (a kill, a ledger that is away) the pod watch and the reaper find in
+        the pod itself. The steps of one allocation are written in the order of these calls.
+        """
+        step = StateStep(
+            allocation_id=allocation.id,
+            sources=frozenset({AllocationState.BINDING}),
+            target=AllocationState.BOUND,
+            actor=actor,
+            token=allocation.token,
+        )
+        self._steps.put(step).add_done_callback(partial(self._bound, allocation))
+
+    def _bound(self, allocation: Allocation, done: asyncio.Future[bool]) -> None:
+        if done.cancelled():
+            return
+        about = {"pod_uid": allocation.pod_uid, "node": allocation.node}
+        if (exc := done.exception()) is not None:
+            logger.warning("binding not written yet", extra={**about, "error": str(exc)})
+        elif done.result():
+            self._note(AllocationState.BOUND, about)
+        else:
+            # Written by another binder, or by who found it bound; the reconciler finds what is not.
+            logger.info("binding not written by its binder", extra=about)
+
+    async def allocated(
+        self, allocation_id: AllocationId, *, node: NodeName, token: int, actor: str
+    ) -> bool:
+        """The node has answered for the pod: `bound -> allocated`, with others; False when that is
+        not the step that is due.
+
+        Raises: Conflict, Unavailable.
+        """
+        step = StateStep(
+            allocation_id=allocation_id,
+            sources=frozenset({AllocationState.BOUND}),
+            target=AllocationState.ALLOCATED,
+            actor=actor,
+            token=token,
+            node=node,
+        )
+        done = await self._steps.put(step)
+        if done:
+            self._note(AllocationState.ALLOCATED, {"allocation_id": allocation_id, "node": node})
+        return done
+
+    def _note(self, target: AllocationState, about: dict[str, str]) -> None:
+        self._instruments.transitions.labels(target.value).inc()
+        logger.info("allocation changed", extra={**about, "to": target})
 
     async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
@@ -118,6 +185,10 @@ class Transitions:
     async def free_lock(self, allocation: Allocation) -> None:
         """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
         await self._locks.release(allocation)
+
+    async def free_token(self, node: NodeName, token: int) -> None:
+        """The same, of a node with an agent."""
+        await self._locks.release_token(node, token)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
         """The node could not give the pod its cards: shown, kept with the row, the lock freed.

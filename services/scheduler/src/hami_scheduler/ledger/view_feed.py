@@ -6,14 +6,12 @@ others' changes too. One that is missed is found by the view's own comparison wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read
+from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
-from hamicommon.events import AllocationEvent, DeviceHealthEvent
+from hamicommon.events import AllocationEvent, DeviceHealthEvent, event_subject
 from hamicommon.ledger.model import CardCounters
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -21,6 +19,11 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 SUBJECT = "hami.events.v1.>"
 _ALLOCATION = "hami.events.v1.allocation."
 _DEVICE = "hami.events.v1.device."
+_WITHOUT_COUNTERS = frozenset(
+    event_subject("allocation", state)
+    for state in (AllocationState.BINDING, AllocationState.BOUND, AllocationState.ALLOCATED)
+)
+"""Steps on the way of every pod that neither take nor give a card."""
 
 
 class LedgerFollower:
@@ -31,19 +34,25 @@ class LedgerFollower:
 
     async def handle(self, message: Message) -> None:
         """Applies one event of another replica. Raises: InvalidRequest, Unavailable."""
+        if message.subject in _WITHOUT_COUNTERS:
+            return
         if message.subject.startswith(_ALLOCATION):
             self._apply(read(AllocationEvent, message.data, "event"))
         elif message.subject.startswith(_DEVICE):
             health = read(DeviceHealthEvent, message.data, "event")
             await self._view.refresh_node(NodeName(health.node))
 
-    async def relayed(self, subject: str, payload: Mapping[str, Any]) -> None:
-        """Applies one event that this replica announced, whichever wrote it; never raises."""
+    async def relayed(self, subject: str, data: bytes) -> None:
+        """Applies one event that this replica announced, whichever wrote it.
+
+        Raises: InvalidRequest when it can't be read.
+        """
+        if subject in _WITHOUT_COUNTERS:
+            return
         if subject.startswith(_ALLOCATION):
-            if payload["counters"]:
-                self._apply(AllocationEvent.model_validate(payload))
+            self._apply(read(AllocationEvent, data, "event"))
         elif subject.startswith(_DEVICE):
-            node = NodeName(payload["node"])
+            node = NodeName(read(DeviceHealthEvent, data, "event").node)
             try:
                 await self._view.refresh_node(node)
             except Unavailable:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import Change, Draft, Entry, Move, StateStep
+from hamicommon.ledger.model import Change, Claim, Draft, Entry, Move, StateStep
 
 
 class AllocationStore(Protocol):
@@ -35,6 +35,22 @@ class AllocationStore(Protocol):
         """Changes the state if the row still allows it, else returns None and changes nothing.
 
         A target that is not live gives the cards back. Raises: Conflict, Unavailable.
+        """
+        ...
+
+    async def advance_all(self, steps: Sequence[StateStep]) -> Sequence[bool]:
+        """Steps between live states of different allocations: all of them in one transaction.
+
+        True for each that was done. One that meets a locked row or fails is made by itself, as
+        `advance` would. Raises: Unavailable, when of none is known whether it was done.
+        """
+        ...
+
+    async def claim_all(self, claims: Sequence[Claim]) -> Sequence[Allocation | None]:
+        """Hands out tokens to the reservations of different pods: all in one transaction.
+
+        None where the pod has no reservation on the node, or somebody else is at its row.
+        Raises: Unavailable.
         """
         ...
 
@@ -79,6 +95,10 @@ class LedgerReader(Protocol):
         For comparing many with the API server; who acts on one reads it whole. Raises:
         Unavailable.
         """
+        ...
+
+    async def standing_of(self, pod_uids: Sequence[PodUid]) -> Sequence[Allocation]:
+        """The live allocations of these pods, without their containers. Raises: Unavailable."""
         ...
 
     async def overdue(self) -> list[Allocation]:

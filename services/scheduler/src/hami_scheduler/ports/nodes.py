@@ -49,17 +49,17 @@ class NodeWitness(Protocol):
 class GrantAnnouncer(Protocol):
     """Publishes grants to their nodes."""
 
-    async def expect_ready(self, node: NodeName) -> bool:
-        """Asks the node's agent whether it and its kubelet can take a pod now.
+    async def offer(self, grant: Grant) -> bool:
+        """Asks the node's agent whether it and its kubelet can take the pod now, with its grant.
 
         True when it binds late: the next pod need not wait for this one's Allocate. A bus that is
-        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent
-        refuses or does not run.
+        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent refuses
+        or does not run, Unavailable when the grant is not known to be on its way to the node.
         """
         ...
 
     async def granted(self, grant: Grant) -> None:
-        """Raises: Unavailable when the bus is away."""
+        """Publishes it, whoever listens. Raises: Unavailable when the bus is away."""
         ...
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:

@@ -18,15 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hamicommon.clipping import clip
-from hamicommon.domain.allocations import Allocation, AllocationState, Origin
+from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Forbidden, InvalidRequest, NotFound
-from hamicommon.k8s.annotations import annotations_of, node_label
+from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_marks import PodMarks
 from hami_scheduler.ports import AllocationStore, DriftJournal, PodApi
 from hami_scheduler.reconcile.annotation_diff import differing
 
@@ -64,6 +65,7 @@ class Mirrors:
         journal: DriftJournal,
         instruments: SchedulerInstruments,
         lines: LineBudget,
+        marks: PodMarks,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`lines`: how often a pod is journalled whose author changes it again and again."""
@@ -73,6 +75,7 @@ class Mirrors:
         self._journal = journal
         self._instruments = instruments
         self._lines = lines
+        self._marks = marks
         self._clock = clock
         self._refused: dict[PodUid, _Refusal] = {}
         self._right: dict[PodUid, str] = {}
@@ -124,9 +127,7 @@ class Mirrors:
 
     async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
         """False when the label is not there yet. Raises: Conflict, Unavailable."""
-        # Pods that HAMi placed are labelled as its version did.
-        ours = allocation.origin is not Origin.ADOPTED
-        wanted = node_label(allocation.node) if ours else {}
+        wanted = self._marks.labels(allocation)
         if wanted.items() <= (pod["metadata"].get("labels") or {}).items():
             self._unlabelled.discard(allocation.pod_uid)
             return True

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
@@ -29,13 +30,17 @@ from hami_scheduler.ledger.state_machine import (
 )
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
-from hami_scheduler.ports import AllocationStore
+from hami_scheduler.ports import AllocationLedger
 from hami_scheduler.watch import backoff
 from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)
 
 ACTOR = "pod-watch"
+# Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, and
+# one that changes twice within this time only once.
+CALM_S = 0.5
+COMPARED_AT_ONCE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 
 
@@ -45,7 +50,7 @@ class PodWatch:
     def __init__(
         self,
         *,
-        store: AllocationStore,
+        store: AllocationLedger,
         transitions: Transitions,
         waiting: WaitingPods,
         request_of: Callable[[JsonMapping], PodRequest],
@@ -62,6 +67,9 @@ class PodWatch:
         self._scheduler_name = scheduler_name
         self._changed: dict[PodUid, PodFacts] = {}
         self._woken = asyncio.Event()
+        self._usual: dict[PodUid, PodFacts] = {}
+        """Not compared with the ledger yet."""
+        self._usual_came = asyncio.Event()
         self.by_uid: dict[PodUid, JsonMapping] = {}
         """Every pod of ours that the API server has."""
 
@@ -84,7 +92,7 @@ class PodWatch:
         uid = PodUid(pod["metadata"]["uid"])
         self._waiting.remove(uid)
         if self.by_uid.pop(uid, None) is not None:
-            self._note(PodFacts(uid=uid, exists=False))
+            self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
     def _ours(self, pod: JsonMapping) -> bool:
         name = (pod.get("spec") or {}).get("schedulerName")
@@ -112,12 +120,45 @@ class PodWatch:
                 )
 
     def _note(self, facts: PodFacts) -> None:
+        if _usual(facts) and facts.uid not in self._changed:
+            self._usual[facts.uid] = facts
+            self._usual_came.set()
+            return
+        self._usual.pop(facts.uid, None)
         self._changed[facts.uid] = facts
         self._waits.reset(facts.uid)
         self._woken.set()
 
+    async def run_comparisons(self) -> None:
+        """Compares usual pods with the ledger, until cancelled."""
+        while True:
+            await self._usual_came.wait()
+            await asyncio.sleep(CALM_S)
+            self._usual_came.clear()
+            await self.compare()
+
+    async def compare(self) -> None:
+        """Finds those of the usual pods of which the ledger has something else."""
+        usual, self._usual = self._usual, {}
+        uids = list(usual)
+        different: set[PodUid] = set()
+        for first in range(0, len(uids), COMPARED_AT_ONCE):
+            some = uids[first : first + COMPARED_AT_ONCE]
+            try:
+                rows = await self._store.standing_of(some)
+            except HamiError as exc:
+                # Each by itself then, with pauses.
+                logger.warning("pods not compared", extra={"error": clip(str(exc))})
+                different.update(some)
+                continue
+            different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))
+        for uid in different:
+            if uid not in self._changed and uid not in self._usual:
+                self._changed[uid] = usual[uid]
+                self._woken.set()
+
     async def run(self) -> None:
-        """Carries out what the handlers noted, until cancelled."""
+        """Carries out what the handlers and comparisons noted, until cancelled."""
         while True:
             await self._waits.next_turn(self._woken, self._changed)
             if not await self.once():
@@ -168,6 +209,19 @@ class PodWatch:
             await self._transitions.apply(allocation, step, actor=ACTOR)
             done = True
         return done
+
+
+def _usual(facts: PodFacts) -> bool:
+    """True for a pod that is on its node and lives."""
+    lives = facts.exists and facts.phase not in TERMINAL_PHASES and not facts.deleting
+    return lives and facts.node is not None and not facts.bind_phase and not facts.given_up
+
+
+def _differs(allocation: Allocation, facts: PodFacts) -> bool:
+    """Whether something is to be done about it; `look` decides on the whole row."""
+    # Who reported `allocated` has freed the lock.
+    holds_lock = facts.started and allocation.state is not AllocationState.ALLOCATED
+    return holds_lock or verdict(allocation, facts) is not None
 
 
 def _matters(facts: PodFacts) -> bool:

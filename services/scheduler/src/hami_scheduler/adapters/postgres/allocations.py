@@ -25,6 +25,7 @@ from hamicommon.ledger.database import Connection, Database
 from hamicommon.ledger.model import (
     CardCounters,
     Change,
+    Claim,
     Draft,
     Entry,
     Move,
@@ -54,19 +55,23 @@ from hami_scheduler.adapters.postgres.encoding import (
     reserve_arguments,
     reserved_change,
     share_columns,
+    step_columns,
 )
 from hami_scheduler.adapters.postgres.entering import enter
 from hami_scheduler.adapters.postgres.rows import (
     LIVE_SQL,
     SELECT_ALLOCATION,
     SELECT_STANDING,
+    SELECT_STANDING_OF,
     allocation_of,
     counters_of,
 )
 from hami_scheduler.adapters.postgres.statements import (
     ADVANCE,
+    ADVANCE_ALL,
     ADVANCE_LIVE,
     ANNOTATE,
+    CLAIM_ALL,
     DELETE_SHARES,
     INSERT_SHARES,
     RECORD_MOVE,
@@ -179,6 +184,7 @@ class PostgresAllocationStore:
                 old is None
                 or old.state not in step.sources
                 or (step.token is not None and old.token != step.token)
+                or (step.node is not None and old.node != step.node)
             ):
                 return None
             change = await self._apply(connection, old, step)
@@ -199,11 +205,49 @@ class PostgresAllocationStore:
             step.token,
             step.actor,
             event_subject("allocation", step.target),
+            step.node,
         )
         if row is None:
             return None
         self._on_commit()
         return Change(allocation=allocation_of(row), sequence=row["sequence"])
+
+    async def advance_all(self, steps: Sequence[StateStep]) -> list[bool]:
+        """See the port."""
+        if len(steps) == 1:
+            return [await self.advance(steps[0]) is not None]
+        try:
+            rows = await self._database.fetch(ADVANCE_ALL, *step_columns(steps))
+        except (Conflict, ConstraintViolation) as exc:
+            logger.info("steps tried one by one", extra={"count": len(steps), "error": str(exc)})
+            rows = []
+        if rows:
+            self._on_commit()
+        done = {row["id"] for row in rows}
+        return [step.allocation_id in done or await self._advanced(step) for step in steps]
+
+    async def _advanced(self, step: StateStep) -> bool:
+        try:
+            return await self.advance(step) is not None
+        except Conflict as exc:
+            logger.info("step not made", extra={"error": str(exc)})
+            return False
+
+    async def claim_all(self, claims: Sequence[Claim]) -> list[Allocation | None]:
+        """See the port."""
+        columns = [(c.pod_uid, c.node, c.actor, c.lease_s) for c in claims]
+        subject = event_subject("allocation", AllocationState.BINDING)
+        arrays = map(list, zip(*columns, strict=True))
+        try:
+            rows = await self._database.fetch(CLAIM_ALL, *arrays, subject)
+        except (Conflict, ConstraintViolation) as exc:
+            # Something else happened to one of these pods; each is looked at by itself.
+            logger.info("claims not made together", extra={"error": str(exc)})
+            return [None] * len(claims)
+        if rows:
+            self._on_commit()
+        found = {row["pod_uid"]: allocation_of(row) for row in rows}
+        return [found.get(claim.pod_uid) for claim in claims]
 
     async def _apply(self, connection: Connection, old: Allocation, step: StateStep) -> Change:
         counters: tuple[CardCounters, ...] = ()
@@ -294,6 +338,11 @@ class PostgresAllocationStore:
         while rows := await self._database.fetch(SELECT_STANDING, after, STANDING_BATCH):
             yield [allocation_of(row) for row in rows]
             after = rows[-1]["pod_uid"]
+
+    async def standing_of(self, pod_uids: Sequence[PodUid]) -> list[Allocation]:
+        """See the port."""
+        rows = await self._database.fetch(SELECT_STANDING_OF, list(pod_uids))
+        return [allocation_of(row) for row in rows]
 
     async def overdue(self) -> list[Allocation]:
         """See the port."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
-from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import CardCounters, Change, Draft
+from hamicommon.ledger.model import CardCounters, Change, Draft, StateStep
 
 
 def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) -> Change:
@@ -38,7 +37,7 @@ def reserve_arguments(
     state: AllocationState = AllocationState.RESERVED,
     reason: str = "",
 ) -> list[Any]:
-    """Parameters $1 to $28 of RESERVE, RESERVE_ONE and ENTER."""
+    """Parameters $1 to $27 of RESERVE, RESERVE_ONE and ENTER."""
     containers = draft.placement.containers
     payload = {
         "version": 1,
@@ -69,20 +68,7 @@ def reserve_arguments(
         event_subject("allocation", state.value),
         payload,
         dict(draft.annotations),
-        None if draft.owner is None else _owner_json(draft.owner),
     ]
-
-
-def _owner_json(owner: PodOwner) -> dict[str, Any]:
-    return {
-        "kind": owner.kind,
-        "name": owner.name,
-        "uid": owner.uid,
-        "deployment": owner.deployment,
-        "service_account": owner.service_account,
-        "created_by": owner.created_by,
-        "labels": dict(owner.labels),
-    }
 
 
 def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
@@ -105,6 +91,26 @@ def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
         for position, share in enumerate(container.shares)
     ]
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 11
+
+
+def step_columns(steps: Sequence[StateStep]) -> list[list[Any]]:
+    """Parameters of ADVANCE_ALL: one array per column. Each step has one source."""
+    rows = [
+        (
+            step.allocation_id,
+            next(iter(step.sources)),
+            step.target,
+            step.reason,
+            step.new_token,
+            step.lease_s,
+            step.token,
+            step.actor,
+            event_subject("allocation", step.target),
+            step.node,
+        )
+        for step in steps
+    ]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def event_payload(

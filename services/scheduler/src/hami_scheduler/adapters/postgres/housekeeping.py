@@ -1,4 +1,4 @@
-"""Small writes in Postgres: drift journal, calls of operators, node leases, the end of history.
+"""Small writes of the loops in Postgres: the drift journal, node leases, the end of old history.
 
 Old history leaves in small batches, each a transaction of its own. Grants go by
 `hami_forget_grants` (migration 0017), which alone may remove events; the rest is this service's to
@@ -15,33 +15,10 @@ from hamicommon.errors import Conflict
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import LockHolder
 
-from hami_scheduler.ports.callers import CallOutcome, OperatorCall
-
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
 MOST_OF_A_SUBJECT = 512
 MOST_OF_A_DETAIL = 4096
 """Characters: tenants choose annotations and names, and the journal is kept for months."""
-_CALL_BEGINS = """
-INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome)
-VALUES ($1, $2, $3, $4, $5, $6, 'begun') RETURNING id
-"""
-_CALL_ENDS = """
-UPDATE operator_calls SET outcome = $2, message = $3, ended_at = now()
- WHERE id = $1 AND outcome = 'begun' RETURNING id
-"""
-# Who may not call can call all the more often.
-_CALL_REFUSED = """
-WITH known AS (
-  UPDATE operator_calls SET repeat_count = repeat_count + 1, ended_at = now()
-   WHERE id = (SELECT id FROM operator_calls
-                WHERE at > now() - interval '1 hour' AND outcome = 'refused' AND username = $1
-                  AND verb = $5 AND message = $7 ORDER BY at DESC, id DESC LIMIT 1)
-  RETURNING id
-)
-INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome, message,
-                            ended_at)
-SELECT $1, $2, $3, $4, $5, $6, 'refused', $7, now() WHERE NOT EXISTS (SELECT FROM known)
-"""
 _LEASE_TAKE = """
 INSERT INTO node_leases AS l (node, token, pod_uid, allocation_id, expires_at)
 VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
@@ -85,34 +62,6 @@ WITH gone AS (
     RETURNING id)
 SELECT count(*) FROM gone
 """
-_OLD_CALLS = """
-WITH gone AS (
-    DELETE FROM operator_calls
-     WHERE id IN (SELECT id FROM operator_calls WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
-SELECT count(*) FROM gone
-"""
-_OLD_PERIODS = """
-DELETE FROM device_periods
- WHERE id IN (SELECT id FROM device_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING device_uuid
-"""
-# What a card was before its oldest period is not known any more.
-_OLDEST_PERIODS = """
-UPDATE device_periods p SET since_known = false
- WHERE device_uuid = ANY ($1) AND since_known
-   AND NOT EXISTS (SELECT FROM device_periods before
-                    WHERE before.device_uuid = p.device_uuid AND before.began_at < p.began_at)
-"""
-_OLD_GAPS = """
-DELETE FROM node_gaps WHERE (node, began_at) IN
-       (SELECT node, began_at FROM node_gaps WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING node
-"""
-_OLD_QUOTAS = """
-DELETE FROM quota_periods
- WHERE id IN (SELECT id FROM quota_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING id
-"""
 # A card that any grant names stays as long as the grant.
 _OLD_CARDS = """
 SELECT uuid FROM devices d
@@ -135,33 +84,6 @@ class PostgresJournal:
         """Appends one line, clipped. Raises: Unavailable."""
         subject, detail = clip(subject, MOST_OF_A_SUBJECT), clip(detail, MOST_OF_A_DETAIL)
         await self._database.fetch(_DRIFT, kind, subject, detail, repaired)
-
-
-class PostgresCallJournal:
-    """Port CallJournal; a trigger lets nobody change or remove a call (migration 0020)."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
-    async def begin(self, call: OperatorCall) -> int:
-        """See the port."""
-        row = await self._database.fetchrow(_CALL_BEGINS, *_call_columns(call))
-        return int(row["id"])
-
-    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """See the port."""
-        await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
-
-    async def refused(self, call: OperatorCall, message: str) -> None:
-        """See the port."""
-        await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
-
-
-def _call_columns(call: OperatorCall) -> tuple[object, ...]:
-    caller = call.caller
-    # Nobody was asked who calls, or the certificate has no name: unknown.
-    user = caller.user or None
-    return user, list(caller.groups), caller.source.value, call.address, call.verb, call.object
 
 
 class PostgresNodeLease:
@@ -223,21 +145,6 @@ class PostgresRetention:
     async def forget_limits(self, *, keep_days: int) -> int:
         """See the port."""
         return await self._removed(_OLD_LIMITS, keep_days)
-
-    async def forget_calls(self, *, keep_days: int) -> int:
-        """See the port."""
-        return await self._removed(_OLD_CALLS, keep_days)
-
-    async def forget_capacity(self, *, keep_days: int) -> int:
-        """See the port."""
-        about = (_before(keep_days), BATCH)
-        async with self._database.transaction() as connection:
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            cards = await connection.fetch(_OLD_PERIODS, *about)
-            await connection.execute(_OLDEST_PERIODS, [row["device_uuid"] for row in cards])
-            gaps = await connection.fetch(_OLD_GAPS, *about)
-            quotas = await connection.fetch(_OLD_QUOTAS, *about)
-        return len(cards) + len(gaps) + len(quotas)
 
     async def forget_cards(self, *, keep_days: int) -> int:
         """See the port."""

@@ -14,7 +14,8 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger.model import CardCounters
 
-LIVE_SQL = "a.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
+LIVE_SQL = "a.ended_at IS NULL"
+"""A constraint keeps it equal to the live states; indexes of it stay as a live state changes."""
 
 HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
 """Of a row of `devices`: the details of all its live slices."""
@@ -37,14 +38,15 @@ a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state
 SELECT_ALLOCATION = f"SELECT {COLUMNS} FROM allocations a JOIN nodes n ON n.name = a.node"
 
 # Without containers, shares and annotations, which cost ten times as much to read.
-SELECT_STANDING = f"""
+_STANDING = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
-       a.reserved_at, a.deadline, a.traceparent, a.reason, '{{}}'::jsonb AS annotations,
+       a.reserved_at, a.deadline, a.traceparent, a.reason, '{}'::jsonb AS annotations,
        a.origin,
        n.source = 'agent' AS has_agent, NULL AS containers, NULL AS shares
   FROM allocations a JOIN nodes n ON n.name = a.node
- WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2
 """
+SELECT_STANDING = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2"
+SELECT_STANDING_OF = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text[])"
 
 
 def allocation_of(row: Any) -> Allocation:

@@ -6,7 +6,7 @@ the row lock of its allocation and by the unique key, so the numbers have no gap
 
 from __future__ import annotations
 
-from hami_scheduler.adapters.postgres.rows import COLUMNS, HOLDINGS
+from hami_scheduler.adapters.postgres.rows import COLUMNS, HOLDINGS, LIVE_SQL
 
 _NEXT_SEQUENCE = """
 (SELECT coalesce(max(e.sequence), 0) + 1 FROM allocation_events e WHERE e.pod_uid = {pod_uid})
@@ -21,24 +21,15 @@ SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[
 """
 DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 
-_OWNER_COLUMNS = """
-owner_kind, owner_name, owner_uid, deployment, service_account, created_by, labels
-"""
-_OWNER = """
-$28::jsonb->>'kind', $28::jsonb->>'name', $28::jsonb->>'uid', $28::jsonb->>'deployment',
-$28::jsonb->>'service_account', $28::jsonb->>'created_by', $28::jsonb->'labels'
-"""
-
-_ALLOCATION_COLUMNS = f"""
+_ALLOCATION_COLUMNS = """
 id, pod_uid, namespace, pod_name, attempt, node, state, policy, score, traceparent, deadline,
-annotations, reserved_at, {_OWNER_COLUMNS}
+annotations, reserved_at
 """
 # A server whose clock is behind the one before it starts no period within the pod's last one.
-_ALLOCATION_VALUES = f"""
+_ALLOCATION_VALUES = """
 $1, $2, $3, $4, (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
 $5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27,
-greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2)),
-{_OWNER}
+greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2))
 """
 _CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
 _SHARES = """
@@ -92,16 +83,16 @@ ENTER = f"""
 WITH allocation AS (
   INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
                            traceparent, deadline, annotations, origin, reason, token, bound_at,
-                           allocated_at, {_OWNER_COLUMNS})
+                           allocated_at)
   VALUES ($1, $2, $3, $4,
           (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
-          $5, $29, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
-          $30, $31, nextval('allocation_tokens'), now(),
-          CASE WHEN $29 = 'allocated' THEN now() END, {_OWNER})
+          $5, $28, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
+          $29, $30, nextval('allocation_tokens'), now(),
+          CASE WHEN $28 = 'allocated' THEN now() END)
   RETURNING attempt, reserved_at, deadline, token
 ), {_PARTS}, event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
-  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $29, $31, $24, $32)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $28, $30, $24, $31)
   RETURNING id, sequence, at
 ), {_announced("$25", "$26", "$8", "event")}
 SELECT {_RESERVED}, allocation.token FROM allocation, event
@@ -112,21 +103,21 @@ SELECT {_RESERVED}, allocation.token FROM allocation, event
 # namespace has a quota; then the long way finds out which.
 RESERVE_ONE = f"""
 WITH taken AS (
-  UPDATE devices SET used_slots = used_slots + $31, used_memory_mib = used_memory_mib + $32,
-         used_core_percent = used_core_percent + $33, holdings = holdings || $39::jsonb,
-         ceiling_core_percent = greatest(ceiling_core_percent, $40),
+  UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
+         used_core_percent = used_core_percent + $32, holdings = holdings || $38::jsonb,
+         ceiling_core_percent = greatest(ceiling_core_percent, $39),
          version = version + 1, updated_at = now()
-   WHERE uuid = $30 AND node = $5 AND healthy AND present AND NOT ($37 AND cordoned)
-     AND used_slots + $31 <= slots
-     AND used_memory_mib + $32 <= memory_mib
-     AND used_core_percent + $33 <= coalesce($40, core_percent)
-     AND NOT ($34 AND used_slots > 0)
-     AND NOT ($35 AND coalesce($40, core_percent) = 100 AND used_slots > 0)
-     AND NOT ($36 AND coalesce($40, core_percent) <> 0
-              AND used_core_percent = coalesce($40, core_percent))
-     AND ($38::bigint IS NULL OR version = $38)
-     AND ($39::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $39::jsonb))
-     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($29))
+   WHERE uuid = $29 AND node = $5 AND healthy AND present AND NOT ($36 AND cordoned)
+     AND used_slots + $30 <= slots
+     AND used_memory_mib + $31 <= memory_mib
+     AND used_core_percent + $32 <= coalesce($39, core_percent)
+     AND NOT ($33 AND used_slots > 0)
+     AND NOT ($34 AND coalesce($39, core_percent) = 100 AND used_slots > 0)
+     AND NOT ($35 AND coalesce($39, core_percent) <> 0
+              AND used_core_percent = coalesce($39, core_percent))
+     AND ($37::bigint IS NULL OR version = $37)
+     AND ($38::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $38::jsonb))
+     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($28))
   RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
             {HOLDINGS} AS holdings
 ), allocation AS (
@@ -212,6 +203,7 @@ WITH allocation AS (
   UPDATE allocations a
      SET {_STEP}
    WHERE a.id = $1 AND a.state = $2 AND ($7::bigint IS NULL OR a.token = $7)
+     AND ($10::text IS NULL OR a.node = $10)
   RETURNING a.*
 ), {_STEP_EVENT}, announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
@@ -224,6 +216,76 @@ WITH allocation AS (
 )
 SELECT {COLUMNS}, event.sequence
   FROM event, allocation a JOIN nodes n ON n.name = a.node
+"""
+
+_EVENTS = f"""event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, a.source, a.state,
+         a.reason, a.actor
+    FROM allocation a
+  RETURNING id, allocation_id, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT a.subject, jsonb_build_object(
+           'version', 1, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
+           'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node, 'state', a.state,
+           'reason', a.reason, 'counters', '[]'::jsonb, 'event_id', event.id,
+           'sequence', event.sequence, 'at', event.at),
+         a.traceparent
+    FROM allocation a JOIN event ON event.allocation_id = a.id
+)"""
+
+# Many of ADVANCE_LIVE at once, one array per column. A row that somebody has locked is left out:
+# a batch waits for nobody, so two of them never wait for each other.
+ADVANCE_ALL = f"""
+WITH step AS (
+  SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::float8[],
+                       $7::bigint[], $8::text[], $9::text[], $10::text[])
+             AS s (id, source, target, reason, new_token, lease_s, token, actor, subject, node)
+), mine AS (
+  SELECT a.id FROM allocations a JOIN step s ON s.id = a.id
+   WHERE a.state = s.source FOR UPDATE OF a SKIP LOCKED
+), allocation AS (
+  UPDATE allocations a
+     SET state = s.target, reason = s.reason,
+         token = CASE WHEN s.new_token THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => s.lease_s),
+         binding_at = CASE WHEN s.target = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN s.target = 'bound' THEN coalesce(a.bound_at, now())
+                         ELSE a.bound_at END,
+         lock_deadline = CASE WHEN s.target = 'bound' AND a.bound_at IS NULL
+                              THEN now() + interval '30 seconds' ELSE a.lock_deadline END,
+         allocated_at = CASE WHEN s.target = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END
+    FROM step s JOIN mine ON mine.id = s.id
+   WHERE a.id = s.id AND a.state = s.source AND (s.token IS NULL OR a.token = s.token)
+     AND (s.node IS NULL OR a.node = s.node)
+  RETURNING a.*, s.source, s.actor, s.subject
+), {_EVENTS}
+SELECT allocation_id::text AS id FROM event
+"""
+
+# The reservations of many pods at once. A deadline that is late enough is left as it is, so that
+# no index has to change.
+CLAIM_ALL = f"""
+WITH claim AS (
+  SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::float8[])
+             AS c (pod_uid, node, actor, lease_s)
+), mine AS (
+  SELECT a.id FROM allocations a JOIN claim c ON c.pod_uid = a.pod_uid
+   WHERE {LIVE_SQL} AND a.state = 'reserved' AND a.node = c.node FOR UPDATE OF a SKIP LOCKED
+), allocation AS (
+  UPDATE allocations a
+     SET state = 'binding', reason = '', token = nextval('allocation_tokens'), binding_at = now(),
+         deadline = CASE WHEN a.deadline >= now() + make_interval(secs => c.lease_s)
+                         THEN a.deadline ELSE now() + make_interval(secs => c.lease_s) END
+    FROM claim c, mine
+   WHERE a.id = mine.id AND a.pod_uid = c.pod_uid AND a.state = 'reserved' AND a.node = c.node
+  RETURNING a.*, 'reserved' AS source, c.actor, $5::text AS subject
+), {_EVENTS}
+SELECT {COLUMNS}
+  FROM event JOIN allocation a ON a.id = event.allocation_id JOIN nodes n ON n.name = a.node
 """
 
 ANNOTATE = """

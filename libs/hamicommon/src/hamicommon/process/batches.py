@@ -1,0 +1,120 @@
+"""Calls that wait at the same moment go as one: group commit in the application.
+
+One batch is on its way at a time, and what comes meanwhile is the next one, so a single call waits
+for nobody and many calls share their round trip, their statement and their commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+from hamicommon.errors import HamiError, Unavailable
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+MOST = 128
+"""Items of one batch; a statement with so many arrays' elements takes some 10 ms."""
+
+
+class Batches(Generic[Item, Answer]):
+    """A queue in front of a call that takes many.
+
+    `carry_out` answers each item of a batch in order, or raises from the error tree for all of
+    them; no batch has two items of one `key`, and those of one key go in the order they came in.
+    `gather_s`: how long an item that was `put` may wait for others.
+    """
+
+    def __init__(
+        self,
+        carry_out: Callable[[Sequence[Item]], Awaitable[Sequence[Answer]]],
+        *,
+        key: Callable[[Item], Hashable],
+        gather_s: float = 0.0,
+        most: int = MOST,
+    ) -> None:
+        self._carry_out = carry_out
+        self._key = key
+        self._gather_s = gather_s
+        self._most = most
+        self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
+        self._stopped = False
+        self._come = asyncio.Event()
+        self._pressing = asyncio.Event()
+
+    async def ask(self, item: Item) -> Answer:
+        """The item's answer. Raises: what the batch raised, Unavailable when the service stops."""
+        future = self.put(item)
+        self._pressing.set()
+        return await future
+
+    def put(self, item: Item) -> asyncio.Future[Answer]:
+        """Queues an item that nobody waits for; its answer, or the error, is the future's."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        # One that nobody looks at is no mistake.
+        future.add_done_callback(_seen)
+        if self._stopped:
+            _fail(future, Unavailable("the service is stopping"))
+            return future
+        self._waiting.append((item, future))
+        self._come.set()
+        return future
+
+    async def run(self) -> None:
+        """Carries out until cancelled; what waits then is answered with Unavailable."""
+        try:
+            while True:
+                await self._come.wait()
+                if self._gather_s and not self._pressing.is_set():
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(self._gather_s):
+                            await self._pressing.wait()
+                self._come.clear()
+                self._pressing.clear()
+                while self._waiting:
+                    await self._next()
+        finally:
+            self._stopped = True
+            stopping = Unavailable("the service is stopping")
+            for _, future in self._waiting:
+                _fail(future, stopping)
+            self._waiting.clear()
+
+    async def _next(self) -> None:
+        batch: dict[Hashable, tuple[Item, asyncio.Future[Answer]]] = {}
+        later: list[tuple[Item, asyncio.Future[Answer]]] = []
+        while self._waiting and len(batch) < self._most:
+            entry = self._waiting.popleft()
+            key = self._key(entry[0])
+            if key in batch:
+                later.append(entry)
+            else:
+                batch[key] = entry
+        self._waiting.extendleft(reversed(later))
+        futures = [future for _, future in batch.values()]
+        try:
+            answers = await self._carry_out([item for item, _ in batch.values()])
+        except BaseException as exc:
+            known = isinstance(exc, HamiError)
+            for future in futures:
+                _fail(future, exc if known else Unavailable("the service is stopping"))
+            if not known:
+                raise
+            return
+        for future, answer in zip(futures, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+
+
+def _fail(future: asyncio.Future[Answer], exc: BaseException) -> None:
+    if not future.done():
+        future.set_exception(exc)
+
+
+def _seen(future: asyncio.Future[Answer]) -> None:
+    if not future.cancelled():
+        future.exception()

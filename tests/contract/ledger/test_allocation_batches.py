@@ -1,0 +1,159 @@
+"""What many pods at once are promised: each step as if it were made by itself."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from datetime import timedelta
+
+import pytest
+from hami_scheduler.adapters.postgres import allocations
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.ledger.model import Claim, StateStep
+
+from tests.contract.ledger.allocation_stores import NODE, OTHER, Harness, S, card, container, draft
+
+PODS = ("a", "b", "c")
+
+
+async def reserved(harness: Harness, *pods: str) -> list[Allocation]:
+    await harness.add(card("0"))
+    slices = [draft(pod, container(("0", 100, 10))) for pod in pods]
+    return [(await harness.store.reserve(one)).allocation for one in slices]
+
+
+def claim(pod: str, *, node: NodeName = NODE, lease_s: float = 30) -> Claim:
+    return Claim(pod_uid=PodUid(pod), node=node, actor="scheduler", lease_s=lease_s)
+
+
+def bound(allocation: Allocation, *, token: int | None, node: NodeName | None = None) -> StateStep:
+    return StateStep(
+        allocation_id=allocation.id,
+        sources=frozenset({S.BINDING}),
+        target=S.BOUND,
+        actor="scheduler",
+        token=token,
+        node=node,
+    )
+
+
+async def claimed(harness: Harness, *pods: str) -> list[Allocation]:
+    await reserved(harness, *pods)
+    found = await harness.store.claim_all([claim(pod) for pod in pods])
+    return [one for one in found if one is not None]
+
+
+async def test_reservations_are_claimed_together_each_with_a_token_of_its_own(
+    harness: Harness,
+) -> None:
+    before = await reserved(harness, *PODS)
+
+    found = await harness.store.claim_all([claim(pod) for pod in reversed(PODS)])
+
+    assert [one and one.pod_uid for one in found] == list(reversed(PODS))
+    assert len({one.token for one in found if one is not None}) == len(PODS)
+    for allocation, pod in zip(before, PODS, strict=True):
+        row = await harness.store.get(allocation.id)
+        assert row in found
+        assert row is not None
+        assert row.containers == allocation.containers
+        assert await harness.history(pod) == [
+            (1, None, "reserved"),
+            (2, "reserved", "binding"),
+        ]
+
+
+async def test_only_a_reservation_on_the_node_is_claimed(harness: Harness) -> None:
+    await reserved(harness, *PODS)
+    await harness.store.claim_all([claim("a")])
+
+    wanted = [claim("a"), claim("b", node=OTHER), claim("nobody"), claim("c")]
+    found = await harness.store.claim_all(wanted)
+
+    assert [one and one.pod_uid for one in found] == [None, None, None, "c"]
+    assert await harness.history("b") == [(1, None, "reserved")]
+
+
+async def test_a_claim_never_brings_the_deadline_nearer(harness: Harness) -> None:
+    [one, two] = await reserved(harness, "a", "b")
+    assert one.deadline is not None
+    assert two.deadline is not None
+
+    short, long = await harness.store.claim_all([claim("a", lease_s=5), claim("b", lease_s=500)])
+
+    assert short is not None
+    assert long is not None
+    assert long.deadline is not None
+    assert short.deadline == one.deadline
+    assert long.deadline > two.deadline + timedelta(seconds=300)
+
+
+async def test_steps_of_many_are_made_together_each_guarded_by_its_row(harness: Harness) -> None:
+    a, b, c = await claimed(harness, *PODS)
+    gone = StateStep(
+        allocation_id=AllocationId("00000000-0000-0000-0000-000000000000"),
+        sources=frozenset({S.BINDING}),
+        target=S.BOUND,
+    )
+
+    done = await harness.store.advance_all(
+        [
+            bound(a, token=a.token),
+            bound(b, token=(b.token or 0) + 100),
+            gone,
+            bound(c, token=c.token, node=OTHER),
+        ]
+    )
+
+    assert done == [True, False, False, False]
+    assert await harness.history("a") == [
+        (1, None, "reserved"),
+        (2, "reserved", "binding"),
+        (3, "binding", "bound"),
+    ]
+    for other in (b, c):
+        assert await harness.store.get(other.id) == other
+    row = await harness.store.get(a.id)
+    assert row is not None
+    assert (row.state, row.deadline) == (S.BOUND, None)
+    assert await harness.store.advance_all([bound(c, token=c.token, node=NODE)]) == [True]
+
+
+async def test_a_row_that_somebody_has_locked_holds_up_no_other(harness: Harness) -> None:
+    a, b, c = await claimed(harness, *PODS)
+    async with AsyncExitStack() as stack:
+        # A store in memory has no locks.
+        if harness.database is not None:
+            connection = await stack.enter_async_context(harness.database.transaction())
+            await connection.execute("SELECT 1 FROM allocations WHERE id = $1 FOR UPDATE", b.id)
+        done = await harness.store.advance_all([bound(x, token=x.token) for x in (a, b, c)])
+
+    assert done == [True, harness.database is None, True]
+    again = await harness.store.advance_all([bound(b, token=b.token)])
+    assert again == [harness.database is not None]
+
+
+async def test_a_batch_that_fails_as_a_whole_is_made_one_by_one(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = await claimed(harness, "a", "b")
+    if harness.database is not None:
+        # As when another event of one of the pods came in between: its number is taken.
+        wrong = allocations.ADVANCE_ALL.replace(
+            "coalesce(max(e.sequence), 0) + 1", "max(e.sequence)"
+        )
+        assert wrong != allocations.ADVANCE_ALL
+        monkeypatch.setattr(allocations, "ADVANCE_ALL", wrong)
+
+    steps = [bound(a, token=a.token), bound(b, token=b.token)]
+    assert await harness.store.advance_all(steps) == [True, True]
+
+
+async def test_the_live_rows_of_some_pods_are_read_without_their_containers(
+    harness: Harness,
+) -> None:
+    a, _b = await claimed(harness, "a", "b")
+
+    found = await harness.ledger.standing_of([PodUid("a"), PodUid("nobody")])
+
+    assert [(one.id, one.state, one.containers) for one in found] == [(a.id, S.BINDING, ())]

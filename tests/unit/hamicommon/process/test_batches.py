@@ -1,0 +1,146 @@
+"""Calls that wait at the same moment go as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from hamicommon.errors import Unavailable
+from hamicommon.process.batches import Batches
+from hamicommon.process.cancellation import end
+
+from tests.waiting import PATIENCE_S
+
+
+class Server:
+    """Answers each item with its double, when it may; notes the batches."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+        self.asked = asyncio.Event()
+        self.error: Exception | None = None
+
+    async def __call__(self, items: Sequence[int]) -> list[int]:
+        self.batches.append(list(items))
+        self.asked.set()
+        await self.may_answer.wait()
+        if self.error is not None:
+            raise self.error
+        return [2 * item for item in items]
+
+
+@asynccontextmanager
+async def running(server: Server, **options: float) -> AsyncIterator[Batches[int, int]]:
+    batches = Batches[int, int](server, key=lambda item: item % 100, **options)  # type: ignore[arg-type]
+    task = asyncio.create_task(batches.run())
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield batches
+    finally:
+        await end([task])
+
+
+async def test_one_call_waits_for_nobody_and_those_that_come_meanwhile_go_together() -> None:
+    server = Server()
+    server.may_answer.clear()
+    async with running(server) as batches:
+        first = asyncio.create_task(batches.ask(1))
+        await server.asked.wait()
+        others = [asyncio.create_task(batches.ask(number)) for number in (2, 3, 4)]
+        await asyncio.sleep(0)
+        server.may_answer.set()
+
+        assert await first == 2
+        assert await asyncio.gather(*others) == [4, 6, 8]
+    assert server.batches == [[1], [2, 3, 4]]
+
+
+async def test_items_of_one_key_go_one_after_the_other_in_their_order() -> None:
+    server = Server()
+    async with running(server) as batches:
+        answers = await asyncio.gather(*map(batches.ask, (1, 101, 2, 201, 102)))
+
+    assert answers == [2, 202, 4, 402, 204]
+    assert server.batches == [[1, 2], [101, 102], [201]]
+
+
+async def test_no_batch_is_larger_than_the_most() -> None:
+    server = Server()
+    async with running(server, most=2) as batches:
+        await asyncio.gather(*map(batches.ask, range(5)))
+
+    assert server.batches == [[0, 1], [2, 3], [4]]
+
+
+async def test_what_nobody_waits_for_gathers_until_somebody_asks() -> None:
+    server = Server()
+    async with running(server, gather_s=PATIENCE_S) as batches:
+        put = [batches.put(1), batches.put(2)]
+        await asyncio.sleep(0)
+        assert server.batches == []
+
+        assert await batches.ask(3) == 6
+        assert [future.result() for future in put] == [2, 4]
+    assert server.batches == [[1, 2, 3]]
+
+
+async def test_what_nobody_waits_for_is_carried_out_all_the_same() -> None:
+    server = Server()
+    async with running(server, gather_s=0.01) as batches:
+        assert await batches.put(1) == 2
+
+
+async def test_a_batch_that_fails_fails_for_each_of_it_and_for_nobody_else() -> None:
+    server = Server()
+    server.error = Unavailable("away")
+    async with running(server) as batches:
+        found = await asyncio.gather(batches.ask(1), batches.ask(2), return_exceptions=True)
+        assert [type(one) for one in found] == [Unavailable, Unavailable]
+        server.error = None
+        assert await batches.ask(3) == 6
+
+
+async def test_a_mistake_of_ours_ends_the_loop_and_leaves_nobody_waiting() -> None:
+    server = Server()
+    server.error = KeyError("a mistake")
+    batches = Batches[int, int](server, key=lambda item: item)
+    loop = asyncio.create_task(batches.run())
+
+    with pytest.raises(Unavailable):
+        await batches.ask(1)
+    with pytest.raises(KeyError):
+        await loop
+
+
+async def test_who_waits_when_the_service_stops_is_answered() -> None:
+    server = Server()
+    server.may_answer.clear()
+    batches = Batches[int, int](server, key=lambda item: item)
+    loop = asyncio.create_task(batches.run())
+    asking = [asyncio.create_task(batches.ask(1))]
+    await server.asked.wait()
+    asking.append(asyncio.create_task(batches.ask(2)))
+    await asyncio.sleep(0)
+    await end([loop])
+
+    found = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(one) for one in found] == [Unavailable, Unavailable]
+    with pytest.raises(Unavailable):
+        await batches.ask(3)
+
+
+async def test_a_caller_that_went_away_holds_up_nobody() -> None:
+    server = Server()
+    server.may_answer.clear()
+    async with running(server) as batches:
+        gone = asyncio.create_task(batches.ask(1))
+        stays = asyncio.create_task(batches.ask(2))
+        await server.asked.wait()
+        gone.cancel()
+        await asyncio.sleep(0)
+        server.may_answer.set()
+        assert await stays == 4
