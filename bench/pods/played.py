@@ -34,7 +34,10 @@ WRITERS = 16
 
 
 class PlayedNodes:
-    """So many equal nodes. `on_running` gets the uid of each pod that was reported to run."""
+    """So many equal nodes. `on_running` gets the uid of each pod that was reported to run.
+
+    `late`: they bind late, so several pods may be on their way to one of them.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class PlayedNodes:
         names: list[str],
         cards: int,
         slots: int = SLOTS,
+        late: bool = False,
         on_running: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = api
@@ -51,6 +55,7 @@ class PlayedNodes:
         self._names = names
         self._cards = cards
         self._slots = slots
+        self._late = late
         self._on_running = on_running
         self._agent_id = uuid.uuid4().hex
         self._sequence = 0
@@ -60,18 +65,13 @@ class PlayedNodes:
 
     async def register(self) -> None:
         """Makes the Node objects and publishes their cards."""
-        for name in self._names:
-            amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", RESOURCE: self._slots_there()}
-            status = {
-                "capacity": amounts,
-                "allocatable": amounts,
-                "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
-            }
-            labels = {"kubernetes.io/hostname": name}
-            await self._api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
-            await self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
-            # A cluster without a node controller leaves the taint of new nodes on.
-            await self._api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+        gate = asyncio.Semaphore(WRITERS)
+
+        async def one(name: str) -> None:
+            async with gate:
+                await register_node(self._api, name, self._slots_there())
+
+        await asyncio.gather(*map(one, self._names))
         await self._publish_inventories()
 
     async def _publish_inventories(self) -> None:
@@ -93,7 +93,7 @@ class PlayedNodes:
 
     def _card(self, node: str, index: int) -> events.InventoryDevice:
         return events.InventoryDevice(
-            uuid=f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}",
+            uuid=card_uuid(node, index),
             index=index,
             vendor="NVIDIA",
             type="NVIDIA A100-SXM4-80GB",
@@ -127,15 +127,21 @@ class PlayedNodes:
     async def _on_readiness(self, subject: str, body: bytes) -> events.Readiness:
         del subject
         asked = events.ReadinessRequest.model_validate_json(body)
-        return events.Readiness(node=asked.node, ready=True)
+        if asked.grant is not None:
+            self._take(asked.grant)
+        taken = asked.grant is not None
+        return events.Readiness(node=asked.node, ready=True, taken=taken, late=self._late)
 
     async def _on_grant(self, message: Message) -> None:
         fact = events.GRANT_MESSAGE.validate_json(message.data)
         if isinstance(fact, events.GrantAnnounced):
-            self._grants[fact.grant.pod_uid] = fact.grant
-            self._meet(fact.grant.pod_uid)
+            self._take(fact.grant)
         else:
             self._grants.pop(fact.pod_uid, None)
+
+    def _take(self, grant: Grant) -> None:
+        self._grants[grant.pod_uid] = grant
+        self._meet(grant.pod_uid)
 
     def _on_pod(self, new: Json, old: Json | None) -> None:
         del old
@@ -183,7 +189,7 @@ class PlayedNodes:
             return
         if grant := self._grants.get(metadata["uid"]):
             await self._report(events.Allocated, grant)
-        await self._api.patch(f"{path}/status", {"status": _running(item)})
+        await self._api.patch(f"{path}/status", {"status": running_status(item)})
         self._on_running(metadata["uid"])
 
     async def _report(self, kind: type[events.ReportBase], grant: Grant) -> None:
@@ -200,6 +206,26 @@ class PlayedNodes:
         )
 
 
+async def register_node(api: KubeApi, name: str, slots: str) -> None:
+    """Makes a Node object that is ready, with so many devices."""
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "500", RESOURCE: slots}
+    status = {
+        "capacity": amounts,
+        "allocatable": amounts,
+        "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
+    }
+    labels = {"kubernetes.io/hostname": name}
+    await api.create("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+    await api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    # A cluster without a node controller leaves the taint of new nodes on.
+    await api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
+
+
+def card_uuid(node: str, index: int) -> str:
+    """The uuid of a played node's card."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}"
+
+
 def _wants_cards(pod: Json) -> bool:
     limits = (container.get("resources", {}).get("limits", {}) for container in _containers(pod))
     return any(RESOURCE in each for each in limits)
@@ -209,7 +235,8 @@ def _containers(pod: Json) -> list[Json]:
     return list(pod["spec"]["containers"])
 
 
-def _running(pod: Json) -> Json:
+def running_status(pod: Json) -> Json:
+    """What the kubelet reports of a pod whose containers run."""
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kinds = ("Initialized", "ContainersReady", "Ready")
     return {

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -33,7 +33,9 @@ from hamilocal.system.options import UpOptions
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
-from bench.pods.played import RESOURCE, PlayedNodes
+from bench.pods.counters import Servers
+from bench.pods.foreign import AnnotatedNodes
+from bench.pods.played import RESOURCE, SLOTS, PlayedNodes
 
 SCHEDULER = "hami-scheduler"
 CARDS = 8
@@ -41,12 +43,20 @@ CREATORS = 16
 ROUND_S = 300.0
 SETTLE_S = 2.0
 """Events and statuses of a round are written within this after its last pod ran."""
-_REQUESTS = re.compile(
-    r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE
-)
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_READS = frozenset({"GET", "LIST"})
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is measured."""
+
+    nodes: int
+    late: bool = False
+    """The nodes bind late."""
+    replicas: int = 1
+    """Of our scheduler, behind one address."""
+    beside: str = ""
+    """URL of an extender that runs already, in place of ours."""
 
 
 @dataclass(slots=True)
@@ -56,6 +66,7 @@ class Bench:
     api: KubeApi
     kube_scheduler: int
     """Its pid."""
+    servers: Servers
     _ran: set[str] = field(default_factory=set)
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -92,18 +103,10 @@ class Bench:
 
         return set(await asyncio.gather(*(one(number) for number in range(count))))
 
-    async def requests(self) -> Counter[str]:
-        """What the API server was asked until now, by verb and resource; heartbeats of nodes are
-        left out."""
+    async def counted(self) -> Counter[str]:
+        """What the servers have counted, when all of a round is written."""
         await asyncio.sleep(SETTLE_S)
-        found: Counter[str] = Counter()
-        for match in _REQUESTS.finditer(await self.api.text("/metrics")):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
-            wanted = labels["verb"] in _WRITES | _READS
-            if wanted and labels["resource"] in ("pods", "events"):
-                name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
-                found[f"{labels['verb']} {name}"] += int(float(match["count"]))
-        return found
+        return await self.servers.read()
 
 
 def cpu_ms() -> Counter[str]:
@@ -150,29 +153,25 @@ def _pod(name: str, kind: str) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def system(nodes: int) -> AsyncIterator[Bench]:
+async def system(wanted: Wanted) -> AsyncIterator[Bench]:
     """Everything, with all nodes known to the ledger."""
     assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(_folder())
         plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
-        env = await _servers(folder, stack)
-        bus = await stack.enter_async_context(
-            open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
-        )
         api = await stack.enter_async_context(open_kube_api(plane.kubeconfig))
-        port = free_port()
-        process = _scheduler(folder, plane, port, env)
-        stack.callback(stop, process)
-        url = f"http://127.0.0.1:{port}"
-        names = [f"node-{number}" for number in range(nodes)]
-        bench = Bench(api=api, kube_scheduler=0)
-        played = PlayedNodes(api, bus, names=names, cards=CARDS, on_running=bench.ran)
-        await played.register()
-        playing = asyncio.create_task(played.run())
-        stack.callback(playing.cancel)
-        log = folder / "scheduler.log"
-        await asyncio.to_thread(wait_until_ready, f"{url}/readyz", process, log)
+        bench = Bench(api=api, kube_scheduler=0, servers=Servers(api=api))
+        names = [f"node-{number}" for number in range(wanted.nodes)]
+        if wanted.beside:
+            url = wanted.beside
+            annotated = AnnotatedNodes(
+                api, names=names, cards=CARDS, slots=SLOTS, on_running=bench.ran
+            )
+            await annotated.register()
+            playing = asyncio.create_task(annotated.run())
+            stack.callback(playing.cancel)
+        else:
+            url = await _ours(wanted, folder, plane, bench, names, stack)
         extenders = scheduler_configuration(
             kubeconfig_path="",
             extender_url=url,
@@ -183,6 +182,40 @@ async def system(nodes: int) -> AsyncIterator[Bench]:
         kube_scheduler = stack.enter_context(running(plan, die_with_parent=True))
         bench.kube_scheduler = kube_scheduler.value.process.pid
         yield bench
+
+
+async def _ours(
+    wanted: Wanted,
+    folder: Path,
+    plane: ControlPlane,
+    bench: Bench,
+    names: list[str],
+    stack: AsyncExitStack,
+) -> str:
+    """Our servers, replicas and played nodes; the extender's URL."""
+    env, monitor = await _servers(folder, stack)
+    bench.servers = Servers(
+        api=bench.api,
+        postgres=env["HAMI_POSTGRES_DSN"],
+        redis=env["HAMI_REDIS_URL"],
+        nats_monitor=monitor,
+    )
+    bus = await stack.enter_async_context(
+        open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
+    )
+    port = free_port()
+    played = PlayedNodes(
+        bench.api, bus, names=names, cards=CARDS, late=wanted.late, on_running=bench.ran
+    )
+    await played.register()
+    playing = asyncio.create_task(played.run())
+    stack.callback(playing.cancel)
+    for number in range(wanted.replicas):
+        log = folder / f"scheduler-{number}.log"
+        process = _scheduler(folder, plane, port, env, log)
+        stack.callback(stop, process)
+        await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", process, log)
+    return f"http://127.0.0.1:{port}"
 
 
 @contextmanager
@@ -196,8 +229,9 @@ def _folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _servers(folder: Path, stack: AsyncExitStack) -> dict[str, str]:
-    """Starts the data servers; the environment that a scheduler finds them by."""
+async def _servers(folder: Path, stack: AsyncExitStack) -> tuple[dict[str, str], str]:
+    """Starts the data servers; the environment that a scheduler finds them by, and where NATS
+    shows its counters."""
 
     def start(plan: Any) -> str:
         return str(stack.enter_context(running(plan, die_with_parent=True)).value.url)
@@ -206,27 +240,34 @@ async def _servers(folder: Path, stack: AsyncExitStack) -> dict[str, str]:
     await asyncio.to_thread(
         upgrade.upgrade, PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations"
     )
-    return {
+    bus, monitor = nats.prepare(folder / "nats"), free_port()
+    config = folder / "nats" / "nats.conf"
+    config.write_text(
+        json.dumps({**json.loads(config.read_text()), "http": f"127.0.0.1:{monitor}"})
+    )
+    env = {
         "HAMI_POSTGRES_DSN": dsn,
         "HAMI_REDIS_URL": start(valkey.prepare(folder / "redis")),
-        "HAMI_NATS_URL": start(nats.prepare(folder / "nats")),
+        "HAMI_NATS_URL": start(bus),
     }
+    return env, f"http://127.0.0.1:{monitor}"
 
 
 def _scheduler(
-    folder: Path, plane: ControlPlane, port: int, env: dict[str, str]
+    folder: Path, plane: ControlPlane, port: int, env: dict[str, str], log_file: Path
 ) -> subprocess.Popen[bytes]:
     made = ensure_credentials(folder / "credentials", serving=())
-    with (folder / "scheduler.log").open("wb") as log:
+    with log_file.open("wb") as log:
         return subprocess.Popen(
             [*CHILD, sys.executable, "-m", "hami_scheduler"],
             env={
                 **os.environ,
                 **env,
                 "KUBECONFIG": str(plane.kubeconfig),
-                "HAMI_TELEMETRY_TRACES_FILE": str(folder / "traces.jsonl"),
+                "HAMI_TELEMETRY_TRACES_FILE": str(log_file.with_suffix(".traces.jsonl")),
                 "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
                 "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}",
+                "HAMI_SCHEDULER_REUSE_PORT": "true",
             },
             stdout=log,
             stderr=log,

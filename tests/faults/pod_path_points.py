@@ -103,7 +103,7 @@ CASES = (
     Case(
         "FAULT-13",
         "store.advance_all.before",
-        "pods are bound or have their cards, the batch that says so is not written",
+        "pods are bound or have their cards, the batch of these steps is not written",
         f"the pod watch has it from the pod; {REAPED}",
         ("error", "kill", "delay", "duplicate"),
         ("kill",),

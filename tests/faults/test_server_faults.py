@@ -95,7 +95,7 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
 @pytest.mark.slow
 @pytest.mark.row(
     point="FAULT-36",
-    fault="Postgres does not answer for 5 s while pods are bound and the batch that says so waits",
+    fault="Postgres does not answer for 5 s while pods are bound and their batch waits",
     kind="delay",
     answer="it is written later, by its writer or by the pod watch, from what the pods show",
     promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2",

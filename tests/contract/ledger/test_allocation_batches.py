@@ -9,7 +9,7 @@ import pytest
 from hami_scheduler.adapters.postgres import allocations
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import Claim, StateStep
+from hamicommon.ledger.model import BindingClaim, StateStep
 
 from tests.contract.ledger.allocation_stores import NODE, OTHER, Harness, S, card, container, draft
 
@@ -22,8 +22,8 @@ async def reserved(harness: Harness, *pods: str) -> list[Allocation]:
     return [(await harness.store.reserve(one)).allocation for one in slices]
 
 
-def claim(pod: str, *, node: NodeName = NODE, lease_s: float = 30) -> Claim:
-    return Claim(pod_uid=PodUid(pod), node=node, actor="scheduler", lease_s=lease_s)
+def claim(pod: str, *, node: NodeName = NODE, lease_s: float = 30) -> BindingClaim:
+    return BindingClaim(pod_uid=PodUid(pod), node=node, actor="scheduler", lease_s=lease_s)
 
 
 def bound(allocation: Allocation, *, token: int | None, node: NodeName | None = None) -> StateStep:

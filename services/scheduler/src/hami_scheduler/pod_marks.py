@@ -1,8 +1,8 @@
 """Which marks of HAMi's a pod gets besides its annotations: the label, and the Normal events.
 
 They cost the API server three writes per pod. Our own parts read neither: the pod's history and
-`explain` have what the events said. HAMi's monitor selects its pods by the label (protocol 4.7), so
-pods on nodes without our agent have both; everywhere else the settings decide.
+`explain` have what the events would. HAMi's monitor selects its pods by the label, so pods on nodes
+without our agent have both; everywhere else the settings decide.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ async def running(server: Server, **options: float) -> AsyncIterator[Batches[int
         await end([task])
 
 
-async def test_one_call_waits_for_nobody_and_those_that_come_meanwhile_go_together() -> None:
+async def test_one_call_waits_for_nobody_and_those_that_come_then_go_together() -> None:
     server = Server()
     server.may_answer.clear()
     async with running(server) as batches:

@@ -102,7 +102,7 @@ class StateStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class BindingClaim:
     """A pod's reservation on this node is to be bound: `reserved -> binding`, with a new token."""
 
     pod_uid: PodUid

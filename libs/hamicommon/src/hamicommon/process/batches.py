@@ -1,7 +1,7 @@
 """Calls that wait at the same moment go as one: group commit in the application.
 
-One batch is on its way at a time, and what comes meanwhile is the next one, so a single call waits
-for nobody and many calls share their round trip, their statement and their commit.
+One batch is on its way at a time, and what comes until it is back is the next one. So a single call
+waits for nobody, and many calls share their round trip, their statement and their commit.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Batches(Generic[Item, Answer]):
         futures = [future for _, future in batch.values()]
         try:
             answers = await self._carry_out([item for item, _ in batch.values()])
-        except BaseException as exc:
+        except BaseException as exc:  # also a cancellation: nobody must wait for ever
             known = isinstance(exc, HamiError)
             for future in futures:
                 _fail(future, exc if known else Unavailable("the service is stopping"))

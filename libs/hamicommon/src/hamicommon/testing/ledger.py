@@ -21,10 +21,10 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
 from hamicommon.ledger.model import (
+    BindingClaim,
     CardCounters,
     CardDemand,
     Change,
-    Claim,
     Draft,
     Entry,
     Move,
@@ -185,11 +185,11 @@ class FakeLedger(LedgerRows):
         """See the port."""
         return [await self.advance(step) is not None for step in steps]
 
-    async def claim_all(self, claims: Sequence[Claim]) -> list[Allocation | None]:
+    async def claim_all(self, claims: Sequence[BindingClaim]) -> list[Allocation | None]:
         """See the port."""
         return [await self._claim(claim) for claim in claims]
 
-    async def _claim(self, claim: Claim) -> Allocation | None:
+    async def _claim(self, claim: BindingClaim) -> Allocation | None:
         old = self._live_of(claim.pod_uid)
         if old is None or old.node != claim.node or old.state is not AllocationState.RESERVED:
             return None

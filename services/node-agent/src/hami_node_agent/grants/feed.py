@@ -142,7 +142,7 @@ class GrantsFeed:
     def take(self, grant: Grant) -> None:
         """The ledger has made this grant of our node: it counts from now on.
 
-        Whoever offers it waits for the answer, so it is written to disk a moment later.
+        The scheduler waits for the answer, so it is written to disk a moment later.
         """
         self._offered.append(self._entered(grant))
         self._came.set()

@@ -54,7 +54,7 @@ ACTOR = "node-agent"
 HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
 MOST_AT_ONCE = 4
-"""Reports that are looked at row by row; each has a connection to the ledger meanwhile."""
+"""Reports that are looked at row by row; each holds a connection to the ledger."""
 CLOCK_SKEW_S = 5.0
 """A clock that is off by less is no news: reports travel for a second or two."""
 

@@ -23,7 +23,7 @@ from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import Claim, StateStep
+from hamicommon.ledger.model import BindingClaim, StateStep
 from hamicommon.process.batches import Batches
 from opentelemetry.trace import get_tracer
 
@@ -107,7 +107,7 @@ class Bind:
         self._on_unanswered = on_unanswered
         self._timeout_s = timeout_s
         self._lines = lines
-        self._claims = Batches[Claim, Allocation | None](
+        self._claims = Batches[BindingClaim, Allocation | None](
             store.claim_all, key=lambda claim: claim.pod_uid
         )
 
@@ -197,7 +197,7 @@ class Bind:
         Raises: _NoCards when there is nothing to claim.
         """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
-        claim = Claim(
+        claim = BindingClaim(
             pod_uid=uid, node=node, actor=ACTOR, lease_s=self._timeout_s + BINDING_EXTRA_S
         )
         if (claimed := await self._claims.ask(claim)) is not None:

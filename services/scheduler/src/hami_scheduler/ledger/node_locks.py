@@ -30,14 +30,14 @@ class NodeLocks:
         self._lock = lock
         self._mirrored = mirrored
         self._late: set[NodeName] = set()
-        """Nodes whose agent said so when it was last asked."""
+        """Nodes whose agent reported so when it was last asked."""
 
     def wanted(self, allocation: Allocation) -> bool:
         """False on a node that is known to bind late."""
         return not (allocation.has_agent and allocation.node in self._late)
 
     def note_binding(self, node: NodeName, *, late: bool) -> None:
-        """How the node's agent says that it binds; who took a lock there has freed it before."""
+        """How the node binds, as its agent reports; who took a lock there has freed it before."""
         if late:
             self._late.add(node)
         else:

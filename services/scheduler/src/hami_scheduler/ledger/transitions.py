@@ -70,7 +70,7 @@ class Transitions:
         await self._steps.run()
 
     def bound(self, allocation: Allocation, *, actor: str) -> None:
-        """The pod is on its node: `binding -> bound` is written soon, whoever waits.
+        """The pod is on its node: `binding -> bound` is written soon, and nobody waits for it.
 
         What is lost on the way (a kill, a ledger that is away) the pod watch and the reaper find in
         the pod itself. The steps of one allocation are written in the order of these calls.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import Change, Claim, Draft, Entry, Move, StateStep
+from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, Move, StateStep
 
 
 class AllocationStore(Protocol):
@@ -46,7 +46,7 @@ class AllocationStore(Protocol):
         """
         ...
 
-    async def claim_all(self, claims: Sequence[Claim]) -> Sequence[Allocation | None]:
+    async def claim_all(self, claims: Sequence[BindingClaim]) -> Sequence[Allocation | None]:
         """Hands out tokens to the reservations of different pods: all in one transaction.
 
         None where the pod has no reservation on the node, or somebody else is at its row.

@@ -59,7 +59,7 @@ class GrantAnnouncer(Protocol):
         ...
 
     async def granted(self, grant: Grant) -> None:
-        """Publishes it, whoever listens. Raises: Unavailable when the bus is away."""
+        """Publishes it on the stream of its node. Raises: Unavailable when the bus is away."""
         ...
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:

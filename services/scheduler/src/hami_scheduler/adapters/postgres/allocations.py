@@ -23,9 +23,9 @@ from hamicommon.events import event_subject
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Connection, Database
 from hamicommon.ledger.model import (
+    BindingClaim,
     CardCounters,
     Change,
-    Claim,
     Draft,
     Entry,
     Move,
@@ -233,7 +233,7 @@ class PostgresAllocationStore:
             logger.info("step not made", extra={"error": str(exc)})
             return False
 
-    async def claim_all(self, claims: Sequence[Claim]) -> list[Allocation | None]:
+    async def claim_all(self, claims: Sequence[BindingClaim]) -> list[Allocation | None]:
         """See the port."""
         columns = [(c.pod_uid, c.node, c.actor, c.lease_s) for c in claims]
         subject = event_subject("allocation", AllocationState.BINDING)

@@ -1,0 +1,100 @@
+"""What the servers were asked and wrote, by their own counters: the round trips of a pod.
+
+Each figure is a total since the server's start; a round's share is the difference of two readings.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import asyncpg
+import httpx
+import redis.asyncio
+from hamicommon.k8s.client import KubeApi
+
+_REQUESTS = re.compile(
+    r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE
+)
+_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_READS = frozenset({"GET", "LIST"})
+# A statement outside a transaction is a transaction of its own, so what is counted is round trips
+# that end one; `wal_bytes` is PostgreSQL's own count of the log.
+_LEDGER = """
+SELECT xact_commit AS commits, xact_rollback AS rollbacks,
+       (SELECT wal_bytes::bigint FROM pg_stat_wal) AS wal_bytes,
+       (SELECT wal_records FROM pg_stat_wal) AS wal_records,
+       (SELECT sum(n_tup_upd)::bigint FROM pg_stat_user_tables) AS updates,
+       (SELECT sum(n_tup_hot_upd)::bigint FROM pg_stat_user_tables) AS hot_updates,
+       (SELECT sum(n_tup_ins)::bigint FROM pg_stat_user_tables) AS inserts,
+       (SELECT sum(n_tup_del)::bigint FROM pg_stat_user_tables) AS deletes
+  FROM pg_stat_database WHERE datname = current_database()
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """Where the counters are; an empty address: there is no such server in this run."""
+
+    api: KubeApi
+    postgres: str = ""
+    redis: str = ""
+    nats_monitor: str = ""
+
+    async def read(self) -> Counter[str]:
+        """All of them."""
+        found = await api_requests(self.api)
+        if self.postgres:
+            found += await _ledger(self.postgres)
+            found += await _redis(self.redis)
+            found += await _nats(self.nats_monitor)
+        return found
+
+
+async def api_requests(api: KubeApi) -> Counter[str]:
+    """By verb and resource; heartbeats of nodes are left out."""
+    found: Counter[str] = Counter()
+    for match in _REQUESTS.finditer(await api.text("/metrics")):
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
+        if labels["verb"] in _WRITES | _READS and labels["resource"] in ("pods", "events"):
+            name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
+            found[f"{labels['verb']} {name}"] += int(float(match["count"]))
+    return found
+
+
+async def _ledger(dsn: str) -> Counter[str]:
+    connection = await asyncpg.connect(dsn)
+    try:
+        row = await connection.fetchrow(_LEDGER)
+        # Of each statement: how often it was called; there when the server was started with it.
+        calls = await connection.fetch(
+            "SELECT 'x' WHERE to_regclass('pg_stat_statements') IS NOT NULL"
+        )
+        counted = Counter({f"postgres {name}": int(count or 0) for name, count in row.items()})
+        if calls:
+            statements = await connection.fetch(
+                "SELECT left(regexp_replace(query, '\\s+', ' ', 'g'), 70) AS text, sum(calls) AS n"
+                " FROM pg_stat_statements GROUP BY 1"
+            )
+            counted.update({f"sql {each['text']}": int(each["n"]) for each in statements})
+        return counted
+    finally:
+        await connection.close()
+
+
+async def _redis(url: str) -> Counter[str]:
+    client = redis.asyncio.from_url(url)
+    try:
+        stats = await client.info("commandstats")
+    finally:
+        await client.aclose()
+    return Counter(
+        {name.replace("cmdstat_", "redis "): int(each["calls"]) for name, each in stats.items()}
+    )
+
+
+async def _nats(monitor: str) -> Counter[str]:
+    async with httpx.AsyncClient() as client:
+        answer = (await client.get(f"{monitor}/varz")).json()
+    return Counter({"nats in": answer["in_msgs"], "nats out": answer["out_msgs"]})
