@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 
 from tests.integration.scheduler.conftest import World
 from tests.waiting import eventually
@@ -116,3 +117,25 @@ async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> N
         "SELECT healthy FROM device_health_events WHERE device_uuid = $1 ORDER BY id", card
     )
     assert [row["healthy"] for row in rows] == [True, False]
+
+
+async def test_fragmentation_completes_a_card_and_learns_from_the_ledger(world: World) -> None:
+    replica = await world.replica(node_scheduler_policy="fragmentation")
+    await world.add_node("a", memory_mib=8000)
+    [half] = await world.add_node("b", memory_mib=8000)
+    pods = [
+        await world.pod(name, limits={"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4000"})
+        for name in ("first", "second")
+    ]
+
+    assert (await replica.filter(pods[0], "b"))["NodeNames"] == ["b"]
+    assert (await replica.filter(pods[1], "a", "b"))["NodeNames"] == ["b"]
+    assert await world.used(half) == (2, 8000, 0)
+
+    async def decided() -> bool:
+        return len(await PostgresDecisionLog(world.database).arrivals(10)) == 2
+
+    await eventually(decided, "both decisions to be written")
+    latest = await PostgresDecisionLog(world.database).arrivals(1)
+    assert latest[0].name.startswith("second")
+    assert latest[0].containers[0].requests[0].memory_mib == 4000

@@ -146,7 +146,7 @@ def test_lines_recorded_from_hami_get_hamis_verdicts() -> None:
             ("-f", "-", "--device-config", "/none"),
             "/none: no readable YAML file: No such file or directory",
         ),
-        (("-f", "-", "--node-policy", "x"), "binpack or spread is wanted"),
+        (("-f", "-", "--node-policy", "x"), "binpack, spread or fragmentation is wanted"),
     ],
     ids=["nothing", "no file", "a folder", "no configuration", "no policy"],
 )

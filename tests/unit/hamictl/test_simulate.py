@@ -187,7 +187,11 @@ def test_a_dump_that_is_none_is_refused_in_one_sentence(
         pytest.param((), "--cluster and -f are wanted, or --jsonl", id="nothing"),
         pytest.param(("--cluster", "/none", "-f", "/none"), "/none: not readable", id="no file"),
         pytest.param(("--jsonl", "--device-config", "/none"), "/none", id="no config"),
-        pytest.param(("--jsonl", "--node-policy", "x"), "binpack or spread is wanted", id="node"),
+        pytest.param(
+            ("--jsonl", "--node-policy", "x"),
+            "binpack, spread or fragmentation is wanted",
+            id="node",
+        ),
         pytest.param(("--jsonl", "--gpu-policy", "numa,x"), "--gpu-policy has 'x'", id="card"),
     ],
 )

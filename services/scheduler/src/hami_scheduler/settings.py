@@ -74,12 +74,17 @@ class Settings(BaseSettings):
     scheduler_name: str = Field(
         default="hami-scheduler", min_length=1, description="spec.schedulerName of our pods"
     )
-    node_scheduler_policy: Literal["binpack", "spread"] = Field(
-        default="binpack", description="for pods that name none"
+    node_scheduler_policy: Literal["binpack", "spread", "fragmentation"] = Field(
+        default="binpack", description="for pods that name none (docs/packing.md)"
     )
     gpu_scheduler_policy: str = Field(
-        default="spread",
-        description="binpack, spread, topology-aware, mutex, numa or a comma list of them",
+        default="",
+        description="binpack, spread, topology-aware, mutex, numa or a comma list of them, or "
+        "fragmentation; empty: fragmentation under that node policy, else spread",
+    )
+    host_cpu_in_score: bool = Field(
+        default=True,
+        description="the node policy fragmentation looks at what is free of the hosts' CPU",
     )
     events: Literal["refusals", "all"] = Field(
         default="refusals",

@@ -27,7 +27,7 @@ def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:
     [
         pytest.param(
             {"hami.io/node-scheduler-policy": "best"},
-            ["'best': binpack or spread is wanted; it is taken as binpack"],
+            ["'best': binpack, spread or fragmentation is wanted; it is taken as binpack"],
             id="node policy",
         ),
         pytest.param(

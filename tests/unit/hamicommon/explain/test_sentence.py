@@ -108,6 +108,21 @@ def test_a_quota_shows_how_much_is_missing() -> None:
     )
 
 
+def test_fragmentation_explains_how_much_less_is_stranded() -> None:
+    request, n = pod(cards(memory_mib=1), node="fragmentation"), NodeName("n")
+
+    def sentence_of(**scores: float) -> str:
+        ordered = {NodeName(name): score for name, score in scores.items()}
+        return placed_sentence(request, n, NodeScores.of(ordered), candidates=3)
+
+    assert sentence_of(m=-210.0, n=-30.0) == (
+        "2 of 3 nodes fit, and on n the pod strands 180 milli of a card less than on the next "
+        "(node policy fragmentation)"
+    )
+    assert "on n and 1 more of them the pod strands 60 milli" in sentence_of(l=-60.0, m=0.0, n=0.0)
+    assert "fit equally well, n by its name" in sentence_of(m=0.0, n=0.0)
+
+
 def test_a_placement_explains_why_this_node() -> None:
     spread = pod(cards(memory_mib=1), node="spread")
 

@@ -16,11 +16,16 @@ from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
 from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 
-NODE_POLICIES = ("binpack", "spread")
+NODE_POLICIES = ("binpack", "spread", "fragmentation")
 CARD_MODES = ("hami-core", "mig", "mps")
 GO_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 GO_FALSE = ("0", "f", "F", "FALSE", "false", "False")
-CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa")
+CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa", "fragmentation")
+
+
+def one_of(names: tuple[str, ...]) -> str:
+    """`a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def remarks(pod: Json, vendors: Vendors) -> tuple[str, ...]:
@@ -38,7 +43,7 @@ def _policies(annotations: dict[str, str]) -> Iterator[str]:
     node = annotations.get(keys.NODE_POLICY, "").strip()
     if node and node not in NODE_POLICIES:
         yield (
-            f"annotation {keys.NODE_POLICY} is '{clip(node)}': {' or '.join(NODE_POLICIES)} is "
+            f"annotation {keys.NODE_POLICY} is '{clip(node)}': {one_of(NODE_POLICIES)} is "
             "wanted; it is taken as binpack"
         )
     for entry in keys.split_list(annotations.get(keys.GPU_POLICY, "")):

@@ -16,7 +16,13 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
+from hamicommon.domain.requests import (
+    ContainerRequest,
+    HostRequest,
+    PodRequest,
+    Policy,
+    Selection,
+)
 from hamicommon.explain.moment import Moment, blob_of, thaw, unpacked
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.node_scores import NodeScores
@@ -30,6 +36,7 @@ MOST_UNREGISTERED = 20
 _CONTAINERS = TypeAdapter(tuple[ContainerRequest, ...])
 _SELECTIONS = TypeAdapter(dict[str, Selection])
 _POLICY = TypeAdapter(Policy)
+_HOST = TypeAdapter(HostRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +167,7 @@ def record_of(
     reasons |= {NodeName(node): texts[text] for node, text in detail.get("rest", {}).items()}
     quota = detail.get("quota")
     return DecisionRecord(
-        request=_request_of(row),
+        request=request_of(row),
         outcome=row["outcome"],
         node=row["node"],
         message=row["message"],
@@ -189,10 +196,12 @@ def request_json(request: PodRequest) -> dict[str, Any]:
     return {
         "containers": [asdict(container) for container in request.containers],
         "selections": {vendor: asdict(one) for vendor, one in request.selections.items()},
+        "host": asdict(request.host),
     }
 
 
-def _request_of(row: Mapping[str, Any]) -> PodRequest | None:
+def request_of(row: Mapping[str, Any]) -> PodRequest | None:
+    """What the pod of a decision asked for; None when it was not kept."""
     stored = row["request"]
     if "containers" not in stored:
         return None
@@ -203,4 +212,5 @@ def _request_of(row: Mapping[str, Any]) -> PodRequest | None:
         containers=_CONTAINERS.validate_python(stored["containers"]),
         selections=_SELECTIONS.validate_python(stored.get("selections", {})),
         policy=_POLICY.validate_python(row["policy"]),
+        host=_HOST.validate_python(stored.get("host", {})),
     )

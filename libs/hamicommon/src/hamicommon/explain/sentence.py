@@ -17,6 +17,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.wording import cards, counted, group, listed, selection
+from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.unschedulable import ShortfallTable
@@ -155,6 +156,11 @@ def placed_sentence(
     fitting = len(scores)
     if not scores:
         return f"it keeps the slices that it holds on {node}"
+    if request.policy.node == FRAGMENTATION and not scores.all_equal:
+        return (
+            f"{fitting} of {counted(candidates, 'node')} fit, and {_less_stranded(node, scores)} "
+            "(node policy fragmentation)"
+        )
     liking = "fullest" if request.policy.node != "spread" else "emptiest"
     if fitting == 1:
         return f"{node} is the only one of {counted(candidates, 'node')} that fits"
@@ -164,3 +170,15 @@ def placed_sentence(
         f"{fitting} of {counted(candidates, 'node')} fit, and {node} is the {liking} of them "
         f"(node policy {request.policy.node})"
     )
+
+
+def _less_stranded(node: NodeName, scores: NodeScores) -> str:
+    """Scores of this policy are minus the milli of cards that a placement strands."""
+    best = scores.best(len(scores))
+    first = best[0][1]
+    others = [score for _, score in best if score < first]
+    equal = len(best) - len(others)
+    less = f"{first - others[0]:.0f} milli of a card less than on the next"
+    if equal > 1:
+        return f"on {node} and {equal - 1} more of them the pod strands {less}"
+    return f"on {node} the pod strands {less}"

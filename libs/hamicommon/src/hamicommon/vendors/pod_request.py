@@ -8,13 +8,14 @@ containers and reads what belongs to the pod as a whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import (
     ContainerRequest,
     DeviceRequest,
+    HostRequest,
     PodRequest,
     Policy,
     Role,
@@ -22,11 +23,15 @@ from hamicommon.domain.requests import (
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json
+from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
 
 _COUNT = re.compile(r"[0-9]{1,10}")
+
+_OTHER_POLICIES = ("spread", FRAGMENTATION)
 
 DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
@@ -60,7 +65,45 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
         containers=containers,
         selections={v.name: v.select(written) for v in vendors if v.name in wanted},
         policy=policy,
+        host=host_request(pod),
     )
+
+
+def host_request(pod: Json) -> HostRequest:
+    """What the pod asks of its host: its app containers together, or its largest init container.
+
+    An amount that can't be read counts as none: judging it is the API server's matter, and it is
+    a preference alone that looks at it here.
+    """
+    both = [(0, 0), (0, 0)]
+    for role, container in containers_of(pod):
+        asked = (_asked(container, "cpu", parse_milli), _asked(container, "memory", _mib))
+        cpu, memory = both[role == "app"]
+        if role == "app":
+            both[1] = (cpu + asked[0], memory + asked[1])
+        else:
+            both[0] = (max(cpu, asked[0]), max(memory, asked[1]))
+    (init_cpu, init_memory), (app_cpu, app_memory) = both
+    return HostRequest(
+        cpu_milli=max(init_cpu, app_cpu),
+        memory_mib=max(init_memory, app_memory),
+    )
+
+
+def _asked(container: Json, resource: str, read: Callable[[object], int]) -> int:
+    resources = container.get("resources") or {}
+    for part in ("requests", "limits"):
+        given = resources.get(part)
+        if isinstance(given, dict) and resource in given:
+            try:
+                return max(read(given[resource]), 0)
+            except InvalidRequest:
+                return 0
+    return 0
+
+
+def _mib(quantity: object) -> int:
+    return -(-parse_ceil(quantity) // 2**20)
 
 
 def wants_devices(pod: Json, vendors: Vendors) -> bool:
@@ -93,8 +136,9 @@ def _device_requests(
 def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY) -> Policy:
     """The policies and weights that the pod's annotations ask for.
 
-    Any node policy but `spread` is binpack, as in HAMi; unknown gpu policies are kept and behave as
-    spread.
+    Any node policy but `spread` and our `fragmentation` is binpack, as in HAMi; unknown gpu
+    policies are kept and behave as spread. A pod that asks for `fragmentation` of nodes alone gets
+    its cards by it, too.
 
     Raises: InvalidRequest when the weights are malformed.
     """
@@ -102,8 +146,10 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
     # Empty entries stay: `binpack,` is a list and so ordered as one (protocol 4.6).
     gpu = keys.split_list(annotations.get(keys.GPU_POLICY, ""))
     weights = annotations.get(keys.SCORING_WEIGHTS)
+    if node == FRAGMENTATION and not gpu:
+        gpu = (FRAGMENTATION,)
     return Policy(
-        node=("spread" if node == "spread" else "binpack") if node else defaults.node,
+        node=(node if node in _OTHER_POLICIES else "binpack") if node else defaults.node,
         gpu=gpu or defaults.gpu,
         weights=defaults.weights if weights is None else parse_weights(weights),
         numa_first=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),

@@ -17,7 +17,7 @@ import orjson
 import typer
 import yaml
 from hamicommon import device_config as deviceconfig
-from hamicommon.admission.warnings import CARD_POLICIES, NODE_POLICIES
+from hamicommon.admission.warnings import CARD_POLICIES, NODE_POLICIES, one_of
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
@@ -52,13 +52,15 @@ Iluvatar = Annotated[
     bool, typer.Option("--enable-iluvatar", help="also Iluvatar cards, as in HAMi")
 ]
 NodePolicy = Annotated[
-    str, typer.Option("--node-policy", help="of pods that name none: binpack or spread")
+    str,
+    typer.Option("--node-policy", help="of pods that name none: binpack, spread, fragmentation"),
 ]
 GpuPolicy = Annotated[
     str,
     typer.Option(
         "--gpu-policy",
-        help="of pods that name none: binpack, spread, topology-aware, mutex, numa, or a list",
+        help="of pods that name none: binpack, spread, topology-aware, mutex, numa, or a list; "
+        "fragmentation alone",
     ),
 ]
 
@@ -110,7 +112,7 @@ def policy_of(node: str, gpu: str) -> Policy:
 
     Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
     if node not in NODE_POLICIES:
-        raise InvalidRequest(f"--node-policy is {node!r}: {' or '.join(NODE_POLICIES)} is wanted")
+        raise InvalidRequest(f"--node-policy is {node!r}: {one_of(NODE_POLICIES)} is wanted")
     policy = pod_policy({keys.NODE_POLICY: node, keys.GPU_POLICY: gpu})
     for entry in policy.gpu:
         if entry and entry not in CARD_POLICIES:

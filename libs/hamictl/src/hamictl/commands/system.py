@@ -47,8 +47,8 @@ def up(
     kubelet_flag: Annotated[
         list[str] | None, typer.Option(help="for the simulated kubelets", hidden=True)
     ] = None,
-    node_policy: Annotated[str, typer.Option(help="binpack or spread")] = "binpack",
-    gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "spread",
+    node_policy: Annotated[str, typer.Option(help="binpack, spread, fragmentation")] = "binpack",
+    gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "",
     device_config: Annotated[
         Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
     ] = None,

@@ -24,8 +24,8 @@ class UpOptions(BaseModel):
         default=(), description="nodes whose kubelet and node-agent somebody else runs"
     )
     kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
-    node_policy: str = Field(default="binpack", pattern="^(binpack|spread)$")
-    gpu_policy: str = "spread"
+    node_policy: str = Field(default="binpack", pattern="^(binpack|spread|fragmentation)$")
+    gpu_policy: str = ""
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml, for every service"
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
-from hamicommon.k8s.informer import Informer, Trim
+from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.bootstrap.connections import Connections
@@ -14,6 +14,7 @@ from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
+from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
@@ -82,34 +83,53 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         bulkhead=core.instruments.bulkhead,
     )
 
+    cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
+
+    def pod_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
+        pods.on_upsert(new, old)
+        if cpu is not None:
+            cpu.pod_seen(new)
+
+    def pod_gone(pod: dict[str, Any]) -> None:
+        pods.on_delete(pod)
+        if cpu is not None:
+            cpu.pod_gone(pod)
+
     def node_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
+        if cpu is not None:
+            cpu.node_seen(new)
         nodes.on_upsert(new, old)
         annotated.on_upsert(new, old)
         core.liveness.node_seen(new["metadata"]["name"], lives(new, core.vendors))
 
     def node_gone(node: dict[str, Any]) -> None:
         nodes.on_delete(node)
+        if cpu is not None:
+            cpu.node_gone(node)
         annotated.on_delete(node)
         core.liveness.node_gone(node["metadata"]["name"])
 
-    def informer(path: str, handlers: PodWatch | QuotaSync, trim: Trim | None = None) -> Informer:
-        return Informer(
-            connections.api,
-            path,
-            on_upsert=handlers.on_upsert,
-            on_delete=handlers.on_delete,
-            trim=trim,
-            bulkhead=core.instruments.bulkhead,
-        )
-
-    quota_informer = informer("/api/v1/resourcequotas", quotas)
+    quota_informer = Informer(
+        connections.api,
+        "/api/v1/resourcequotas",
+        on_upsert=quotas.on_upsert,
+        on_delete=quotas.on_delete,
+        bulkhead=core.instruments.bulkhead,
+    )
     return Watches(
         pods=pods,
         nodes=nodes,
         annotated=annotated,
         node_sync=node_sync,
         quotas=quotas,
-        pod_informer=informer("/api/v1/pods", pods, trimmed_pod),
+        pod_informer=Informer(
+            connections.api,
+            "/api/v1/pods",
+            on_upsert=pod_seen,
+            on_delete=pod_gone,
+            trim=trimmed_pod,
+            bulkhead=core.instruments.bulkhead,
+        ),
         node_informer=Informer(
             connections.api,
             "/api/v1/nodes",

@@ -29,6 +29,7 @@ from hami_scheduler.bus.reports import GrantReports, InventoryReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
+from hami_scheduler.placement.arrival_counts import AGAIN_S
 from hami_scheduler.reconcile import retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
 from hami_scheduler.reconcile.restore import GrantRestorer
@@ -86,6 +87,11 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             core.view.refresh,
         ),
         ("decisions", core.recorder.run),
+        _periodic(
+            "arrivals",
+            lambda: AGAIN_S if core.arrivals.restored else LOAD_AGAIN_S,
+            core.arrivals.restore,
+        ),
         _periodic(
             "old-decisions",
             TIDY_EVERY_S,

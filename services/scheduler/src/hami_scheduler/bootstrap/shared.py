@@ -18,6 +18,7 @@ from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
@@ -48,6 +49,7 @@ class Core:
     mirrors: Mirrors
     refused: RefusedCards
     lines: LineBudget
+    arrivals: ArrivalCounts
 
     def request_of(self, pod: JsonMapping) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
@@ -78,7 +80,8 @@ def core_of(
     )
     locks = NodeLocks(connections.lock, mirrored)
     requeuer = Requeuer(view=view, waiting=waiting, pods=connections.pods, instruments=instruments)
-    gpu = tuple(part.strip() for part in settings.gpu_scheduler_policy.split(","))
+    usual = "fragmentation" if settings.node_scheduler_policy == "fragmentation" else "spread"
+    gpu = tuple(part.strip() for part in (settings.gpu_scheduler_policy or usual).split(","))
     return Core(
         settings=settings,
         vendors=vendors,
@@ -119,4 +122,5 @@ def core_of(
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
         lines=LineBudget(),
+        arrivals=ArrivalCounts(view.cluster, connections.decisions),
     )

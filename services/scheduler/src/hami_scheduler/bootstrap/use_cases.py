@@ -141,6 +141,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         marks=core.marks,
         recorder=core.recorder,
         waiting=core.waiting,
+        arrivals=core.arrivals,
         instruments=core.instruments,
         silent=lambda: core.liveness.silent,
         lines=core.lines,

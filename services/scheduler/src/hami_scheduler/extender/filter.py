@@ -33,6 +33,7 @@ from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.reserve import OverQuota, Reservations, Reserved
@@ -72,6 +73,7 @@ class Filter:
         marks: PodMarks,
         recorder: DecisionQueue,
         waiting: WaitingPods,
+        arrivals: ArrivalCounts,
         instruments: SchedulerInstruments,
         silent: Callable[[], frozenset[NodeName]],
         lines: LineBudget,
@@ -88,6 +90,7 @@ class Filter:
         self._marks = marks
         self._recorder = recorder
         self._waiting = waiting
+        self._arrivals = arrivals
         self._instruments = instruments
         self._silent = silent
         self._lines = lines
@@ -139,6 +142,7 @@ class Filter:
         if undoing:
             return self._undoes_slices(undoing, names, trace)
         self._waiting.saw(args.pod, request)
+        self._arrivals.saw(request)
         if not self._view.loaded:
             await self._view.refresh()
         silent = self._silent()

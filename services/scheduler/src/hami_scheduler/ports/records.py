@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.moment import Blob
 
 
@@ -49,6 +50,11 @@ class DecisionLog(Protocol):
         """Writes them; an identical repeated refusal or error only raises its count, and now and
         then brings the cards that are kept with it up to date. So does every one of a pod that has
         had very many different ones within the hour. Raises: Unavailable."""
+        ...
+
+    async def arrivals(self, limit: int) -> list[PodRequest]:
+        """What the pods of the latest decisions asked for, newest first, a pod perhaps several
+        times. Raises: Unavailable."""
         ...
 
     async def tidy(self, *, keep_days: int) -> int:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.record import request_of
 from hamicommon.ledger.database import Connection, Database
 from hamicommon.ledger.partitions import keep_partitions
 
@@ -67,6 +69,10 @@ INSERT INTO decisions (at, last_at, detail_at, pod_uid, namespace, pod_name, out
 VALUES ($1, $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
         $19)
 """
+_ARRIVALS = """
+SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
+ ORDER BY at DESC, id DESC LIMIT $1
+"""
 # The time of use is written seldom: it only has to be younger than SPARE_S.
 _KEEP = """
 INSERT INTO decision_snapshots (id, kind, content) VALUES ($1, $2, $3)
@@ -119,6 +125,12 @@ class PostgresDecisionLog:
             ]
             await connection.executemany(_RENEW, same)
             await connection.executemany(_REPLACE, other)
+
+    async def arrivals(self, limit: int) -> list[PodRequest]:
+        """See the port."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(_ARRIVALS, limit)
+        return [request for row in rows if (request := request_of(row)) is not None]
 
     async def tidy(self, *, keep_days: int) -> int:
         """See the port."""
