@@ -250,3 +250,21 @@ def test_no_store_listens_in_plain_text_or_shows_itself_to_anybody() -> None:
     [container] = redis["spec"]["template"]["spec"]["containers"]
     ports = dict(zip(container["args"], container["args"][1:], strict=False))
     assert (ports["--port"], ports["--tls-port"]) == ("0", "6379")
+
+
+def test_pods_can_be_ended_with_the_overlay_alone() -> None:
+    def rules(path: Path) -> dict[str, list[str]]:
+        return {
+            resource: rule["verbs"]
+            for item in objects(path)
+            if item["kind"] == "ClusterRole"
+            for rule in item["rules"]
+            for resource in rule["resources"]
+        }
+
+    overlay = rules(OVERLAYS / "evict" / "access.yaml")
+    assert overlay == {"pods": ["delete"], "pods/status": ["patch"]}
+    assert "delete" not in rules(BASE / "scheduler.yaml")["pods"]
+    [built] = objects(OVERLAYS / "evict" / "kustomization.yaml")
+    [patch] = [yaml.safe_load(each["patch"]) for each in built["patches"]]
+    assert patch[0]["value"] == {"name": "HAMI_SCHEDULER_ENFORCEMENT", "value": "evict"}
