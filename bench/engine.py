@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.placement.cluster.arrivals import shape_of
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
@@ -134,6 +135,7 @@ def measure(runs: int) -> Iterator[dict[str, Any]]:
         held = cluster(KINDS["nvidia"], size, seed=size)
         for label, containers in SLICES.items():
             yield from compared(held, label, nvidia(containers), runs)
+            yield fragmented(held, label, nvidia(containers), runs)
     for size in CHOOSER_SIZES:
         for label, (kind, limits) in CHOSEN.items():
             held = cluster(KINDS[kind], size, seed=size)
@@ -150,23 +152,41 @@ def first_ms(call: Callable[[], object], view: ClusterView) -> float:
     return timed(forgetful, 5)["p50_ms"]
 
 
+def fragmented(held: Cluster, label: str, containers: list[Limits], runs: int) -> dict[str, Any]:
+    """Times of the node policy `fragmentation`, under a mix of the shapes benched here."""
+    view, names, versions = held.view(VENDORS), tuple(held.nodes), count(2)
+    for asked in (*SLICES.values(), [{"gpu": "8", "gpucores": "100"}]):
+        shape = shape_of(pod_request(pod(nvidia(asked), "fragmentation"), VENDORS))
+        assert shape is not None
+        view.usual.saw(shape)
+    request = pod_request(pod(containers, "fragmentation"), VENDORS)
+
+    def run() -> None:
+        decide(request, view, candidates=names)
+
+    times = timed(run, runs, between=lambda: touch(view, names[0], next(versions)))
+    row = {"nodes": len(names), "request": label, "policy": "fragmentation"} | times
+    return row | {"first_ms": round(first_ms(run, view), 4), "model_ms": "", "times_faster": ""}
+
+
+def touch(view: ClusterView, node: NodeName, version: int) -> None:
+    """One node changes, as it does when the decision before is written down."""
+    usage, _ = view.cards(node)[0]
+    view.apply(
+        usage.device.uuid,
+        slots=usage.used_slots,
+        memory_mib=usage.used_memory_mib,
+        core_percent=usage.used_core_percent,
+        version=version,
+    )
+
+
 def compared(
     held: Cluster, label: str, containers: list[Limits], runs: int
 ) -> Iterator[dict[str, Any]]:
     """Times of the engine and of the model, which must choose the same node and cards."""
     view, nodes = held.view(VENDORS), held.model()
     names, versions = tuple(nodes), count(2)
-
-    def commit() -> None:
-        """One node changes, as it does when the decision before is written down."""
-        usage, _ = view.cards(names[0])[0]
-        view.apply(
-            usage.device.uuid,
-            slots=usage.used_slots,
-            memory_mib=usage.used_memory_mib,
-            core_percent=usage.used_core_percent,
-            version=next(versions),
-        )
 
     for policy in ("binpack", "spread"):
         asked = pod(containers, policy)
@@ -182,7 +202,7 @@ def compared(
         def run(request: PodRequest = request) -> None:
             decide(request, view, candidates=names)
 
-        times = timed(run, runs, between=commit)
+        times = timed(run, runs, between=lambda: touch(view, names[0], next(versions)))
         yield (
             {"nodes": len(names), "request": label, "policy": policy}
             | times
