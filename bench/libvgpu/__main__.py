@@ -186,10 +186,9 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
             theirs(limited=False),
             calls(launch, LAUNCH_NS, {}),
         )
-        container.limits(
-            "hami-limits 1\npolicy force\n"
-            + "".join(f"device {c} memory_bytes {8000 * MIB} core_percent 50\n" for c in CARDS)
-        )
+        lines = (f"device {c} memory_bytes {8000 * MIB} core_percent 50\n" for c in CARDS)
+        limits = "hami-limits 1\npolicy force\n" + "".join(lines)
+        container.limits(limits)
         ours, other = container.env(), theirs(limited=True)
         one_card = {"FAKEGPU_VISIBLE_DEVICES": CARDS[0]}
         for label, cards in (("", one_card), (", two cards", {})):
@@ -203,8 +202,9 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
             measure(f"start, {at_once} at once, us", ours, other, starts(at_once))
         for label, place in (("disk", folder), ("/dev/shm", memory)):
             name = f"start, fresh region in {label}, us"
-            fresh = ours | {REGION: str(place / "fresh")}
-            measure(name, fresh, theirs(limited=True, place=place), starts(1, fresh=True))
+            fresh = Container(machine, folder, place / "fresh")
+            fresh.limits(limits)
+            measure(name, fresh.env(), theirs(limited=True, place=place), starts(1, fresh=True))
 
 
 def main() -> int:

@@ -118,10 +118,11 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     struct vgpu_block block;
     const bool known = vgpu_memory_take(VGPU_BLOCK_POINTER, pointer, &block);
     const CUresult result = cuda->cuMemFree_v2(pointer);
-    if (known)
+    if (__builtin_expect(known, 1)) {
         vgpu_memory_settle(&block, result);
-    else if (result == CUDA_SUCCESS)
-        vgpu_opened_closed(pointer); /* of a pool of another process */
+        return result;
+    }
+    if (result == CUDA_SUCCESS) vgpu_opened_closed(pointer); /* of a pool of another process */
     return result;
 }
 

@@ -19,15 +19,20 @@ static struct VGPU_WIPED charges {
 } charges;
 VGPU_WIPE_ON_FORK(charges);
 
-CUresult vgpu_memory_reserve(int device, uint64_t bytes)
+/* Apart, so that the way of an allocation that fits stays short. */
+__attribute__((noinline, cold)) static CUresult reserve_what_others_leave(int device, uint64_t bytes)
 {
     int64_t waited_ms = 0;
-    vgpu_overhead_look_if_changed();
-    if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     if (vgpu_pool_trim_all(device) && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     while (vgpu_leaving_wait(device, &waited_ms))
         if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult vgpu_memory_reserve(int device, uint64_t bytes)
+{
+    vgpu_overhead_look_if_changed();
+    return vgpu_slice_reserve(device, bytes) == 0 ? CUDA_SUCCESS : reserve_what_others_leave(device, bytes);
 }
 
 CUresult vgpu_memory_reserve_pooled(const struct vgpu_pooled *wanted, struct vgpu_reused *reused)
@@ -52,7 +57,7 @@ void vgpu_memory_unreserve_pooled(const struct vgpu_pooled *wanted, const struct
 
 static void release(const struct vgpu_block *block)
 {
-    if (block->exported) vgpu_slice_exported(block->device, 0, block->bytes);
+    if (__builtin_expect(block->exported, 0)) vgpu_slice_exported(block->device, 0, block->bytes);
     if (block->pooled)
         vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
     else
