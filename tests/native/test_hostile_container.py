@@ -80,17 +80,23 @@ class Tenant:
         self.stopped.discard(one.pid)
         one.kill()
 
+    @property
+    def has_region(self) -> bool:
+        """A file of the container's own: what a link names is nobody's to write to."""
+        region = self.container.region
+        return region.is_file() and not region.is_symlink()
+
     # What is done to the region.
     def delete(self) -> None:
         region = self.container.region
-        if region.is_dir():
+        if region.is_dir() and not region.is_symlink():
             shutil.rmtree(region)
         else:
             region.unlink(missing_ok=True)
 
     def write(self) -> None:
         """Zeroes or noise somewhere, or everywhere."""
-        if not self.container.region.is_file():
+        if not self.has_region:
             return
         with self.container.region.open("r+b") as file:
             size = os.fstat(file.fileno()).st_size
@@ -101,12 +107,12 @@ class Tenant:
             file.write(filler[: max(size - at, 0)])
 
     def zero(self) -> None:
-        if self.container.region.is_file():
+        if self.has_region:
             with self.container.region.open("r+b") as file:
                 file.write(bytes(os.fstat(file.fileno()).st_size))
 
     def lengthen(self) -> None:
-        if self.container.region.is_file():
+        if self.has_region:
             os.truncate(self.container.region, self.chance.choice([1 << 24, 1 << 30]))
 
     def replace(self) -> None:
@@ -118,20 +124,20 @@ class Tenant:
                 region.mkdir,
                 region.touch,
                 lambda: os.mkfifo(region),
-                lambda: region.symlink_to("/etc/passwd"),
+                lambda: region.symlink_to(region.with_name("machine.json")),
                 lambda: region.symlink_to(region.name),
                 lambda: region.write_bytes(os.urandom(10_000)),
             ]
         )()
 
     def forbid(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
+        if self.has_region:
             self.container.region.chmod(self.chance.choice([0, 0o444, 0o666]))
 
     def lock(self) -> None:
         """Held while a program allocates: one that is only killed would drop it."""
         one = self.awake()
-        if one is None or not self.container.region.is_file():
+        if one is None or not self.has_region:
             return
         with self.container.region.open("r+b") as file:
             with contextlib.suppress(OSError):
