@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from alembic import context
-from alembic.runtime.migration import MigrationContext
+from alembic.runtime.migration import MigrationContext, MigrationInfo
 from hamicommon.ledger.engine import open_engine
 from hamicommon.ledger.migrations import revisions, rights
 from hamicommon.ledger.tables import metadata
@@ -22,6 +22,10 @@ TURN = 4_210_777
 # A statement that waits for a table's lock makes all later ones on it wait too, so it must be
 # short; `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
 LOCK_TIMEOUT_MS = 500
+CALLED = """
+INSERT INTO operator_calls (username, source, verb, object, outcome, ended_at)
+VALUES (session_user, 'database', 'migrate', :object, 'done', now())
+"""
 
 
 def include_name(name: str | None, kind: str, _parents: object) -> bool:
@@ -43,10 +47,14 @@ def run(connection: Connection) -> None:
         context.run_migrations()
 
 
-def grant(*, ctx: MigrationContext, **_step: object) -> None:
-    """Within the migration's transaction: what it made is never there without its rights."""
+def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> None:
+    """Within the migration's transaction: what it made is never there without its rights, nor
+    without a row of who ran it."""
     assert ctx.connection is not None
     ctx.connection.execute(text(rights.grants()))
+    if ctx.connection.scalar(text("SELECT to_regclass('public.operator_calls') IS NOT NULL")):
+        what = "upgrade" if step.is_upgrade else "downgrade"
+        ctx.connection.execute(text(CALLED), {"object": f"{what} {step.up_revision_id}"})
 
 
 async def take_turn(connection: AsyncConnection) -> None:

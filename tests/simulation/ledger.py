@@ -152,6 +152,14 @@ class Everlasting:
         """Nothing is that old."""
         return 0
 
+    async def forget_calls(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
+    async def forget_capacity(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
     async def forget_cards(self, *, keep_days: int) -> int:
         """Nothing is that old."""
         return 0

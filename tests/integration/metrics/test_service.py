@@ -136,6 +136,44 @@ async def test_reports_become_samples_and_sums(postgres_dsn: str, nats_url: str)
         assert [tuple(row) for row in rows] == [("", 500.0, 120.0), ("c", 100.0, None)]
 
 
+async def test_refusals_at_admission_are_stored_once(postgres_dsn: str, nats_url: str) -> None:
+    def refused(uid: str, user: str) -> events.AdmissionRefused:
+        return events.AdmissionRefused(
+            review_uid=uid,
+            namespace="team",
+            pod_name="train-*",
+            user=user,
+            groups=("system:authenticated",),
+            reason="privileged",
+            said="container c is privileged",  # codespell:ignore said
+            at=datetime.now(UTC),
+        )
+
+    async with (
+        bus(nats_url) as client,
+        running(postgres_dsn, nats_url) as (_, http),
+        sql(postgres_dsn) as db,
+    ):
+        # The bus drops a repeated id itself; here each message has its own.
+        for number, (uid, user) in enumerate(
+            (("a", "ann"), ("b", "ann"), ("a", "ann"), ("c", "bo"))
+        ):
+            await client.publish(
+                events.ADMISSION_REFUSED_SUBJECT, refused(uid, user), message_id=f"m{number}"
+            )
+
+        async def counted() -> bool:
+            shown = (await http.get("/metrics")).text
+            return (
+                'hami_metrics_admission_refusals_total{result="repeated"} 1.0' in shown
+                and await db.fetchval("SELECT sum(repeat_count) FROM admission_refusals") == 3
+            )
+
+        await until("three refusals, one of them delivered twice", counted)
+        rows = await db.fetch("SELECT username, repeat_count FROM admission_refusals ORDER BY 1")
+        assert [tuple(row) for row in rows] == [("ann", 2), ("bo", 1)]
+
+
 async def test_sums_count_a_granted_pod_while_it_held_its_grant(postgres_dsn: str) -> None:
     """Samples before, during, between, and after two grants; a pod without any counts as it is."""
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 PODS = 730
 """One ends each day."""
-EVER = KeepDays(grants=0, drift=0, health=0, cards=0)
+EVER = KeepDays(grants=0, drift=0, health=0, calls=0, capacity=0, cards=0)
 
 HISTORY = f"""
 INSERT INTO nodes (name) VALUES ('n');
@@ -72,6 +73,10 @@ INSERT INTO namespace_rollups (bucket_start, bucket_s, namespace, slice_s, card_
 """
 
 
+def days(**kept: int) -> KeepDays:
+    return replace(EVER, **kept)
+
+
 @pytest.fixture
 async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     opened = await asyncpg.connect(postgres_dsn)
@@ -95,7 +100,7 @@ async def counts(connection: asyncpg.Connection, *tables: str) -> list[int]:
 async def test_grants_go_pod_by_pod_and_what_is_left_is_whole(
     connection: asyncpg.Connection, postgres_dsn: str
 ) -> None:
-    gone = await forget(postgres_dsn, KeepDays(grants=400, drift=0, health=0, cards=0))
+    gone = await forget(postgres_dsn, days(grants=400))
 
     assert gone == {"grants": PODS - 400 + 1}, "what ended 400 days ago at the latest"
     left = 2 * (PODS - gone["grants"]) + 3
@@ -106,15 +111,13 @@ async def test_grants_go_pod_by_pod_and_what_is_left_is_whole(
     assert {"pod-live", "pod-again", "pod-399"} <= kept
     assert not kept & {"pod-401", "pod-730"}
     assert await broken(connection) == []
-    assert await forget(postgres_dsn, KeepDays(grants=400, drift=0, health=0, cards=0)) == {
-        "grants": 0
-    }
+    assert await forget(postgres_dsn, days(grants=400)) == {"grants": 0}
 
 
 async def test_the_other_kinds_go_and_the_state_of_each_card_stays(
     connection: asyncpg.Connection, postgres_dsn: str
 ) -> None:
-    gone = await forget(postgres_dsn, KeepDays(grants=0, drift=400, health=400, cards=400))
+    gone = await forget(postgres_dsn, days(drift=400, health=400, cards=400))
 
     assert gone["drift"] == PODS - 400 + 1
     assert gone["health"] == 4 * 28
@@ -133,7 +136,7 @@ async def test_the_other_kinds_go_and_the_state_of_each_card_stays(
 async def test_a_card_goes_after_the_last_grant_that_names_it(
     connection: asyncpg.Connection, postgres_dsn: str
 ) -> None:
-    gone = await forget(postgres_dsn, KeepDays(grants=400, drift=400, health=400, cards=400))
+    gone = await forget(postgres_dsn, days(grants=400, drift=400, health=400, cards=400))
 
     assert gone["cards"] == 2
     assert await broken(connection) == []
@@ -155,7 +158,7 @@ async def test_what_is_not_summed_up_yet_is_kept(
     """v_namespace_gpu_hours counts it from the grants."""
     await connection.execute(SUMMED, 600)
 
-    await forget(postgres_dsn, KeepDays(grants=400, drift=0, health=0, cards=0))
+    await forget(postgres_dsn, days(grants=400))
 
     oldest = await connection.fetchval("SELECT max(ended_at) < now() - interval '598 days' FROM"
                                        " allocations WHERE pod_uid = 'pod-599'")  # fmt: skip
@@ -173,7 +176,7 @@ async def test_hours_that_were_summed_up_stay_as_they_were(
     await connection.execute("SET TIME ZONE 'UTC'")
     before = [tuple(row)[:2] for row in await connection.fetch(query)]
 
-    assert (await forget(postgres_dsn, KeepDays(grants=30, drift=0, health=0, cards=0)))["grants"]
+    assert (await forget(postgres_dsn, days(grants=30)))["grants"]
 
     assert [tuple(row)[:2] for row in await connection.fetch(query)] == before
 
@@ -233,3 +236,51 @@ async def test_nothing_younger_than_thirty_days_goes_whatever_is_asked_for(
         " WHERE NOT EXISTS (SELECT FROM allocations WHERE pod_uid = 'pod-' || d)"
     )
     assert youngest_gone in (None, 30)
+
+
+CAPACITY = """
+INSERT INTO operator_calls (at, verb, outcome)
+  SELECT now() - d * interval '1 day', 'adopt', 'done' FROM generate_series(1, 800) AS d;
+DELETE FROM device_periods WHERE device_uuid = 'GPU-0';
+INSERT INTO device_periods (device_uuid, node, vendor, type, slots, memory_mib, core_percent,
+                            healthy, cordoned, present, began_at, ended_at)
+  SELECT 'GPU-0', 'n', 'NVIDIA', 'A100', 9, 1000, 100, true, d % 2 = 0, true,
+         now() - d * interval '1 day',
+         CASE WHEN d > 1 THEN now() - (d - 1) * interval '1 day' END
+    FROM generate_series(1, 800) AS d;
+INSERT INTO node_gaps
+  SELECT 'n', now() - d * interval '1 day', now() - d * interval '1 day' + interval '1 hour'
+    FROM generate_series(1, 800) AS d;
+INSERT INTO quota_periods (namespace, resource, limit_amount, began_at, ended_at)
+  SELECT 'team', 'r', d, now() - d * interval '1 day', now() - (d - 1) * interval '1 day'
+    FROM generate_series(2, 800) AS d;
+"""
+
+
+async def test_old_capacity_and_calls_go_and_what_was_before_is_unknown(
+    connection: asyncpg.Connection, postgres_dsn: str
+) -> None:
+    await connection.execute(CAPACITY)
+
+    gone = await forget(postgres_dsn, days(calls=400, capacity=400))
+
+    assert gone["calls"] == 401
+    assert gone["capacity"] == 3 * 400
+    periods = await connection.fetch(
+        "SELECT since_known, ended_at FROM device_periods WHERE device_uuid = 'GPU-0'"
+        " ORDER BY began_at"
+    )
+    assert [row["since_known"] for row in periods] == [False] + [True] * 399
+    assert periods[-1]["ended_at"] is None
+    unknown_s = await connection.fetchval(
+        "SELECT sum(unknown_s) FROM capacity_between(now() - interval '700 days',"
+        " now() - interval '600 days') WHERE device_uuid = 'GPU-0'"
+    )
+    # The node is known since this test began.
+    assert unknown_s is None
+    await connection.execute("UPDATE nodes SET first_seen_at = now() - interval '800 days'")
+    unknown_s = await connection.fetchval(
+        "SELECT sum(unknown_s) FROM capacity_between(now() - interval '700 days',"
+        " now() - interval '600 days') WHERE device_uuid = 'GPU-0'"
+    )
+    assert unknown_s == pytest.approx(100 * 86_400)

@@ -27,6 +27,7 @@ class FakeStore:
         self.sums: dict[tuple[object, ...], Rollup] = {}
         self.days: set[date] = set()
         self.forgotten: dict[int, datetime] = {}
+        self.capacity_forgotten: dict[int, datetime] = {}
         self.away = False
 
     def _here(self) -> None:
@@ -82,6 +83,15 @@ class FakeStore:
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
         self._here()
         self.forgotten[bucket_s] = before
+        return 0
+
+    async def sum_up_capacity(self, now: datetime) -> int:
+        self._here()
+        return 0
+
+    async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        self.capacity_forgotten[bucket_s] = before
         return 0
 
     async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
@@ -275,6 +285,7 @@ async def test_today_and_tomorrow_have_room_and_old_days_go(store: FakeStore) ->
         3600: START - timedelta(days=400),
         86400: START - timedelta(days=1830),
     }
+    assert store.capacity_forgotten == store.forgotten
 
 
 EMPTY = ClusterSnapshot(

@@ -91,6 +91,16 @@ async def test_a_pod_that_asks_for_a_card_is_sent_to_our_scheduler(
     assert (fields["namespace"], fields["pod"]) == ("ns", "p")
 
 
+async def test_the_pod_carries_who_created_it(instruments: WebhookInstruments) -> None:
+    forged = pod(**{"nvidia.com/gpu": "1"})
+    forged["metadata"]["annotations"] = {"hami.io/created-by": "root"}
+    async with client(instruments) as http:
+        body = (await http.post("/webhook", json=review(forged))).json()
+
+    patch = json.loads(base64.b64decode(body["response"]["patch"]))
+    assert [op["value"] for op in patch if op["path"].endswith("created-by")] == ["alice"]
+
+
 async def test_a_pod_without_a_card_is_left_as_it_is(instruments: WebhookInstruments) -> None:
     async with client(instruments) as http:
         body = (await http.post("/webhook", json=review(pod(cpu="1")))).json()

@@ -25,10 +25,12 @@ from prometheus_client.registry import Collector
 
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
+from hami_metrics.adapters.refusals import PostgresRefusalStore
 from hami_metrics.adapters.server_certificates import nats_certificate, postgres_certificate
 from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Certificate, UsageStore
+from hami_metrics.refusals import RefusalHistory
 from hami_metrics.routes import create_app
 from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days
 from hami_metrics.settings import Settings
@@ -38,10 +40,15 @@ logger = logging.getLogger(__name__)
 USAGE = Subscription(
     stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer="hami-metrics-usage"
 )
+REFUSALS = Subscription(
+    stream=events.EVENTS_STREAM,
+    subject=events.ADMISSION_REFUSED_SUBJECT,
+    consumer="hami-metrics-refusals",
+)
 # Partitions are made days ahead, so an hour is early enough.
 KEEP_DAYS_INTERVAL_S = 3600.0
 # Hours end once an hour; late usage is taken in a few times.
-NAMESPACES_INTERVAL_S = 900.0
+HOURS_INTERVAL_S = 900.0
 # A server takes a new certificate at its restart; a look costs a handshake.
 CERTIFICATE_INTERVAL_S = 60.0
 RETRY_S = 5.0
@@ -82,7 +89,8 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
         instruments.registry.register(LedgerCollector(view.newest, _now))
         instruments.registry.register(_BuildInfo())
-        for loop in _loops(settings, store, view, history, bus, instruments):
+        refusals = RefusalHistory(PostgresRefusalStore(pool), instruments)
+        for loop in _loops(settings, store, view, history, refusals, bus, instruments):
             stack.push_async_callback(end, [group.create_task(loop)])
 
         def not_ready_reasons() -> list[str]:
@@ -109,6 +117,7 @@ def _loops(
     store: UsageStore,
     view: LedgerFigures,
     history: UsageHistory,
+    refusals: RefusalHistory,
     bus: Bus,
     instruments: MetricsInstruments,
 ) -> list[Coroutine[object, object, None]]:
@@ -123,6 +132,7 @@ def _loops(
     async def keep() -> None:
         dropped = await keep_days(store, retention, now=_now())
         logger.info("days kept", extra={"dropped": [day.isoformat() for day in dropped]})
+        await refusals.keep(settings.refusal_retention_days, now=_now())
 
     async def look_at(certificate: Certificate) -> None:
         instruments.show_expiry(certificate.server, await certificate.not_after())
@@ -131,11 +141,16 @@ def _loops(
         hours = await store.sum_up_namespaces(_now())
         logger.info("namespaces summed up", extra={"hours": hours})
 
+    async def sum_up_capacity() -> None:
+        hours = await store.sum_up_capacity(_now())
+        logger.info("capacity summed up", extra={"hours": hours})
+
     rounds: list[tuple[str, Callable[[], Awaitable[object]], float]] = [
         ("read the ledger", view.refresh, settings.snapshot_interval_s),
         ("sum up usage", history.sum_up, settings.rollup_interval_s),
         ("keep days", keep, KEEP_DAYS_INTERVAL_S),
-        ("sum up namespaces", sum_up_namespaces, NAMESPACES_INTERVAL_S),
+        ("sum up namespaces", sum_up_namespaces, HOURS_INTERVAL_S),
+        ("sum up capacity", sum_up_capacity, HOURS_INTERVAL_S),
         *(
             (f"certificate of {each.server}", partial(look_at, each), CERTIFICATE_INTERVAL_S)
             for each in (postgres_certificate(settings.postgres), nats_certificate(settings.nats))
@@ -146,7 +161,8 @@ def _loops(
             every(interval_s, one, name=name, retry_s=RETRY_S, bulkhead=instruments.bulkhead)
             for name, one, interval_s in rounds
         ),
-        *(_ingest(bus, history) for _ in range(settings.ingest_workers)),
+        *(_ingest(bus, USAGE, history.ingest) for _ in range(settings.ingest_workers)),
+        _ingest(bus, REFUSALS, refusals.ingest),
     ]
 
 
@@ -159,8 +175,10 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-async def _ingest(bus: Bus, history: UsageHistory) -> None:
+async def _ingest(
+    bus: Bus, source: Subscription, ingest: Callable[[bytes], Awaitable[None]]
+) -> None:
     async def handle(message: Message) -> None:
-        await history.ingest(message.data)
+        await ingest(message.data)
 
-    await bus.consume(USAGE, handle)
+    await bus.consume(source, handle)

@@ -31,6 +31,12 @@ class MetricsInstruments:
             "Usage reports that are late and may still come",
             registry=self.registry,
         )
+        self.refusals = Counter(
+            "hami_metrics_admission_refusals",
+            "Refusals at admission by result: stored, repeated",
+            ["result"],
+            registry=self.registry,
+        )
         self.store_failures = Counter(
             "hami_metrics_store_failures",
             "Writes that Postgres refused, by kind; the reports wait on the bus",

@@ -55,6 +55,12 @@ class UsageStore(Protocol):
     async def sum_up_namespaces(self, now: datetime) -> int:
         """Sums up what namespaces were granted and used, per hour and day; returns the hours."""
 
+    async def sum_up_capacity(self, now: datetime) -> int:
+        """Sums up what became of the cards' time, per hour and day; returns the hours."""
+
+    async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
+        """Deletes those sums of earlier buckets; returns how many."""
+
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
         """Deletes those sums of earlier buckets; returns how many."""
 

@@ -141,7 +141,10 @@ async def keep_days(store: UsageStore, retention: UsageRetention, *, now: dateti
     coarse = now - timedelta(days=retention.coarse_days)
     await store.forget_rollups(COARSE_S, coarse)
     await store.forget_namespaces(COARSE_S, coarse)
-    await store.forget_namespaces(DAY_S, now - timedelta(days=retention.day_days))
+    days = now - timedelta(days=retention.day_days)
+    await store.forget_namespaces(DAY_S, days)
+    await store.forget_capacity(COARSE_S, coarse)
+    await store.forget_capacity(DAY_S, days)
     return dropped
 
 

@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     day_retention_days: int = Field(
         default=1830, ge=1, description="days that the sums of namespaces per day are kept"
     )
+    refusal_retention_days: int = Field(
+        default=90, ge=0, le=36_500, description="days of refusals at admission kept; 0: for ever"
+    )
     drain_s: float = Field(
         default=0.0, ge=0, le=60, description="keep serving this long after SIGTERM, not ready"
     )

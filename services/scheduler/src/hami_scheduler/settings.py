@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from hamicommon.k8s.annotations import split_list
 from hamicommon.settings import (
     AdmissionSettings,
     FailpointSettings,
@@ -17,6 +18,8 @@ from hamicommon.settings import (
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+MOST_LABELS = 16
+"""Of a pod, kept with each of its grants."""
 LEAST_KEPT_DAYS = 30
 """The ledger lets nobody remove anything younger (migration 0017)."""
 
@@ -152,8 +155,17 @@ class Settings(BaseSettings):
     limit_days: KeptDays = Field(
         default=400, description="periods in which containers were beyond their grants; 0: for ever"
     )
+    call_days: KeptDays = Field(default=400, description="calls of operators; 0: for ever")
+    capacity_days: KeptDays = Field(
+        default=400, description="what cards and quotas were, over time; 0: for ever"
+    )
     card_days: KeptDays = Field(
         default=400, description="cards that went and that no grant names; 0: for ever"
+    )
+    owner_labels: str = Field(
+        default="app.kubernetes.io/name,app,team",
+        description="comma list of the pod labels that are kept with each grant, for SQL by team "
+        "or application; empty: none",
     )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"
@@ -192,6 +204,19 @@ class Settings(BaseSettings):
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
     failpoints: FailpointSettings = Field(default_factory=FailpointSettings)
+
+    @property
+    def kept_labels(self) -> tuple[str, ...]:
+        """The keys of `owner_labels`."""
+        return split_list(self.owner_labels)
+
+    @model_validator(mode="after")
+    def _few_labels(self) -> Settings:
+        if len(self.kept_labels) > MOST_LABELS:
+            raise ValueError(
+                f"owner_labels has {len(self.kept_labels)} keys: {MOST_LABELS} at most"
+            )
+        return self
 
     @model_validator(mode="after")
     def _tls_files_come_in_pairs(self) -> Settings:

@@ -156,6 +156,7 @@ class ReviewService:
             namespace=review.namespace,
             traceparent=telemetry.traceparent_of(span),
             stamped=bool(stamp) and self._stamps.has(stamp, pod, now_s=now_s),
+            username=review.username,
             knowledge=self._knowledge(),
             by_node=review.username.startswith(NODE_USER) and NODES_GROUP in review.groups,
             before=(review.old_pod or {}) if adds_ephemeral else None,

@@ -289,6 +289,49 @@ def test_the_trace_is_stamped_over_a_users_value_and_only_on_pods_with_cards() -
     )
 
 
+CREATOR = "hami.io/created-by"
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [None, {}, {CREATOR: "root"}, {CREATOR: "root", "mine": "1"}, {"hami.io/traceparent": "x"}],
+)
+@pytest.mark.parametrize("username", ["alice", "system:serviceaccount:ns:bot", ""])
+def test_the_creator_is_whom_the_api_server_names_whatever_the_author_wrote(
+    annotations: dict[str, str] | None, username: str
+) -> None:
+    given_ = pod(container({GPU: 1}))
+    if annotations is not None:
+        given_["metadata"]["annotations"] = dict(annotations)
+    about = AdmissionCircumstances(traceparent="00-a-b-01", username=username)
+
+    after = patched(given_, mutate(given_, rules(), about))
+
+    wanted = {"hami.io/traceparent": "00-a-b-01"} | ({CREATOR: username} if username else {})
+    kept = {"mine": "1"} if annotations and "mine" in annotations else {}
+    assert after["metadata"]["annotations"] == wanted | kept
+    assert mutate(after, rules(), about).patch == []
+
+
+def test_a_pod_without_cards_names_no_creator() -> None:
+    given_ = pod(container())
+    given_["metadata"]["annotations"] = {CREATOR: "root"}
+
+    after = patched(given_, mutate(given_, rules(), AdmissionCircumstances(username="alice")))
+
+    assert CREATOR not in after["metadata"]["annotations"]
+
+
+def test_the_name_of_a_creator_is_bounded() -> None:
+    given_ = pod(container({GPU: 1}))
+    about = AdmissionCircumstances(username="a\n" * 5000)
+
+    after = patched(given_, mutate(given_, rules(), about))
+
+    assert len(after["metadata"]["annotations"][CREATOR]) <= 256
+    assert after["metadata"]["annotations"][CREATOR].isprintable()
+
+
 amounts = st.sampled_from((0, 1, "2", 50, 100, "1k", "0.5", -1))
 limits_ = st.dictionaries(
     st.sampled_from((GPU, MEM, PCT, CORES, "nvidia.com/priority", "cpu")), amounts, max_size=4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 import httpx
 import pytest
@@ -15,7 +14,7 @@ from hami_scheduler.api.operator_access import (
     verb_of,
 )
 from hami_scheduler.ports.access import Role
-from hami_scheduler.ports.callers import CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.callers import CallOutcome, CallSource, OperatorCall, OperatorCaller
 from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import Forbidden, HamiError, Unavailable
 from starlette.types import Receive, Scope, Send
@@ -95,47 +94,65 @@ async def test_a_call_with_the_right_passes(authorization: str) -> None:
     assert app.calls == 1
 
 
-AT = datetime(2026, 1, 1, tzinfo=UTC)
 OPERATOR = OperatorCaller(user="operator", groups=("people", "gpu"), source=CallSource.TOKEN)
 
 
 class Journal:
     """Keeps calls, or is away."""
 
-    def __init__(self, error: HamiError | None = None) -> None:
+    def __init__(self, error: HamiError | None = None, *, ends: bool = True) -> None:
         self.calls: list[OperatorCall] = []
+        self.outcomes: list[tuple[CallOutcome, str]] = []
+        self.refusals: list[tuple[OperatorCall, str]] = []
         self._error = error
+        self._ends = ends
 
-    async def record(self, call: OperatorCall) -> None:
-        if self._error is not None:
+    async def begin(self, call: OperatorCall) -> int:
+        if self._error is not None and self._ends:
             raise self._error
         self.calls.append(call)
+        return len(self.calls)
+
+    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
+        assert number == len(self.calls)
+        if self._error is not None:
+            raise self._error
+        self.outcomes.append((outcome, message))
+
+    async def refused(self, call: OperatorCall, message: str) -> None:
+        if self._error is not None:
+            raise self._error
+        self.refusals.append((call, message))
 
 
 async def called(
     journal: Journal, app: object, method: str, path: str, token: str = "operator"
 ) -> httpx.Response:
-    access = OperatorAccess(app, by_token(Access(Reviews())), journal, now=lambda: AT)  # type: ignore[arg-type]
+    access = OperatorAccess(app, by_token(Access(Reviews())), journal)  # type: ignore[arg-type]
     transport = httpx.ASGITransport(app=access, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
-        return await client.request(method, path, headers={"Authorization": f"Bearer {token}"})
+        headers = {"Authorization": f"Bearer {token}"}
+        return await client.request(method, path, headers=headers, content=b"{}")
 
 
 @pytest.mark.parametrize(
-    ("path", "verb"),
+    ("path", "verb", "about"),
     [
-        ("/v1/adopt", "adopt"),
-        ("/v1/dead-letters/7/send", "send-dead-letter"),
-        ("/v1/something", "POST /v1/something"),
+        ("/v1/adopt", "adopt", "{}"),
+        ("/v1/dead-letters/7/send", "send-dead-letter", "7"),
+        ("/v1/something", "POST /v1/something", "{}"),
     ],
 )
-async def test_a_call_that_changes_something_is_kept_with_its_caller(path: str, verb: str) -> None:
+async def test_a_call_that_changes_something_is_kept_with_its_caller(
+    path: str, verb: str, about: str
+) -> None:
     journal, app = Journal(), App()
 
     await called(journal, app, "POST", path)
 
     [kept] = journal.calls
-    assert kept == OperatorCall(at=AT, caller=OPERATOR, verb=verb, path=path, status=200)
+    assert kept == OperatorCall(caller=OPERATOR, address="127.0.0.1", verb=verb, object=about)
+    assert journal.outcomes == [(CallOutcome.DONE, "{}")]
     assert app.caller == OPERATOR
 
 
@@ -164,25 +181,46 @@ async def test_every_call_that_is_more_than_a_look_is_one_line_with_its_caller(
     assert [each.verb for each in journal.calls] == ["adopt"]
 
 
-async def test_a_call_that_can_not_be_kept_is_in_the_log_as_lost(
+async def test_a_call_that_can_not_be_kept_is_not_carried_out() -> None:
+    app = App()
+
+    answer = await called(Journal(Unavailable("Postgres is away")), app, "POST", "/v1/adopt")
+
+    assert (answer.status_code, app.calls) == (503, 0)
+    assert answer.json() == {"error": "Postgres is away"}
+
+
+async def test_a_call_whose_end_can_not_be_written_is_answered_all_the_same(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    answer = await called(Journal(Unavailable("Postgres is away")), App(), "POST", "/v1/adopt")
+    journal = Journal(Unavailable("Postgres is away"), ends=False)
 
-    assert answer.status_code == 200
+    assert (await called(journal, App(), "POST", "/v1/adopt")).status_code == 200
     assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
-        "operator call not kept"
+        "outcome of an operator call not written"
     ]
 
 
-async def test_a_call_that_fails_is_kept_too() -> None:
+async def test_a_call_that_fails_is_kept_as_failed() -> None:
     async def failing(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise RuntimeError
 
     journal = Journal()
     await called(journal, failing, "POST", "/v1/adopt")
 
-    assert [each.status for each in journal.calls] == [0]
+    assert journal.outcomes == [(CallOutcome.FAILED, "it ended without an answer")]
+
+
+@pytest.mark.parametrize("journal", [Journal(), Journal(Unavailable("Postgres is away"))])
+async def test_who_may_not_is_kept_and_refused_either_way(journal: Journal) -> None:
+    app = App()
+
+    answer = await called(journal, app, "POST", "/v1/adopt", token="good")
+
+    assert (answer.status_code, app.calls, journal.calls) == (403, 0, [])
+    for call, message in journal.refusals:
+        assert (call.caller.user, call.verb) == ("good", "adopt")
+        assert "may not update" in message
 
 
 @pytest.mark.parametrize(

@@ -33,10 +33,6 @@ class Unauthenticated(InvalidRequest):
     """401: there is no token, or the API server does not know it."""
 
 
-class NotAllowed(InvalidRequest):
-    """403: the caller is known and lacks the right."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
     """What RBAC grants: a verb on a resource of a group, or on a path."""
@@ -61,6 +57,15 @@ class ApiCaller:
     uid: str = ""
     groups: Sequence[str] = ()
     extra: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+class NotAllowed(InvalidRequest):
+    """403: the caller lacks the right."""
+
+    def __init__(self, message: str, caller: ApiCaller | None = None) -> None:
+        """`caller`: None: it is not known who it is."""
+        super().__init__(message)
+        self.caller = caller
 
 
 class AccessReviews(Protocol):
@@ -112,6 +117,9 @@ class Access:
                     f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s whose token it is"
                 ) from None
             self._keep(key, answer)
+        # A new error each time: one that is raised keeps its traceback.
+        if isinstance(answer, NotAllowed):
+            raise NotAllowed(str(answer), answer.caller)
         if isinstance(answer, InvalidRequest):
             raise type(answer)(str(answer))
         return answer
@@ -125,7 +133,8 @@ class Access:
             return caller
         return NotAllowed(
             f"{caller.username} may not {right}: an administrator binds the "
-            f"ClusterRole {right.role} to this user"
+            f"ClusterRole {right.role} to this user",
+            caller,
         )
 
     def _kept(self, key: tuple[bytes, Right]) -> ApiCaller | InvalidRequest | None:

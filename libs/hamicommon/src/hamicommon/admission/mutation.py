@@ -44,8 +44,6 @@ MOST_WARNINGS = 32
 MOST_OF_A_WARNING = 1024
 """Characters; the API server cuts all warnings of an answer at 4096."""
 
-_STAMP_PATH = "/metadata/annotations/" + keys.TRACEPARENT.replace("/", "~1")
-
 
 def mutate(
     pod: Json, rules: AdmissionRules, about: AdmissionCircumstances = ANY
@@ -99,7 +97,7 @@ def judge(look: Look, rules: AdmissionRules, about: AdmissionCircumstances) -> A
     return AdmissionResult(
         allowed=True,
         reason="asks-for-cards" if look.wants else "no-cards",
-        patch=[*look.patch, *_stamp(look, about)],
+        patch=[*look.patch, *_stamped(look, about)],
         warnings=_shown((*look.warnings, *more, *look.remarks)),
         audit=audit,
     )
@@ -148,20 +146,29 @@ def _asked(look: Look, amounts: list[str]) -> str:
     return f"{asked} (annotation {', '.join(look.chosen)})" if look.chosen else asked
 
 
-def _stamp(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
-    """The trace's stamp, on pods that ask for cards and on no other."""
-    value = about.traceparent if look.wants else ""
-    if look.stamp is not None:
-        if look.wants and (about.stamped or value == look.stamp):
-            return ()
+def _stamped(look: Look, about: AdmissionCircumstances) -> tuple[Operation, ...]:
+    """The trace's stamp and the creator's name, on pods that ask for cards and on no other."""
+    wanted: dict[str, str] = {}
+    if look.wants:
+        trace = look.stamps.get(keys.TRACEPARENT, "") if about.stamped else about.traceparent
+        wanted = {keys.TRACEPARENT: trace, keys.CREATED_BY: clip(about.username)}
+    done: list[Operation] = []
+    for key, brought in look.stamps.items():
+        value = wanted.pop(key, "")
         if not value:
-            return ({"op": "remove", "path": _STAMP_PATH},)
-        return ({"op": "replace", "path": _STAMP_PATH, "value": value},)
-    if not value:
-        return ()
+            done.append({"op": "remove", "path": _path(key)})
+        elif value != brought:
+            done.append({"op": "replace", "path": _path(key), "value": value})
+    missing = {key: value for key, value in wanted.items() if value}
+    if not missing:
+        return tuple(done)
     if look.stamp_at == "key":
-        return ({"op": "add", "path": _STAMP_PATH, "value": value},)
-    annotations = {keys.TRACEPARENT: value}
+        added = [{"op": "add", "path": _path(key), "value": missing[key]} for key in missing]
+        return (*done, *added)
     if look.stamp_at == "annotations":
-        return ({"op": "add", "path": "/metadata/annotations", "value": annotations},)
-    return ({"op": "add", "path": "/metadata", "value": {"annotations": annotations}},)
+        return ({"op": "add", "path": "/metadata/annotations", "value": missing},)
+    return ({"op": "add", "path": "/metadata", "value": {"annotations": missing}},)
+
+
+def _path(key: str) -> str:
+    return "/metadata/annotations/" + key.replace("/", "~1")

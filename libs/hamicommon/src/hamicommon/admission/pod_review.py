@@ -44,6 +44,9 @@ OTHER_SCHEDULER = "pod already has different scheduler assigned"
 """HAMi's text."""
 
 _OF_METADATA = frozenset({"namespace", "annotations", "labels"})
+STAMPS = (keys.TRACEPARENT, keys.CREATED_BY)
+"""Annotations that admission writes on each pod that asks for a card."""
+
 _NAMES = frozenset({"name", "uid"})
 """Of metadata: they matter only where they are no texts, which is refused."""
 _LISTS = ("initContainers", "containers")
@@ -68,14 +71,14 @@ class Look:
     chosen: tuple[str, ...] = ()
     """The annotations that choose among cards, as the user wrote them."""
     patch: tuple[Operation, ...] = ()
-    """All that changes but the stamp of the trace."""
+    """All that changes but the stamps."""
     warnings: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     """Warnings that stand behind those of the cluster."""
     stamp_at: Missing = "key"
     """Where `patch` leaves off."""
-    stamp: str | None = None
-    """The stamp that it brings along."""
+    stamps: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Of `STAMPS`, what it brings along."""
     audit: Mapping[str, str] = field(default_factory=dict)
     """What was stripped, or allowed by the installation."""
 
@@ -203,7 +206,7 @@ def _filled_in(
         if key.partition("/")[2].startswith(("use-", "nouse-", "no-use-"))
     )
     # What only the scheduler may write: a user can't claim a grant.
-    for key in scheduler_owned(rules.vendors) & written.keys() - {keys.TRACEPARENT}:
+    for key in scheduler_owned(rules.vendors) & written.keys() - set(STAMPS):
         del written[key]
     return Look(
         wants=wants,
@@ -213,7 +216,7 @@ def _filled_in(
         warnings=warnings,
         remarks=oddities,
         stamp_at=_missing(after.get("metadata")),
-        stamp=written.get(keys.TRACEPARENT),
+        stamps={key: written[key] for key in STAMPS if key in written},
     )
 
 

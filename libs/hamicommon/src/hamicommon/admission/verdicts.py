@@ -125,6 +125,8 @@ class AdmissionCircumstances(NamedTuple):
     """Stamped on a pod that asks for cards; empty: none is."""
     stamped: bool = False
     """The pod's own stamp is ours, from an earlier look at the same pod: it stays."""
+    username: str = ""
+    """Who creates the pod; stamped like the trace. Empty: unknown."""
     knowledge: Knowledge = NOTHING_KNOWN
     by_node: bool = False
     """A kubelet asks, as itself."""

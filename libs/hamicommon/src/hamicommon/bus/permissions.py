@@ -103,7 +103,10 @@ _RETURNS = {
         events.INVENTORY_STREAM: "hami.inventory.v1.*",
         events.REPORTS_STREAM: "hami.reports.v1.*",
     },
-    METRICS_USER: {events.USAGE_STREAM: "hami.usage.v1.*"},
+    METRICS_USER: {
+        events.USAGE_STREAM: "hami.usage.v1.*",
+        events.EVENTS_STREAM: events.ADMISSION_REFUSED_SUBJECT,
+    },
     WEBHOOK_USER: {events.LEDGER_STREAM: "hami.ledger.v1.>"},
 }
 

@@ -59,6 +59,8 @@ NVIDIA_ALLOCATED = "hami.io/vgpu-devices-allocated"
 GRANT = "hami.io/grant"
 """The signed grant, see hamicommon.grants.grant."""
 TRACEPARENT = "hami.io/traceparent"
+CREATED_BY = "hami.io/created-by"
+"""The user who created the pod; the webhook writes it, and drops what the author wrote."""
 RETRY_AT = "hami.io/retry-at"
 
 # Pod: written by users.
@@ -104,6 +106,7 @@ SCHEDULER_OWNED = frozenset(
         NVIDIA_ALLOCATED,
         GRANT,
         TRACEPARENT,
+        CREATED_BY,
         RETRY_AT,
     }
 )

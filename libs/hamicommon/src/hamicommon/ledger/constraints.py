@@ -84,6 +84,11 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_decision_snapshots_kind_known": _wrong("a snapshot's kind is inventory or counters"),
     "ck_quotas_used_not_negative": _wrong("a quota's used_amount can't fall below 0"),
     "ck_usage_rollups_not_empty": _wrong("a rollup has a length and at least one sample"),
+    "ck_operator_calls_outcome_known": _wrong("a call's outcome is begun, done, failed or refused"),
+    "ck_device_periods_in_order": _wrong("a card's period can't end before it began"),
+    "ck_node_gaps_in_order": _wrong("a node's gap ends after it began"),
+    "ck_quota_periods_in_order": _wrong("a quota's period can't end before it began"),
+    "ck_capacity_rollups_hour_or_day": _wrong("a rollup of capacity is of an hour or a day"),
     "ck_namespace_rollups_hour_or_day": _wrong("a namespace's rollup is of an hour or a day"),
     # The row that is pointed at is not there (yet): look again and retry.
     "fk_devices_node_nodes": _taken("the card's node is not known yet"),

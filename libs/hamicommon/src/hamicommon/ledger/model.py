@@ -22,6 +22,7 @@ from hamicommon.domain.allocations import (
     footprints,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
 
@@ -59,6 +60,8 @@ class Draft:
     core_totals: Mapping[GpuUuid, int] = field(default_factory=dict)
     """See `Need.of_core`, where the vendor's need has one."""
     traceparent: str = ""
+    owner: PodOwner | None = None
+    """Kept in the row for people; None: unknown."""
     replaces: AllocationId | None = None
     """A reservation of the same pod that is given up in the same transaction."""
     actor: str = ""

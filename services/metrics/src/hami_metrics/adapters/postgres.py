@@ -11,6 +11,7 @@ import asyncpg
 from hamicommon.ledger.database import translated
 from hamicommon.ledger.partitions import keep_partitions
 
+from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.domain.rollup import Rollup
 from hami_metrics.domain.samples import Sample, Series
@@ -170,6 +171,21 @@ class PostgresUsageStore:
         """See the port."""
         async with connection(self._pool) as conn:
             return await sum_up_namespaces(conn, now)
+
+    async def sum_up_capacity(self, now: datetime) -> int:
+        """See the port."""
+        async with connection(self._pool) as conn:
+            return await sum_up_capacity(conn, now)
+
+    async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
+        """See the port."""
+        async with connection(self._pool) as conn:
+            status = await conn.execute(
+                "DELETE FROM capacity_rollups WHERE bucket_s = $1 AND bucket_start < $2",
+                bucket_s,
+                before,
+            )
+        return int(status.rpartition(" ")[2])
 
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
         """See the port."""

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,11 +25,13 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors
@@ -75,6 +77,7 @@ class Adopter:
         known_pods: Mapping[PodUid, JsonMapping],
         synced: Callable[[], bool],
         request_of: Callable[[JsonMapping], PodRequest],
+        label_keys: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
         self._pods = pods
@@ -87,6 +90,7 @@ class Adopter:
         self._known_pods = known_pods
         self._synced = synced
         self._request_of = request_of
+        self._label_keys = label_keys
 
     async def answer(self, body: object) -> dict[str, Any]:
         """Adopts, or reports what would be adopted.
@@ -219,7 +223,9 @@ class Adopter:
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or _over(pod):
             raise NotFound("it is over or another by now")
-        change = await self._ledger.enter(self._entry(claim, verdict))
+        # Its annotation could only be its author's: HAMi's webhook stamps no creator.
+        owner = owner_of(pod, self._label_keys, stamped=False)
+        change = await self._ledger.enter(self._entry(claim, verdict, owner))
         allocation = change.allocation
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
@@ -236,7 +242,7 @@ class Adopter:
             # The node gets it with the next snapshot.
             logger.warning("adoption not published to its node", extra={"error": str(exc)})
 
-    def _entry(self, claim: Claim, verdict: AdoptionResult) -> Entry:
+    def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
         draft = Draft(
             allocation_id=AllocationId(str(uuid.uuid4())),
             pod_uid=claim.uid,
@@ -245,6 +251,7 @@ class Adopter:
             placement=Placement(node=claim.node, containers=verdict.containers),
             lease_s=0.0,
             quota=quota_amounts(verdict.containers, self._vendors),
+            owner=owner,
             actor=ACTOR,
         )
         reason = f"{REASON}; {verdict.sentence}" if verdict.sentence else REASON

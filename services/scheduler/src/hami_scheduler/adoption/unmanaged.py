@@ -22,12 +22,14 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import ContainerRequest, PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest, NotFound
 from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subject
 from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.annotations import binding_annotations, node_label
+from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Entry
 from hamicommon.placement.cluster.view import ClusterView
@@ -64,6 +66,7 @@ class UnmanagedGrants:
         request_of: Callable[[JsonMapping], PodRequest],
         announcer: Announcer,
         instruments: SchedulerInstruments,
+        label_keys: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._pods = pods
@@ -72,6 +75,7 @@ class UnmanagedGrants:
         self._request_of = request_of
         self._announcer = announcer
         self._instruments = instruments
+        self._label_keys = label_keys
 
     async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
@@ -105,7 +109,8 @@ class UnmanagedGrants:
         cards = {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
         containers = taken_containers(request, asked, cards)
         self._check_room(request, node, containers)
-        allocation = await self._enter(request, node, containers, asked)
+        owner = owner_of(pod, self._label_keys, stamped=False)
+        allocation = await self._enter(request, node, containers, asked, owner)
         await self._mirror(allocation)
         self._announcer.announce(
             PodRef.of(allocation),
@@ -136,6 +141,7 @@ class UnmanagedGrants:
         node: NodeName,
         containers: tuple[ContainerGrant, ...],
         asked: UnmanagedRequest,
+        owner: PodOwner,
     ) -> Allocation:
         draft = draft_of(
             request,
@@ -145,6 +151,7 @@ class UnmanagedGrants:
             now=datetime.now(UTC),
             lease_s=0.0,
             replaces=None,
+            owner=owner,
         )
         entry = Entry(
             draft=draft,

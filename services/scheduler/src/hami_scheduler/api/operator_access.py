@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from hamicommon.access.checks import Access, NotAllowed, bearer_token
 from hamicommon.clipping import clip
@@ -20,6 +19,7 @@ from hamicommon.process.http_server import client_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.api.errors import refuse
+from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
 from hami_scheduler.ports.access import Role
 from hami_scheduler.ports.callers import CallJournal, CallSource, OperatorCall, OperatorCaller
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 CALLER = "caller"
 """Of the request's state: its `OperatorCaller`, for the routes."""
 
-_SEND = re.compile(r"/v1/dead-letters/[^/]+/send")
+_SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
 """Of the groups in a line of the log; an identity provider may name hundreds."""
 
@@ -44,6 +44,8 @@ class Verb:
     role: Role
     logged: bool
     """More than a look."""
+    object: str = ""
+    """What the path names: the number of a letter."""
 
 
 def verb_of(method: str, path: str) -> Verb:
@@ -53,12 +55,12 @@ def verb_of(method: str, path: str) -> Verb:
     # A body that is asked about; it changes nothing.
     if path == "/v1/simulate":
         return Verb(name="simulate", role=Role.READ, logged=True)
-    name = f"{method} {clip(path)}"
+    name, about = f"{method} {clip(path)}", ""
     if method == "POST" and path == "/v1/adopt":
         name = "adopt"
-    elif method == "POST" and _SEND.fullmatch(path):
-        name = "send-dead-letter"
-    return Verb(name=name, role=Role.OPERATE, logged=True)
+    elif method == "POST" and (found := _SEND.fullmatch(path)):
+        name, about = "send-dead-letter", clip(found[1])
+    return Verb(name=name, role=Role.OPERATE, logged=True, object=about)
 
 
 def by_token(access: Access) -> Identify:
@@ -86,18 +88,12 @@ class OperatorAccess:
     """Hands to `app` what may be asked, with the caller in the request's state."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        identify: Identify,
-        journal: CallJournal | None = None,
-        *,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, app: ASGIApp, identify: Identify, journal: CallJournal | None = None
     ) -> None:
         """`journal`: None: the log alone keeps calls."""
         self._app = app
         self._identify = identify
         self._journal = journal
-        self._now = now
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -107,6 +103,7 @@ class OperatorAccess:
         except HamiError as exc:
             if isinstance(exc, NotAllowed):
                 logger.warning("operator call refused", extra=_line(verb) | {"error": str(exc)})
+                await self._note_refused(scope, verb, exc)
             await refuse(exc, send)
             return
         scope.setdefault("state", {})[CALLER] = caller
@@ -118,7 +115,7 @@ class OperatorAccess:
     async def _logged(
         self, verb: Verb, caller: OperatorCaller, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        began, status = self._now(), 0
+        status = 0
 
         async def watched(message: Message) -> None:
             nonlocal status
@@ -126,33 +123,33 @@ class OperatorAccess:
                 status = message["status"]
             await send(message)
 
+        app = self._app
+        if verb.role is Role.OPERATE and self._journal is not None:
+            app = OperatorCalls(app, self._journal, _call(scope, verb, caller))
         try:
-            await self._app(scope, receive, watched)
+            await app(scope, receive, watched)
         finally:
             # Also of a caller who hung up: what was begun may have been done.
             logger.info("operator call", extra=_line(verb, caller) | {"status": status})
-            if verb.role is Role.OPERATE and self._journal is not None:
-                await _keep(
-                    self._journal,
-                    OperatorCall(
-                        at=began,
-                        caller=caller,
-                        verb=verb.name,
-                        path=clip(scope["path"]),
-                        status=status,
-                    ),
-                )
 
-
-async def _keep(journal: CallJournal, call: OperatorCall) -> None:
-    try:
-        await journal.record(call)
-    except HamiError as exc:
-        # The line in the log is left, and the call has been made.
-        logger.error(
-            "operator call not kept",
-            extra={"user": call.caller.user, "verb": call.verb, "error": str(exc)},
+    async def _note_refused(self, scope: Scope, verb: Verb, refusal: NotAllowed) -> None:
+        if verb.role is not Role.OPERATE or self._journal is None or refusal.caller is None:
+            return
+        found = refusal.caller
+        caller = OperatorCaller(
+            user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN
         )
+        await note_refused(self._journal, _call(scope, verb, caller), str(refusal))
+
+
+def _call(scope: Scope, verb: Verb, caller: OperatorCaller) -> OperatorCall:
+    client = scope.get("client")
+    return OperatorCall(
+        caller=caller,
+        address=clip(str(client[0])) if client else "",
+        verb=verb.name,
+        object=verb.object,
+    )
 
 
 def _line(verb: Verb, caller: OperatorCaller | None = None) -> dict[str, object]:

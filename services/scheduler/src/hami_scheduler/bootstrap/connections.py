@@ -32,6 +32,7 @@ from hami_scheduler.adapters.kubernetes import (
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.calls import PostgresCallJournal
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresJournal,
@@ -194,6 +195,7 @@ async def open_connections(
         journal=PostgresJournal(database),
         retention=PostgresRetention(database),
         queries=PostgresQueries(database),
+        calls=PostgresCallJournal(database),
         ping=database.ping,
         relay=relay,
         lock=around(lock, "lock", faults),

@@ -75,6 +75,8 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             drift=settings.drift_days,
             health=settings.health_days,
             limits=settings.limit_days,
+            calls=settings.call_days,
+            capacity=settings.capacity_days,
             cards=settings.card_days,
         ),
     )
@@ -186,6 +188,7 @@ def bus_loops(
         request_of=core.request_of,
         announcer=core.announcer,
         instruments=core.instruments,
+        label_keys=core.settings.kept_labels,
     )
     follower = LedgerFollower(core.view)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 from hamicommon import device_config
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Unavailable
+from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
@@ -104,6 +106,7 @@ def build(
             known_pods=watches.pods.by_uid,
             synced=lambda: not watches.missing(),
             request_of=core.request_of,
+            label_keys=settings.kept_labels,
         ),
         access=connections.access,
         journal=connections.calls,
@@ -130,6 +133,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         reservation_s=core.settings.reservation_s,
         recorder=core.recorder,
         instruments=core.instruments,
+        owner_of=partial(owner_of, label_keys=core.settings.kept_labels),
     )
     filtering = Filter(
         view=core.view,

@@ -14,6 +14,7 @@ from datetime import datetime
 from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.cluster.view import CardState
@@ -36,6 +37,7 @@ def draft_of(
     now: datetime,
     lease_s: float,
     replaces: Allocation | None,
+    owner: PodOwner | None = None,
 ) -> Draft:
     """The reservation of `placement`; `cards` are the node's as the choice saw them."""
     used = {share.vendor for container in placement.containers for share in container.shares}
@@ -65,6 +67,7 @@ def draft_of(
         seen={name: state.version for name, state in cards.items()} if exact else {},
         core_totals=_core_totals(request, placement, cards, vendors),
         traceparent=telemetry.traceparent(),
+        owner=owner,
         replaces=None if replaces is None else replaces.id,
         actor=ACTOR,
     )

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.errors import (
     CapacityConflict,
@@ -26,6 +27,8 @@ from hamicommon.errors import (
     Unschedulable,
 )
 from hamicommon.explain.sentence import quota_sentence
+from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
@@ -77,6 +80,7 @@ class Reservations:
         reservation_s: float,
         recorder: DecisionQueue,
         instruments: SchedulerInstruments,
+        owner_of: Callable[[JsonMapping], PodOwner] = owner_of,
     ) -> None:
         self._view = view
         self._store = store
@@ -86,6 +90,7 @@ class Reservations:
         self._reservation_s = reservation_s
         self._recorder = recorder
         self._instruments = instruments
+        self._owner_of = owner_of
         self._taking: Counter[GpuUuid] = Counter()
         """Cards that reservations of this replica are taking at this moment."""
 
@@ -219,6 +224,7 @@ class Reservations:
             now=datetime.now(UTC),
             lease_s=self._reservation_s,
             replaces=replaces,
+            owner=self._owner_of(trace.pod),
         )
         uuids = [share.uuid for container in placement.containers for share in container.shares]
         self._taking.update(uuids)

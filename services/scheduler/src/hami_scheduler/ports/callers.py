@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
@@ -29,24 +28,40 @@ class OperatorCaller:
     source: CallSource
 
 
+class CallOutcome(StrEnum):
+    """What became of a call; one that was cut off stays `begun`."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """The caller may not."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCall:
-    """A call that changed something, or may have."""
+    """A call that changes something, or would; its texts are clipped."""
 
-    at: datetime
-    """When it began."""
     caller: OperatorCaller
+    address: str
+    """That it came from; empty: unknown."""
     verb: str
     """`adopt`, `send-dead-letter`; `METHOD path` of what is none of ours."""
-    path: str
-    """Of the URL, with the number of the letter; no query."""
-    status: int
-    """That was answered; 0 when the connection ended before."""
+    object: str = ""
+    """What it is about: the number of a letter, or the body."""
 
 
 class CallJournal(Protocol):
-    """Where calls of operators are kept."""
+    """Where calls of operators are kept. Raises: Unavailable, Conflict."""
 
-    async def record(self, call: OperatorCall) -> None:
-        """Appends one. Raises: Unavailable."""
+    async def begin(self, call: OperatorCall) -> int:
+        """Writes the call as begun; returns its number."""
+        ...
+
+    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
+        """Writes what became of it."""
+        ...
+
+    async def refused(self, call: OperatorCall, message: str) -> None:
+        """Writes that the caller may not; an identical one of the hour is counted on its row."""
         ...

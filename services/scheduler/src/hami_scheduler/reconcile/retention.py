@@ -46,6 +46,14 @@ class HistoryRetention(Protocol):
         """Periods in which containers were beyond their grants, and that ended before then."""
         ...
 
+    async def forget_calls(self, *, keep_days: int) -> int:
+        """Calls of operators."""
+        ...
+
+    async def forget_capacity(self, *, keep_days: int) -> int:
+        """Periods of cards and quotas that ended, and gaps of nodes."""
+        ...
+
     async def forget_cards(self, *, keep_days: int) -> int:
         """Cards that have been absent since, and that no grant names."""
         ...
@@ -58,6 +66,8 @@ class KeepDays:
     grants: int
     drift: int
     health: int
+    calls: int
+    capacity: int
     cards: int
     limits: int = 0
 
@@ -79,6 +89,8 @@ class HistoryCleanup:
             ("drift", days.drift, retention.forget_drift),
             ("health", days.health, retention.forget_health),
             ("limits", days.limits, retention.forget_limits),
+            ("calls", days.calls, retention.forget_calls),
+            ("capacity", days.capacity, retention.forget_capacity),
             ("cards", days.cards, retention.forget_cards),
         )
         self._kinds: list[tuple[str, Callable[[], Awaitable[int]]]] = [

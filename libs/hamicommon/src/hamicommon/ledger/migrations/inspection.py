@@ -32,17 +32,27 @@ from hamicommon.settings import PostgresSettings
 # SAFE-6 reads all of the history: some ten seconds per million allocations.
 STATEMENT_TIMEOUT_S = 300.0
 PARTITIONED = ("decisions", "usage_samples")
-GUARDS = {
-    "append_only": "allocation_events",
-    "append_only_truncate": "allocation_events",
-    "gap_free": "allocation_events",
-    "period_begun": "allocations",
-    "period_ended": "allocations",
-}
+GUARDS = (
+    ("append_only", "allocation_events"),
+    ("append_only_truncate", "allocation_events"),
+    ("gap_free", "allocation_events"),
+    ("period_begun", "allocations"),
+    ("period_ended", "allocations"),
+    ("append_only", "operator_calls"),
+    ("append_only_truncate", "operator_calls"),
+    ("card_came", "devices"),
+    ("card_changed", "devices"),
+    ("heard_again", "nodes"),
+    ("quota_came", "quotas"),
+    ("quota_changed", "quotas"),
+)
 """Triggers without which a promise about history is empty, and their tables."""
 VIEWS = (
     "v_allocation_history",
+    "v_capacity_hours",
+    "v_card_history",
     "v_device_occupancy",
+    "v_idle_share",
     "v_namespace_gpu_hours",
     "v_pending_reasons",
     "v_pods_on_sick_cards",
@@ -170,7 +180,7 @@ async def _guards(connection: Connection) -> list[str]:
     triggers = {(row["name"], row["on_table"]) for row in await connection.fetch(_TRIGGERS)}
     found += [
         f"trigger {name} of {table} is missing or disabled"
-        for name, table in GUARDS.items()
+        for name, table in GUARDS
         if (name, table) not in triggers
     ]
     views = {row["name"] for row in await connection.fetch(_VIEWS)}

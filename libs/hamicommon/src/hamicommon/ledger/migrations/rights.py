@@ -33,10 +33,18 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "drift_journal": {SCHEDULER: _WRITE},
     "limit_checks": {SCHEDULER: _WRITE},
     "limit_periods": {SCHEDULER: _WRITE},
+    # By triggers, with the rights of the role that writes cards, nodes and quotas.
+    "device_periods": {SCHEDULER: _WRITE},
+    "node_gaps": {SCHEDULER: _WRITE},
+    "quota_periods": {SCHEDULER: _WRITE},
+    # Its trigger refuses what would change or remove a call.
+    "operator_calls": {SCHEDULER: _WRITE},
+    "admission_refusals": {METRICS: _WRITE},
     "usage_samples": {METRICS: _WRITE},
     "usage_samples_default": {METRICS: _WRITE},
     "usage_rollups": {METRICS: _WRITE},
     "namespace_rollups": {METRICS: _WRITE},
+    "capacity_rollups": {METRICS: _WRITE},
 }
 """By table: who writes it, and how. Everybody reads everything."""
 

@@ -1,13 +1,13 @@
 """Every table of the ledger, defined once; the migrations build exactly these, which a test checks.
 
 Who writes what: scheduler replicas write nodes, devices, allocations and what hangs on them; the
-metrics service writes usage. Memory is MiB and cores are percent unless a name has another unit.
-Constraint names are part of the contract (`names.py`).
+metrics service writes usage and refusals. Memory is MiB and cores are percent unless a name has
+another unit. Constraint names are part of the contract (`names.py`).
 """
 
 from __future__ import annotations
 
-from hamicommon.ledger.tables import cards, grants, limits, records, usage
+from hamicommon.ledger.tables import audit, capacity, cards, grants, limits, records, usage
 from hamicommon.ledger.tables.columns import metadata
 
-__all__ = ["cards", "grants", "limits", "metadata", "records", "usage"]
+__all__ = ["audit", "capacity", "cards", "grants", "limits", "metadata", "records", "usage"]

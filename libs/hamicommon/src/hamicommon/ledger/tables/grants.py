@@ -51,6 +51,13 @@ allocations = Table(
     at("lock_deadline", nullable=True),
     objects("annotations"),
     Column("origin", Text, nullable=False, server_default=text("'scheduled'")),
+    Column("owner_kind", Text),
+    Column("owner_name", Text),
+    Column("owner_uid", Text),
+    Column("deployment", Text),
+    Column("service_account", Text),
+    Column("created_by", Text),
+    Column("labels", JSONB),
     UniqueConstraint("pod_uid", "attempt"),
     CheckConstraint("origin IN ('scheduled', 'adopted', 'unmanaged')", name="origin_known"),
     CheckConstraint(
@@ -66,6 +73,12 @@ allocations = Table(
     Index(None, "namespace", "pod_name"),
     Index("ix_allocations_reserved_pod", "reserved_at", postgresql_include=["pod_uid"]),
     Index(
+        "ix_allocations_creator",
+        "created_by",
+        "reserved_at",
+        postgresql_where=text("created_by IS NOT NULL"),
+    ),
+    Index(
         "ix_allocations_held",
         text(HELD),
         text("hami_text_span(node, node, '[]')"),
@@ -73,7 +86,11 @@ allocations = Table(
         postgresql_where=text("ended_at IS NOT NULL"),
     ),
 )
-"""One row per attempt to give a pod its slices; at most one live row per pod."""
+"""One row per attempt to give a pod its slices; at most one live row per pod.
+
+The columns from `owner_kind` on are `hamicommon.domain.pod_owner.PodOwner`; NULL is unknown (a row
+of before 0019, a grant that was restored from its pod), an empty text is none.
+"""
 
 allocation_periods = Table(
     "allocation_periods",

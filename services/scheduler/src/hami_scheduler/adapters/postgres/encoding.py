@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
+from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.events import event_subject
 from hamicommon.ledger.model import CardCounters, Change, Draft, StateStep
 
@@ -37,7 +38,7 @@ def reserve_arguments(
     state: AllocationState = AllocationState.RESERVED,
     reason: str = "",
 ) -> list[Any]:
-    """Parameters $1 to $27 of RESERVE, RESERVE_ONE and ENTER."""
+    """Parameters $1 to $28 of RESERVE, RESERVE_ONE and ENTER."""
     containers = draft.placement.containers
     payload = {
         "version": 1,
@@ -68,7 +69,20 @@ def reserve_arguments(
         event_subject("allocation", state.value),
         payload,
         dict(draft.annotations),
+        None if draft.owner is None else _owner_json(draft.owner),
     ]
+
+
+def _owner_json(owner: PodOwner) -> dict[str, Any]:
+    return {
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "deployment": owner.deployment,
+        "service_account": owner.service_account,
+        "created_by": owner.created_by,
+        "labels": dict(owner.labels),
+    }
 
 
 def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:

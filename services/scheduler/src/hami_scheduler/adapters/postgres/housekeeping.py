@@ -62,6 +62,34 @@ WITH gone AS (
     RETURNING id)
 SELECT count(*) FROM gone
 """
+_OLD_CALLS = """
+WITH gone AS (
+    DELETE FROM operator_calls
+     WHERE id IN (SELECT id FROM operator_calls WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
+SELECT count(*) FROM gone
+"""
+_OLD_PERIODS = """
+DELETE FROM device_periods
+ WHERE id IN (SELECT id FROM device_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
+RETURNING device_uuid
+"""
+# What a card was before its oldest period is not known any more.
+_OLDEST_PERIODS = """
+UPDATE device_periods p SET since_known = false
+ WHERE device_uuid = ANY ($1) AND since_known
+   AND NOT EXISTS (SELECT FROM device_periods before
+                    WHERE before.device_uuid = p.device_uuid AND before.began_at < p.began_at)
+"""
+_OLD_GAPS = """
+DELETE FROM node_gaps WHERE (node, began_at) IN
+       (SELECT node, began_at FROM node_gaps WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
+RETURNING node
+"""
+_OLD_QUOTAS = """
+DELETE FROM quota_periods
+ WHERE id IN (SELECT id FROM quota_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
+RETURNING id
+"""
 # A card that any grant names stays as long as the grant.
 _OLD_CARDS = """
 SELECT uuid FROM devices d
@@ -145,6 +173,21 @@ class PostgresRetention:
     async def forget_limits(self, *, keep_days: int) -> int:
         """See the port."""
         return await self._removed(_OLD_LIMITS, keep_days)
+
+    async def forget_calls(self, *, keep_days: int) -> int:
+        """See the port."""
+        return await self._removed(_OLD_CALLS, keep_days)
+
+    async def forget_capacity(self, *, keep_days: int) -> int:
+        """See the port."""
+        about = (_before(keep_days), BATCH)
+        async with self._database.transaction() as connection:
+            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+            cards = await connection.fetch(_OLD_PERIODS, *about)
+            await connection.execute(_OLDEST_PERIODS, [row["device_uuid"] for row in cards])
+            gaps = await connection.fetch(_OLD_GAPS, *about)
+            quotas = await connection.fetch(_OLD_QUOTAS, *about)
+        return len(cards) + len(gaps) + len(quotas)
 
     async def forget_cards(self, *, keep_days: int) -> int:
         """See the port."""

@@ -21,15 +21,24 @@ SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[
 """
 DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 
-_ALLOCATION_COLUMNS = """
+_OWNER_COLUMNS = """
+owner_kind, owner_name, owner_uid, deployment, service_account, created_by, labels
+"""
+_OWNER = """
+$28::jsonb->>'kind', $28::jsonb->>'name', $28::jsonb->>'uid', $28::jsonb->>'deployment',
+$28::jsonb->>'service_account', $28::jsonb->>'created_by', $28::jsonb->'labels'
+"""
+
+_ALLOCATION_COLUMNS = f"""
 id, pod_uid, namespace, pod_name, attempt, node, state, policy, score, traceparent, deadline,
-annotations, reserved_at
+annotations, reserved_at, {_OWNER_COLUMNS}
 """
 # A server whose clock is behind the one before it starts no period within the pod's last one.
-_ALLOCATION_VALUES = """
+_ALLOCATION_VALUES = f"""
 $1, $2, $3, $4, (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
 $5, 'reserved', $6, $7, $8, now() + make_interval(secs => $9), $27,
-greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2))
+greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2)),
+{_OWNER}
 """
 _CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
 _SHARES = """
@@ -83,16 +92,16 @@ ENTER = f"""
 WITH allocation AS (
   INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
                            traceparent, deadline, annotations, origin, reason, token, bound_at,
-                           allocated_at)
+                           allocated_at, {_OWNER_COLUMNS})
   VALUES ($1, $2, $3, $4,
           (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
-          $5, $28, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
-          $29, $30, nextval('allocation_tokens'), now(),
-          CASE WHEN $28 = 'allocated' THEN now() END)
+          $5, $29, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
+          $30, $31, nextval('allocation_tokens'), now(),
+          CASE WHEN $29 = 'allocated' THEN now() END, {_OWNER})
   RETURNING attempt, reserved_at, deadline, token
 ), {_PARTS}, event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
-  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $28, $30, $24, $31)
+  VALUES ($2, {_NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $29, $31, $24, $32)
   RETURNING id, sequence, at
 ), {_announced("$25", "$26", "$8", "event")}
 SELECT {_RESERVED}, allocation.token FROM allocation, event
@@ -103,21 +112,21 @@ SELECT {_RESERVED}, allocation.token FROM allocation, event
 # namespace has a quota; then the long way finds out which.
 RESERVE_ONE = f"""
 WITH taken AS (
-  UPDATE devices SET used_slots = used_slots + $30, used_memory_mib = used_memory_mib + $31,
-         used_core_percent = used_core_percent + $32, holdings = holdings || $38::jsonb,
-         ceiling_core_percent = greatest(ceiling_core_percent, $39),
+  UPDATE devices SET used_slots = used_slots + $31, used_memory_mib = used_memory_mib + $32,
+         used_core_percent = used_core_percent + $33, holdings = holdings || $39::jsonb,
+         ceiling_core_percent = greatest(ceiling_core_percent, $40),
          version = version + 1, updated_at = now()
-   WHERE uuid = $29 AND node = $5 AND healthy AND present AND NOT ($36 AND cordoned)
-     AND used_slots + $30 <= slots
-     AND used_memory_mib + $31 <= memory_mib
-     AND used_core_percent + $32 <= coalesce($39, core_percent)
-     AND NOT ($33 AND used_slots > 0)
-     AND NOT ($34 AND coalesce($39, core_percent) = 100 AND used_slots > 0)
-     AND NOT ($35 AND coalesce($39, core_percent) <> 0
-              AND used_core_percent = coalesce($39, core_percent))
-     AND ($37::bigint IS NULL OR version = $37)
-     AND ($38::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $38::jsonb))
-     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($28))
+   WHERE uuid = $30 AND node = $5 AND healthy AND present AND NOT ($37 AND cordoned)
+     AND used_slots + $31 <= slots
+     AND used_memory_mib + $32 <= memory_mib
+     AND used_core_percent + $33 <= coalesce($40, core_percent)
+     AND NOT ($34 AND used_slots > 0)
+     AND NOT ($35 AND coalesce($40, core_percent) = 100 AND used_slots > 0)
+     AND NOT ($36 AND coalesce($40, core_percent) <> 0
+              AND used_core_percent = coalesce($40, core_percent))
+     AND ($38::bigint IS NULL OR version = $38)
+     AND ($39::jsonb = '{{}}' OR hami_placements_disjoint(holdings || $39::jsonb))
+     AND NOT EXISTS (SELECT 1 FROM quotas q WHERE q.namespace = $3 AND q.resource = ANY($29))
   RETURNING node, uuid, used_slots, used_memory_mib, used_core_percent, version,
             {HOLDINGS} AS holdings
 ), allocation AS (

@@ -1,0 +1,58 @@
+"""A pod as raw JSON -> `PodOwner`, bounded: a user chooses nearly all of these texts.
+
+The scheduler keeps it with the allocation (`ledger/tables/grants.py`). Kubernetes bounds names and
+labels, and neither the kinds of owner references nor the names of users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.k8s.annotations import CREATED_BY, annotations_of
+from hamicommon.k8s.types import JsonMapping
+
+TEMPLATE_HASH = "pod-template-hash"
+"""The label by which a Deployment's controller ends the names of its ReplicaSets
+(kubernetes.io/docs/concepts/workloads/controllers/deployment, "Pod-template-hash label")."""
+
+
+def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool = True) -> PodOwner:
+    """Whose it is; of the labels, those that are named.
+
+    `stamped`: admission has seen the pod, so the annotation that names its creator is the webhook's
+    and not the author's.
+    """
+    metadata = pod.get("metadata") or {}
+    labels = metadata.get("labels") or {}
+    controller = _controller(metadata.get("ownerReferences") or ())
+    kind, name = _text(controller, "kind"), _text(controller, "name")
+    return PodOwner(
+        kind=kind,
+        name=name,
+        uid=_text(controller, "uid"),
+        deployment=_deployment(kind, name, str(labels.get(TEMPLATE_HASH) or "")),
+        service_account=_text(pod.get("spec") or {}, "serviceAccountName"),
+        created_by=clip(annotations_of(pod).get(CREATED_BY, "")) or None if stamped else None,
+        labels={key: clip(str(labels[key])) for key in label_keys if key in labels},
+    )
+
+
+def _controller(references: Iterable[Any]) -> JsonMapping:
+    """The managing owner, of which there is at most one (metav1.OwnerReference.controller)."""
+    for reference in references:
+        if isinstance(reference, dict) and reference.get("controller") is True:
+            return reference
+    return {}
+
+
+def _deployment(kind: str, name: str, template_hash: str) -> str:
+    ending = f"-{template_hash}"
+    ours = kind == "ReplicaSet" and template_hash and name.endswith(ending)
+    return name.removesuffix(ending) if ours else ""
+
+
+def _text(found: JsonMapping, key: str) -> str:
+    return clip(str(found.get(key) or ""))

@@ -1,0 +1,105 @@
+"""What there was to grant, over time: periods of cards and quotas, and the gaps between."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Float,
+    Identity,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+
+from hamicommon.ledger.tables.columns import at, metadata, texts
+
+_OPEN = text("ended_at IS NULL")
+_ENDED = text("ended_at IS NOT NULL")
+
+device_periods = Table(
+    "device_periods",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("device_uuid", Text, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("vendor", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("memory_mib", Integer, nullable=False),
+    Column("core_percent", Integer, nullable=False),
+    Column("healthy", Boolean, nullable=False),
+    texts("health_reason"),
+    Column("cordoned", Boolean, nullable=False),
+    Column("present", Boolean, nullable=False),
+    at("began_at"),
+    at("ended_at", nullable=True),
+    Column("since_known", Boolean, nullable=False, server_default=text("true")),
+    CheckConstraint("ended_at >= began_at", name="in_order"),
+    Index("uq_device_periods_open", "device_uuid", unique=True, postgresql_where=_OPEN),
+    Index(None, "device_uuid", "began_at"),
+    Index("ix_device_periods_ended_at", "ended_at", postgresql_where=_ENDED),
+)
+"""What a card was, for as long as nothing of it changed; [began_at, ended_at), open while it lasts.
+
+A card's periods follow on one another without a gap. Triggers of 0021 write them; what grants use
+of a card is no part of it. `since_known` is false where the card was so before `began_at`: of cards
+that are older than the table, or whose earlier periods were removed.
+"""
+
+node_gaps = Table(
+    "node_gaps",
+    metadata,
+    Column("node", Text, nullable=False),
+    at("began_at"),
+    at("ended_at"),
+    PrimaryKeyConstraint("node", "began_at"),
+    CheckConstraint("ended_at > began_at", name="in_order"),
+    Index(None, "ended_at"),
+)
+"""When nothing was heard of a node's agent for more than 75 s; what its cards were is unknown.
+
+Written when it is heard again; a gap that lasts is seen in `nodes.inventory_at`.
+"""
+
+quota_periods = Table(
+    "quota_periods",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("namespace", Text, nullable=False),
+    Column("resource", Text, nullable=False),
+    Column("limit_amount", BigInteger, nullable=False),
+    at("began_at"),
+    at("ended_at", nullable=True),
+    Column("since_known", Boolean, nullable=False, server_default=text("true")),
+    CheckConstraint("ended_at >= began_at", name="in_order"),
+    Index("uq_quota_periods_open", "namespace", "resource", unique=True, postgresql_where=_OPEN),
+    Index("ix_quota_periods_ended_at", "ended_at", postgresql_where=_ENDED),
+)
+"""Limits of namespaces over time; between two periods there was none. Triggers of 0021 write it."""
+
+capacity_rollups = Table(
+    "capacity_rollups",
+    metadata,
+    at("bucket_start"),
+    Column("bucket_s", Integer, nullable=False),
+    Column("node", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("held_s", Float, nullable=False),
+    Column("idle_s", Float, nullable=False),
+    Column("cordoned_s", Float, nullable=False),
+    Column("unhealthy_s", Float, nullable=False),
+    Column("unknown_s", Float, nullable=False),
+    Column("absent_s", Float, nullable=False),
+    PrimaryKeyConstraint("bucket_s", "bucket_start", "node", "type"),
+    CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day"),
+)
+"""Card-seconds of an hour or a day (UTC) by what became of them; written by the metrics service.
+
+All but `absent_s` add up to the cards that were there, or may have been (see `capacity_between`).
+"""

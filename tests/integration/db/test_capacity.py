@@ -1,0 +1,425 @@
+"""What there was to grant, over time: kept by triggers, and adding up to the second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import asyncpg
+import pytest
+from hami_metrics.adapters.capacity import sum_up_capacity
+from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
+from hamicommon.domain.devices import GpuDevice, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.ledger.database import Database, open_database
+from hamicommon.settings import PostgresSettings
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import SecretStr
+
+from tests.servers import Databases, migrate
+
+pytestmark = pytest.mark.integration
+
+NODE = NodeName("n")
+KINDS = ("held", "idle", "cordoned", "unhealthy", "unknown", "absent")
+
+
+@pytest.fixture
+async def database(postgres_dsn: str) -> AsyncIterator[Database]:
+    settings_ = PostgresSettings(dsn=SecretStr(postgres_dsn))
+    async with open_database(settings_, application="test") as opened:
+        yield opened
+
+
+def card(number: int = 0, **changes: Any) -> GpuDevice:
+    given_: dict[str, Any] = {
+        "slots": 4,
+        "memory_mib": 1000,
+        "core_percent": 100,
+        "healthy": True,
+        **changes,
+    }
+    uuid = GpuUuid(f"GPU-{number}")
+    return GpuDevice(uuid=uuid, index=number, vendor="NVIDIA", type="NVIDIA A100", **given_)
+
+
+class Agent:
+    """Reports what it is given."""
+
+    def __init__(self, database: Database) -> None:
+        self.inventory = PostgresInventory(database, on_commit=lambda: None)
+        self._sequence = 0
+
+    async def report(self, *cards: GpuDevice, at: datetime | None = None) -> None:
+        self._sequence += 1
+        seen = NodeInventory(node=NODE, devices=cards, observed_at=at or datetime.now(UTC))
+        assert await self.inventory.record(seen, agent_id="a", sequence=self._sequence)
+
+
+async def history(database: Database) -> list[Any]:
+    return await database.fetch("SELECT * FROM v_card_history ORDER BY at, device_uuid")
+
+
+async def test_every_change_of_a_card_begins_a_period_and_what_is_granted_does_not(
+    database: Database,
+) -> None:
+    agent = Agent(database)
+    await agent.report(card())
+    await database.fetch("UPDATE devices SET used_slots = 1, used_memory_mib = 5, version = 9")
+    await agent.report(card())
+    await agent.report(card(memory_mib=2000, slots=8))
+    await agent.inventory.set_cordoned(NODE, frozenset({"GPU-0"}))
+    await agent.inventory.set_cordoned(NODE, frozenset())
+    await database.fetch("UPDATE devices SET used_slots = 0, used_memory_mib = 0")
+    await agent.report(card(memory_mib=2000, slots=8, healthy=False, health_reason="XID 79"))
+    await agent.report(card(memory_mib=2000, slots=8))
+    await agent.report()
+    await agent.report(card(memory_mib=2000, slots=8), card(1))
+    await agent.inventory.mark_gone(NODE)
+
+    rows = await history(database)
+
+    assert [row["change"] for row in rows if row["device_uuid"] == "GPU-0"] == [
+        "added",
+        "resized",
+        "cordoned",
+        "uncordoned",
+        "sick",
+        "recovered",
+        "absent",
+        "back",
+        "absent",
+    ]
+    added = [row["memory_mib_added"] for row in rows if row["device_uuid"] == "GPU-0"]
+    assert added == [1000, 1000, 0, 0, 0, 0, -2000, 2000, -2000]
+    assert [row["cards_added"] for row in rows if row["device_uuid"] == "GPU-1"] == [1, -1]
+    for uuid in ("GPU-0", "GPU-1"):
+        periods = [row for row in rows if row["device_uuid"] == uuid]
+        assert all(one["until"] == other["at"] for one, other in pairwise(periods))
+        assert periods[-1]["until"] is None
+
+
+async def test_two_changes_of_one_transaction_are_one_period(database: Database) -> None:
+    await Agent(database).report(card())
+    async with database.transaction() as connection:
+        await connection.execute("UPDATE devices SET memory_mib = 1, ceiling_memory_mib = 5000")
+        await connection.execute("UPDATE devices SET memory_mib = 5000")
+
+    assert [row["memory_mib"] for row in await history(database)] == [1000, 5000]
+
+
+async def test_a_card_that_is_removed_ends_its_last_period(database: Database) -> None:
+    await Agent(database).report(card())
+    await database.fetch("DELETE FROM device_health_events")
+    await database.fetch("DELETE FROM devices")
+
+    [row] = await history(database)
+    assert row["until"] is not None
+
+
+async def test_an_older_transaction_that_commits_later_turns_no_period_round(
+    database: Database, postgres_dsn: str
+) -> None:
+    """Its now() is before the period that it ends began."""
+    await Agent(database).report(card())
+    older = await asyncpg.connect(postgres_dsn)
+    try:
+        transaction = older.transaction()
+        await transaction.start()
+        await older.fetchval("SELECT now()")
+        await database.fetch("UPDATE devices SET cordoned = true")
+        await older.execute("UPDATE devices SET healthy = false")
+        await transaction.commit()
+    finally:
+        await older.close()
+
+    rows = await history(database)
+    assert rows[-1]["until"] is None
+    assert (rows[-1]["cordoned"], rows[-1]["healthy"]) == (True, False)
+    assert all(row["until"] is None or row["until"] >= row["at"] for row in rows)
+
+
+async def test_a_silent_node_leaves_a_gap_when_it_is_heard_again(database: Database) -> None:
+    agent, now = Agent(database), datetime.now(UTC)
+    for ago_s in (1000, 970, 600, 560):
+        await agent.report(card(), at=now - timedelta(seconds=ago_s))
+
+    [gap] = await database.fetch("SELECT * FROM node_gaps")
+    assert (gap["began_at"], gap["ended_at"]) == (
+        now - timedelta(seconds=970),
+        now - timedelta(seconds=600),
+    )
+
+
+async def test_quotas_are_kept_with_their_times(database: Database) -> None:
+    quotas = PostgresQuotas(database, quota_of=lambda _: {})
+    memory = "nvidia.com/gpumem"
+    for limits in ({memory: 100}, {memory: 100}, {memory: 200}, {}, {memory: 300}):
+        await quotas.set_limits("team", limits)
+    await database.fetch("UPDATE quotas SET used_amount = 7")
+
+    rows = await database.fetch("SELECT * FROM quota_periods ORDER BY id")
+    assert [row["limit_amount"] for row in rows] == [100, 200, 300]
+    assert rows[0]["ended_at"] == rows[1]["began_at"]
+    assert rows[1]["ended_at"] < rows[2]["began_at"]
+    assert rows[2]["ended_at"] is None
+
+
+T0 = datetime(2026, 1, 5, 10, tzinfo=UTC)
+SPAN_S = 600
+"""What is asked about; things happen before and after it too."""
+
+
+@dataclass(frozen=True)
+class Period:
+    began: int
+    ended: int | None
+    memory_mib: int
+    present: bool
+    healthy: bool
+    cordoned: bool
+
+
+@dataclass(frozen=True)
+class Past:
+    """One card, in seconds from T0."""
+
+    first_seen: int
+    since_known: bool
+    periods: tuple[Period, ...]
+    gaps: tuple[tuple[int, int], ...]
+    heard: int | None
+    """The last time; None: just now."""
+    gone: int | None
+    grants: tuple[tuple[int, int | None, int], ...]
+    """(from, to, MiB)."""
+
+
+moments = st.integers(-100, SPAN_S + 100)
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> Past:
+    cuts = sorted(draw(st.lists(moments, min_size=1, max_size=5, unique=True)))
+    ends: list[int | None] = [*cuts[1:], draw(st.sampled_from((None, cuts[-1] + 50)))]
+    periods = tuple(
+        Period(
+            began=began,
+            ended=ended,
+            memory_mib=draw(st.sampled_from((1000, 2000, 0))),
+            present=draw(st.booleans()) or draw(st.booleans()),
+            healthy=draw(st.booleans()) or draw(st.booleans()),
+            cordoned=draw(st.booleans()),
+        )
+        for began, ended in zip(cuts, ends, strict=True)
+    )
+    gap_ends = sorted(draw(st.lists(moments, max_size=4, unique=True)))
+    heard = draw(st.one_of(st.none(), moments))
+    grants = draw(
+        st.lists(
+            st.tuples(moments, st.one_of(st.none(), moments), st.sampled_from((250, 700))),
+            max_size=5,
+        )
+    )
+    return Past(
+        first_seen=cuts[0] - draw(st.integers(0, 200)),
+        since_known=draw(st.booleans()),
+        periods=periods,
+        gaps=tuple(zip(gap_ends[::2], gap_ends[1::2], strict=False)),
+        heard=heard,
+        gone=draw(st.one_of(st.none(), moments)) if heard is not None else None,
+        grants=tuple((b, e if e is None or e > b else b + 1, m) for b, e, m in grants),
+    )
+
+
+def expected(past: Past) -> Counter[str]:
+    """Second by second, as the rules have it."""
+    seconds: Counter[str] = Counter()
+    for t in range(SPAN_S):
+        for kind, share in _kinds(past, t).items():
+            seconds[kind] += share
+    return seconds
+
+
+def _kinds(past: Past, t: int) -> dict[str, float]:
+    first = past.periods[0]
+    if not past.since_known and past.first_seen <= t < first.began:
+        return {"unknown": 1}
+    found = [p for p in past.periods if p.began <= t and (p.ended is None or t < p.ended)]
+    if not found:
+        return {}
+    [now] = found
+    if not now.present:
+        return {"absent": 1}
+    live = [g for g in past.grants if g[0] <= t and (g[1] is None or t < g[1])]
+    held = sum(g[2] for g in live) / now.memory_mib if now.memory_mib else len(live) / 4
+    held = min(1.0, held)
+    silent_until = SPAN_S * 9 if past.gone is None else past.gone
+    unheard = any(b <= t < e for b, e in past.gaps) or (
+        past.heard is not None and past.heard <= t < silent_until and silent_until - past.heard > 75
+    )
+    rest = (
+        "unknown"
+        if unheard
+        else "unhealthy"
+        if not now.healthy
+        else "cordoned"
+        if now.cordoned
+        else "idle"
+    )
+    return {"held": held, rest: 1 - held}
+
+
+def at(seconds: int | None) -> datetime | None:
+    return None if seconds is None else T0 + timedelta(seconds=seconds)
+
+
+async def write(connection: asyncpg.Connection, past: Past) -> None:
+    await connection.execute(
+        "INSERT INTO nodes (name, source, first_seen_at, inventory_at, gone_at)"
+        " VALUES ('n', 'agent', $1, coalesce($2, now()), $3)",
+        at(past.first_seen),
+        at(past.heard),
+        at(past.gone),
+    )
+    await connection.execute(
+        "INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,"
+        " ceiling_slots, ceiling_memory_mib, ceiling_core_percent, healthy)"
+        " VALUES ('GPU-0', 'n', 'NVIDIA', 0, 'A100', 4, 1000, 100, 4, 1000, 100, true)"
+    )
+    await connection.execute("DELETE FROM device_periods")
+    await connection.executemany(
+        "INSERT INTO device_periods (device_uuid, node, vendor, type, slots, memory_mib,"
+        " core_percent, healthy, cordoned, present, began_at, ended_at, since_known)"
+        " VALUES ('GPU-0', 'n', 'NVIDIA', 'A100', 4, $1, 100, $2, $3, $4, $5, $6, $7)",
+        [
+            (
+                p.memory_mib,
+                p.healthy,
+                p.cordoned,
+                p.present,
+                at(p.began),
+                at(p.ended),
+                past.since_known or number > 0,
+            )
+            for number, p in enumerate(past.periods)
+        ],
+    )
+    await connection.executemany(
+        "INSERT INTO node_gaps VALUES ('n', $1, $2)", [(at(b), at(e)) for b, e in past.gaps]
+    )
+    for number, (began, ended, memory_mib) in enumerate(past.grants):
+        identifier = f"00000000-0000-4000-8000-{number:012}"
+        state = "allocated" if ended is None else "released"
+        await connection.execute(
+            "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+            " reserved_at, ended_at) VALUES ($1, $2, 'team', $2, 1, 'n', $3, $4, $5)",
+            identifier,
+            f"p{number}",
+            state,
+            at(began),
+            at(ended),
+        )
+        # An init container of another size is no slice beside the others.
+        await connection.execute(
+            "INSERT INTO allocation_devices (allocation_id, container_index, position,"
+            " container_name, role, device_uuid, vendor, memory_mib, core_percent)"
+            " VALUES ($1, 0, 0, 'i', 'init', 'GPU-0', 'NVIDIA', 100, 0),"
+            " ($1, 1, 0, 'a', 'app', 'GPU-0', 'NVIDIA', $2, 0)",
+            identifier,
+            memory_mib,
+        )
+
+
+@pytest.fixture(scope="module")
+def kept_dsn(databases: Databases) -> Iterator[str]:
+    with databases.database() as dsn:
+        migrate(dsn)
+        yield dsn
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(pasts())
+def test_held_idle_cordoned_unhealthy_unknown_and_absent_add_up_to_the_second(
+    kept_dsn: str, past: Past
+) -> None:
+    async def ask() -> list[Any]:
+        connection = await asyncpg.connect(kept_dsn)
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            await write(connection, past)
+            whole = await connection.fetch("SELECT * FROM capacity_between($1, $2)", T0, at(SPAN_S))
+            # Two halves are the whole.
+            halves = await connection.fetch(
+                "SELECT c.* FROM (VALUES (0, 237), (237, 600)) AS half (b, e), LATERAL"
+                " capacity_between($1::timestamptz + b * interval '1 second',"
+                " $1 + e * interval '1 second') c",
+                T0,
+            )
+            await transaction.rollback()
+        finally:
+            await connection.close()
+        return [whole, halves]
+
+    wanted = expected(past)
+    for rows in asyncio.run(ask()):
+        found = {kind: sum(row[f"{kind}_s"] for row in rows) for kind in KINDS}
+        assert found == {kind: pytest.approx(wanted[kind], abs=1e-6) for kind in KINDS}
+
+
+async def test_hours_and_days_are_the_sums_of_their_seconds(
+    database: Database, postgres_dsn: str
+) -> None:
+    """Hours that are summed up, and those since, beside a grant that goes on."""
+    await Agent(database).report(card(0), card(1, memory_mib=2000))
+    now = datetime.now(UTC)
+    began = (now - timedelta(hours=30)).replace(minute=20, second=0, microsecond=0)
+    await database.fetch(
+        "UPDATE device_periods SET began_at = $1, since_known = (device_uuid = 'GPU-0')", began
+    )
+    first_seen = began - timedelta(minutes=5)
+    await database.fetch("UPDATE nodes SET first_seen_at = $1", first_seen)
+    await database.fetch(
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+        " reserved_at) VALUES (gen_random_uuid(), 'p', 'team', 'p', 1, 'n', 'allocated', $1)",
+        began + timedelta(hours=2),
+    )
+    await database.fetch(
+        "INSERT INTO allocation_devices (allocation_id, container_index, position, container_name,"
+        " role, device_uuid, vendor, memory_mib, core_percent)"
+        " SELECT id, 0, 0, 'a', 'app', 'GPU-0', 'NVIDIA', 250, 0 FROM allocations"
+    )
+    view = "SELECT * FROM v_capacity_hours ORDER BY day"
+    before = await database.fetch(view)
+    connection = await asyncpg.connect(postgres_dsn)
+    try:
+        hours = await sum_up_capacity(connection, now)
+        first = await connection.fetch("SELECT * FROM capacity_rollups ORDER BY 2, 1, 3, 4")
+        await sum_up_capacity(connection, now)
+        again = await connection.fetch("SELECT * FROM capacity_rollups ORDER BY 2, 1, 3, 4")
+    finally:
+        await connection.close()
+    after = await database.fetch(view)
+
+    assert hours >= 30
+    assert [tuple(row) for row in first] == [tuple(row) for row in again]
+    lived_s = (datetime.now(UTC) - began).total_seconds()
+    for rows in (before, after):
+        total = {name: sum(row[f"{name}_hours"] for row in rows) * 3600 for name in KINDS}
+        assert total["held"] == pytest.approx(0.25 * (lived_s - 7200), abs=30)
+        assert total["unknown"] == pytest.approx(300, abs=1)
+        assert sum(total.values()) == pytest.approx(2 * lived_s + 300, abs=60)
+        assert total["absent"] == 0
+    days = {row["day"] for row in before}
+    assert days == {row["day"] for row in after}
+    assert all(day.astimezone(UTC).hour == 0 for day in days)
