@@ -47,7 +47,7 @@ device_periods = Table(
 )
 """What a card was, for as long as nothing of it changed; [began_at, ended_at), open while it lasts.
 
-A card's periods follow on one another without a gap. Triggers of 0021 write them; what grants use
+A card's periods follow on one another without a gap. Triggers of 0022 write them; what grants use
 of a card is no part of it. `since_known` is false where the card was so before `began_at`: of cards
 that are older than the table, or whose earlier periods were removed.
 """
@@ -81,7 +81,7 @@ quota_periods = Table(
     Index("uq_quota_periods_open", "namespace", "resource", unique=True, postgresql_where=_OPEN),
     Index("ix_quota_periods_ended_at", "ended_at", postgresql_where=_ENDED),
 )
-"""Limits of namespaces over time; between two periods there was none. Triggers of 0021 write it."""
+"""Limits of namespaces over time; between two periods there was none. Triggers of 0022 write it."""
 
 capacity_rollups = Table(
     "capacity_rollups",

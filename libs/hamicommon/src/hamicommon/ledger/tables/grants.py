@@ -89,7 +89,7 @@ allocations = Table(
 """One row per attempt to give a pod its slices; at most one live row per pod.
 
 The columns from `owner_kind` on are `hamicommon.domain.pod_owner.PodOwner`; NULL is unknown (a row
-of before 0019, a grant that was restored from its pod), an empty text is none.
+of before 0020, a grant that was restored from its pod), an empty text is none.
 """
 
 allocation_periods = Table(

@@ -10,8 +10,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0022"
+down_revision = "0021"
 branch_labels = None
 depends_on = None
 
@@ -143,8 +143,7 @@ WITH span AS MATERIALIZED (
          WHERE ended_at IS NOT NULL AND hami_held(reserved_at, ended_at) && tstzrange(since, till)
         UNION ALL
         SELECT id, reserved_at, NULL FROM allocations
-         WHERE state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
-           AND reserved_at < till) a
+         WHERE ended_at IS NULL AND reserved_at < till) a
 ), grants AS (
     SELECT x.device_uuid, greatest(h.reserved_at, since) AS b,
            least(coalesce(h.ended_at, 'infinity'), till) AS e,
