@@ -15,10 +15,10 @@ class Ledger:
             "grants": 12,
             "drift": 3,
             "health": 0,
-            "limits": 2,
             "calls": 7,
             "capacity": 0,
             "cards": 1,
+            "limits": 2,
         }
         self.away = ""
 
@@ -39,22 +39,20 @@ class Ledger:
     async def forget_health(self, *, keep_days: int) -> int:
         return await self._forget("health", keep_days)
 
-    async def forget_limits(self, *, keep_days: int) -> int:
-        return await self._forget("limits", keep_days)
-
     async def forget_calls(self, *, keep_days: int) -> int:
         return await self._forget("calls", keep_days)
 
     async def forget_capacity(self, *, keep_days: int) -> int:
         return await self._forget("capacity", keep_days)
 
+    async def forget_limits(self, *, keep_days: int) -> int:
+        return await self._forget("limits", keep_days)
+
     async def forget_cards(self, *, keep_days: int) -> int:
         return await self._forget("cards", keep_days)
 
 
-ALL = KeepDays(
-    grants=40, drift=40, health=40, calls=40, capacity=40, cards=40, limits=40
-)
+ALL = KeepDays(grants=40, drift=40, health=40, calls=40, capacity=40, cards=40, limits=40)
 
 
 async def at_once(_: float) -> None: ...
@@ -65,9 +63,15 @@ async def test_batches_go_on_until_nothing_is_old() -> None:
 
     gone = await HistoryCleanup(ledger, ALL, sleep=at_once).once()
 
-ALL = KeepDays(
-    grants=40, drift=40, health=40, calls=40, capacity=40, cards=40, limits=40
-)
+    assert gone == {
+        "grants": 12,
+        "drift": 3,
+        "health": 0,
+        "limits": 2,
+        "calls": 7,
+        "capacity": 0,
+        "cards": 1,
+    }
     assert not any(ledger.left.values())
 
 
@@ -76,9 +80,14 @@ async def test_what_fails_stays_and_the_others_go() -> None:
     ledger.away = "grants"
     cleanup = HistoryCleanup(ledger, ALL, sleep=at_once)
 
-ALL = KeepDays(
-    grants=40, drift=40, health=40, calls=40, capacity=40, cards=40, limits=40
-)
+    assert await cleanup.once() == {
+        "drift": 3,
+        "health": 0,
+        "limits": 2,
+        "calls": 7,
+        "capacity": 0,
+        "cards": 1,
+    }
     ledger.away = ""
     assert (await cleanup.once())["grants"] == 12
 
