@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import httpx
 import pytest
-from hami_scheduler.adapters.postgres.calls import PostgresCallJournal
+from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 from hami_scheduler.api.operator_access import OperatorAccess, by_token
 from hami_scheduler.ports.access import Role
 from hami_scheduler.ports.callers import CallOutcome, CallSource, OperatorCall, OperatorCaller

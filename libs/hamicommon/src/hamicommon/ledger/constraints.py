@@ -84,6 +84,10 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_decision_snapshots_kind_known": _wrong("a snapshot's kind is inventory or counters"),
     "ck_quotas_used_not_negative": _wrong("a quota's used_amount can't fall below 0"),
     "ck_usage_rollups_not_empty": _wrong("a rollup has a length and at least one sample"),
+    "ck_limit_periods_state_known": _wrong(
+        "a container's state beyond its grant is exceeded, bypassed or unknown"
+    ),
+    "ck_limit_periods_ends_after_it_began": _wrong("a period can't end before it began"),
     "ck_operator_calls_outcome_known": _wrong("a call's outcome is begun, done, failed or refused"),
     "ck_device_periods_in_order": _wrong("a card's period can't end before it began"),
     "ck_node_gaps_in_order": _wrong("a node's gap ends after it began"),

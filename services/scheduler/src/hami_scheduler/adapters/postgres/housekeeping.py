@@ -1,4 +1,4 @@
-"""Small writes of the loops in Postgres: the drift journal, node leases, the end of old history.
+"""Small writes in Postgres: drift journal, calls of operators, node leases, the end of history.
 
 Old history leaves in small batches, each a transaction of its own. Grants go by
 `hami_forget_grants` (migration 0017), which alone may remove events; the rest is this service's to
@@ -15,10 +15,33 @@ from hamicommon.errors import Conflict
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import LockHolder
 
+from hami_scheduler.ports.callers import CallOutcome, OperatorCall
+
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
 MOST_OF_A_SUBJECT = 512
 MOST_OF_A_DETAIL = 4096
 """Characters: tenants choose annotations and names, and the journal is kept for months."""
+_CALL_BEGINS = """
+INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome)
+VALUES ($1, $2, $3, $4, $5, $6, 'begun') RETURNING id
+"""
+_CALL_ENDS = """
+UPDATE operator_calls SET outcome = $2, message = $3, ended_at = now()
+ WHERE id = $1 AND outcome = 'begun' RETURNING id
+"""
+# Who may not call can call all the more often.
+_CALL_REFUSED = """
+WITH known AS (
+  UPDATE operator_calls SET repeat_count = repeat_count + 1, ended_at = now()
+   WHERE id = (SELECT id FROM operator_calls
+                WHERE at > now() - interval '1 hour' AND outcome = 'refused' AND username = $1
+                  AND verb = $5 AND message = $7 ORDER BY at DESC, id DESC LIMIT 1)
+  RETURNING id
+)
+INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome, message,
+                            ended_at)
+SELECT $1, $2, $3, $4, $5, $6, 'refused', $7, now() WHERE NOT EXISTS (SELECT FROM known)
+"""
 _LEASE_TAKE = """
 INSERT INTO node_leases AS l (node, token, pod_uid, allocation_id, expires_at)
 VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
@@ -112,6 +135,33 @@ class PostgresJournal:
         """Appends one line, clipped. Raises: Unavailable."""
         subject, detail = clip(subject, MOST_OF_A_SUBJECT), clip(detail, MOST_OF_A_DETAIL)
         await self._database.fetch(_DRIFT, kind, subject, detail, repaired)
+
+
+class PostgresCallJournal:
+    """Port CallJournal; a trigger lets nobody change or remove a call (migration 0020)."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def begin(self, call: OperatorCall) -> int:
+        """See the port."""
+        row = await self._database.fetchrow(_CALL_BEGINS, *_call_columns(call))
+        return int(row["id"])
+
+    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
+        """See the port."""
+        await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
+
+    async def refused(self, call: OperatorCall, message: str) -> None:
+        """See the port."""
+        await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
+
+
+def _call_columns(call: OperatorCall) -> tuple[object, ...]:
+    caller = call.caller
+    # Nobody was asked who calls, or the certificate has no name: unknown.
+    user = caller.user or None
+    return user, list(caller.groups), caller.source.value, call.address, call.verb, call.object
 
 
 class PostgresNodeLease:
