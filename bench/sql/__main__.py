@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncpg
+from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
@@ -36,6 +37,7 @@ from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from bench.filter.figures import fdatasync_ms, machine
+from bench.sql.auditing import fill_audit
 from bench.sql.filler import fill
 from bench.sql.questions import questions
 from bench.sql.writers import writing
@@ -180,6 +182,9 @@ async def measure(settings: PostgresSettings) -> Row:
     """Everything after the filling, in the order of the docstring."""
     beside = await migrated(settings)
     connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
+    await fill_audit(connection, days=DAYS)
+    capacity_s, capacity_hours = await timed(sum_up_capacity(connection, datetime.now(UTC)))
+    capacity_again_s, _ = await timed(sum_up_capacity(connection, datetime.now(UTC)))
     first_s, hours = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
     again_s, _ = await timed(sum_up_namespaces(connection, datetime.now(UTC)))
     await connection.execute("VACUUM (ANALYZE) namespace_rollups")
@@ -197,6 +202,11 @@ async def measure(settings: PostgresSettings) -> Row:
     return {
         "rows": rows,
         "size": size,
+        "sums_of_capacity": {
+            "hours": capacity_hours,
+            "first_s": capacity_s,
+            "again_s": capacity_again_s,
+        },
         "sums_of_namespaces": {"hours": hours, "first_s": first_s, "again_s": again_s},
         "questions": alone,
         "questions_beside_writers": loaded,
@@ -235,6 +245,11 @@ def report(result: Row) -> list[str]:
     print(
         f"\nsums of namespaces: {sums['hours']} hours in {sums['first_s']} s, "
         f"then {sums['again_s']} s a round"
+    )
+    capacity = result["sums_of_capacity"]
+    print(
+        f"sums of capacity: {capacity['hours']} hours in {capacity['first_s']} s, "
+        f"then {capacity['again_s']} s a round"
     )
     print(f"promises over the whole ledger: {sum(result['promises_s'].values()):.1f} s")
     print(

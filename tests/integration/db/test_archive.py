@@ -27,6 +27,18 @@ REMOVED_WITH_GRANTS = {"allocation_periods"} | {
 RUN_TIMEOUT_S = 120.0
 
 
+PERIODS = (
+    (
+        "device_periods",
+        "device_uuid, node, vendor, type, slots, memory_mib, core_percent, healthy, cordoned,"
+        " present",
+        "'GPU-1', 'n', 'NVIDIA', 'A100', 9, 1000, 100, true, false, true",
+    ),
+    ("quota_periods", "namespace, resource, limit_amount", "'team', 'r', 5"),
+    ("node_gaps", "node", "'n'"),
+)
+
+
 def script() -> str:
     (found,) = re.findall(r"```sh\n(archive=.*?)```", DOCUMENT.read_text(), re.DOTALL)
     return str(found)
@@ -91,6 +103,25 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
             at,
             ODD_TEXT,
         )
+        await opened.execute(
+            "INSERT INTO operator_calls (at, verb, outcome, message)"
+            " VALUES ($1, 'adopt', 'done', $2)",
+            at,
+            ODD_TEXT,
+        )
+        await opened.execute(
+            "INSERT INTO admission_refusals (at, last_at, username, groups, namespace, pod_name,"
+            " operation, reason, message) VALUES ($1, $1, $2, ARRAY[$2], 'n', 'p', 'CREATE', 'r',"
+            " $2)",
+            at,
+            ODD_TEXT,
+        )
+        for table, columns, values in PERIODS:
+            await opened.execute(
+                f"INSERT INTO {table} ({columns}, began_at, ended_at) VALUES ({values},"
+                " $1::timestamptz - interval '1 day', $1)",
+                at,
+            )
     yield opened
     await opened.close()
 
@@ -129,7 +160,17 @@ async def test_the_archive_has_the_rows_of_the_month_and_can_be_read_back(
         },
         **{
             name: f"SELECT * FROM {name} WHERE at >= $1 AND at < $2"
-            for name in ("allocation_events", "drift_journal", "device_health_events")
+            for name in (
+                "allocation_events",
+                "drift_journal",
+                "device_health_events",
+                "operator_calls",
+                "admission_refusals",
+            )
+        },
+        **{
+            name: f"SELECT t.* FROM {name} t WHERE ended_at >= $1 AND ended_at < $2"
+            for name, *_ in PERIODS
         },
     }
     assert archives(tmp_path).keys() == expected.keys()

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 
 from bench.sql import made_up
+from bench.sql.auditing import fill_audit
 from bench.sql.filler import REFUSED_EVERY, fill
 from bench.sql.made_up import Grant
 from bench.sql.questions import DOCUMENT, questions
@@ -47,7 +49,9 @@ def filled(databases: Databases) -> Iterator[Filled]:
         connection = await asyncpg.connect(dsn)
         try:
             await fill(connection, allocations=PODS, usage=200_000, days=DAYS, until=NOW)
+            await fill_audit(connection, days=DAYS)
             await sum_up_namespaces(connection, NOW)
+            await sum_up_capacity(connection, NOW)
             await _trouble(connection, patient)
         finally:
             await connection.close()
@@ -94,7 +98,8 @@ def test_the_document_asks_what_was_promised() -> None:
     text = Path(DOCUMENT).read_text()
 
     assert text.count("```sql") == len(ASKED)
-    for wanted in ("held", "GPU-hours", "wait", "sick card", "month"):
+    asked_of = ("held", "GPU-hours", "wait", "sick card", "month", "as whom", "did a user run")
+    for wanted in (*asked_of, "refused", "dead letters", "idle", "added or removed", "quotas"):
         assert any(wanted in title for title in ASKED), wanted
 
 
