@@ -73,7 +73,9 @@ def main() -> None:
             target.mkdir(parents=True, exist_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.touch()
+            # What the host has is bound over as it is: it may be immutable.
+            if not target.exists():
+                target.touch()
         mount("--rbind", str(place), str(target))
         if each["read_only"] and target.parts[1] not in PASSED:
             mount("-o", "remount,bind,ro", str(target))
