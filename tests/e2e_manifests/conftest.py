@@ -148,7 +148,9 @@ class Cluster:
             }
             for event in map(json.loads, lines)
             if event["stage"] == "ResponseComplete"
-            and event["user"]["username"].startswith(("system:serviceaccount:hami", "system:node:"))
+            and event["user"]
+            .get("username", "")
+            .startswith(("system:serviceaccount:hami", "system:node:"))
             and event["responseStatus"].get("code") in (401, 403)
         ]
 
@@ -157,7 +159,7 @@ class Cluster:
         counted: dict[str, int] = {}
         for line in (self.folder / "audit.log").read_text().splitlines():
             event = json.loads(line)
-            name = event["user"]["username"]
+            name = event["user"].get("username", "")  # none: an unknown token, 401
             if event["stage"] == "ResponseComplete" and f":{NAMESPACE}:" in name:
                 counted[name.rpartition(":")[2]] = counted.get(name.rpartition(":")[2], 0) + 1
         return counted
