@@ -115,7 +115,10 @@ void vgpu_slice_exported(int index, uint64_t add, uint64_t subtract)
 void vgpu_slice_imported(int index, uint64_t add, uint64_t subtract)
 {
     struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
-    if (state != NULL) change_shared(index, state->imported, add, subtract);
+    if (state == NULL) return;
+    change_shared(index, state->imported, add, subtract);
+    /* With the last that has it open, what a maker left goes at once, not with the next sweep. */
+    if (subtract != 0 && atomic_load(vgpu_region_orphaned(state->shared.region, index)) != 0) vgpu_state_reclaim(state);
 }
 
 uint64_t vgpu_slice_overhead(int index)
