@@ -164,6 +164,10 @@ class Everlasting:
         """Nothing is that old."""
         return 0
 
+    async def forget_limits(self, *, keep_days: int) -> int:
+        """Nothing is that old."""
+        return 0
+
 
 class Decisions:
     """Port DecisionLog: nobody asks in here why a pod was refused."""

@@ -1,5 +1,7 @@
 """Allocate and PreStartContainer over the kubelet's sockets, with grants from a real NATS."""
 
+import shutil
+
 import grpc
 import pytest
 from hami_node_agent.adapters.state_file import StateFile
@@ -15,7 +17,7 @@ from tests.integration.node_agent.machine import (
     limits_of,
     mounts_of,
 )
-from tests.unit.node_agent.library_file import a_library
+from tests.unit.node_agent.library_file import MARKED, a_library
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
@@ -44,7 +46,7 @@ async def test_a_granted_container_gets_its_slice_and_starts(
     assert answer.envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
     assert limits_of(answer) == limits_4096_30(answer)
     mounts = mounts_of(answer)
-    assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == a_library()
+    assert mounts["/usr/local/vgpu/libvgpu.so"].read_bytes() == a_library(mark=MARKED)
     assert mounts["/etc/ld.so.preload"].read_text() == "/usr/local/vgpu/libvgpu.so\n"
     assert mounts["/usr/local/vgpu"].is_dir()
     assert answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == (
@@ -264,12 +266,16 @@ async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(
     file = mounts_of(answer)["/etc/hami"] / "limits"
     file.unlink()
     file.parent.rmdir()
-    mounts_of(answer)["/usr/local/vgpu"].rmdir()
+    folder = mounts_of(answer)["/usr/local/vgpu"]
+    made = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    shutil.rmtree(folder)
 
     await kubelet.prestart(A_0)
 
     assert limits_of(answer) == limits_4096_30(answer)
-    assert mounts_of(answer)["/usr/local/vgpu"].stat().st_mode & 0o777 == 0o777
+    assert folder.stat().st_mode & 0o777 == 0o755
+    assert {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()} == made
+    assert 0o666 in made.values()
 
 
 async def test_the_kubelets_state_being_away_keeps_the_container_waiting(
