@@ -14,6 +14,7 @@ from typing import Any
 from hami_scheduler.ports import DecisionRow
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
 from hamicommon.events import event_subject
 from hamicommon.ledger.model import Change, Draft, Entry, LockHolder, Move, StateStep
 
@@ -178,6 +179,10 @@ class Decisions:
     async def tidy(self, *, keep_days: int) -> int:
         """Nothing to tidy."""
         return 0
+
+    async def arrivals(self, limit: int) -> list[PodRequest]:
+        """None are kept: the mix of pods decides nothing under this policy."""
+        return []
 
 
 class SimLease:
