@@ -18,6 +18,8 @@ from tests.e2e.system import slice_of, wait
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
 from tests.hami_plugin import HamiPlugin, hami_annotations
 
+NATIVE = Path(__file__).resolve().parents[2] / "native"
+
 pytestmark = pytest.mark.e2e
 
 CARD_MIB = 81920
@@ -91,8 +93,9 @@ def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:
     devices = json.loads((system.agent.folder / "fakegpu" / "config.json").read_text())["devices"]
     cards = [device["uuid"] for device in devices]
     base = system.agent.folder / "hook" / "vgpu"
-    [library] = base.glob("libvgpu.so.*")
-    (base / "libvgpu.so.v2.10.0").write_bytes(library.read_bytes())
+    # HAMi's own has no mark of our agent, and goes by its variables.
+    library = (NATIVE / "libvgpu/build/libvgpu.so").read_bytes()
+    (base / "libvgpu.so.v2.10.0").write_bytes(library)
     system.agent.kill()
     wait(lambda: system.offered() == 0, "the kubelet to miss our plugin")
 
