@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import (
     BIND_PHASE,
     NODE_LOCK,
@@ -29,6 +29,7 @@ from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
 
 from bench.pods.played import CARD_MIB, RESOURCE, WRITERS, card_uuid, register_node, running_status
+from bench.pods.work import carry_out_all
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class AnnotatedNodes:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(informer.run())
             for _ in range(WRITERS):
-                tasks.create_task(self._write())
+                tasks.create_task(carry_out_all(self._work, self._carry_out))
             tasks.create_task(self._beat())
 
     async def _beat(self) -> None:
@@ -111,18 +112,6 @@ class AnnotatedNodes:
         if new["spec"].get("nodeName") and uid not in self._bound:
             self._bound.add(uid)
             self._work.put_nowait(new)
-
-    async def _write(self) -> None:
-        while True:
-            pod = await self._work.get()
-            try:
-                await self._carry_out(pod)
-            except (NotFound, Conflict):
-                continue
-            except HamiError as exc:
-                logger.warning("a pod was not started, again", extra={"error": str(exc)})
-                self._work.put_nowait(pod)
-                await asyncio.sleep(1.0)
 
     async def _carry_out(self, pod: Json) -> None:
         metadata = pod["metadata"]

@@ -17,11 +17,13 @@ from typing import cast
 from hamicommon import events
 from hamicommon.bus.client import Bus, Message
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import HamiError
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
+
+from bench.pods.work import carry_out_all
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +112,7 @@ class PlayedNodes:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(informer.run())
             for _ in range(WRITERS):
-                tasks.create_task(self._write())
+                tasks.create_task(carry_out_all(self._work, self._carry_out))
             tasks.create_task(self._beat())
             tasks.create_task(self._bus.follow("hami.grants.v1.*", self._on_grant))
             subject = "hami.agents.readiness.*"
@@ -165,18 +167,6 @@ class PlayedNodes:
         pod = self._bound.get(uid)
         if pod is not None and (uid in self._grants or not _wants_cards(pod)):
             self._work.put_nowait(pod)
-
-    async def _write(self) -> None:
-        while True:
-            item = await self._work.get()
-            try:
-                await self._carry_out(item)
-            except (NotFound, Conflict):
-                continue
-            except HamiError as exc:
-                logger.warning("a report was lost, it is sent again", extra={"error": str(exc)})
-                self._work.put_nowait(item)
-                await asyncio.sleep(1.0)
 
     async def _carry_out(self, item: Json) -> None:
         if "gone" in item:

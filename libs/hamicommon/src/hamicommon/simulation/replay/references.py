@@ -8,6 +8,7 @@ one number per card.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class _Remembered:
     card: Ints
 
 
-class _Reference:
+class _Reference(ABC):
     """Nodes in the order of their names, one number per card; scored again when changed."""
 
     def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
@@ -82,9 +83,9 @@ class _Reference:
         """Not known to a policy that has no usual pods."""
         return None
 
+    @abstractmethod
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
         """(rows,) each: the higher the better, and the card of a share."""
-        raise NotImplementedError
 
     def _feasible(self, pod: TracePod) -> Bools:
         can: Bools = (self.cpu >= pod.cpu_milli) & (self.memory >= pod.memory_mib)
