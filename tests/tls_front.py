@@ -76,6 +76,8 @@ def tls_front(
             await asyncio.gather(_copy(reader, server), _copy(from_server, writer))
         except (OSError, asyncio.IncompleteReadError):
             pass  # a client that refuses our certificate hangs up
+        except asyncio.CancelledError:
+            pass  # the block ended; Python 3.11's streams log a handler that ends cancelled
         finally:
             for each in (writer, server):
                 if each is not None:
