@@ -23,7 +23,8 @@ int main(int count, char **argument)
         if (file != NULL) {
             size = fread(data, 1, MOST, file);
             fclose(file);
-            for (int change = rand_r(&seed) % 8; change > 0 && size > 0; change--) data[(size_t)rand_r(&seed) % size] = (uint8_t)rand_r(&seed);
+            for (int change = rand_r(&seed) % 8; change > 0 && size > 0; change--)
+                data[(size_t)rand_r(&seed) % size] = (uint8_t)rand_r(&seed);
             if (run % 3 == 0 && size > 0) size = (size_t)rand_r(&seed) % size;
         } else {
             for (size_t i = 0; i < size; i++) data[i] = (uint8_t)rand_r(&seed);

@@ -89,11 +89,7 @@ static_assert(sizeof(nvmlDeviceAttributes_t) == 40, "nvmlDeviceAttributes_t");
 typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;
 typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t;
 
-enum {
-    NVML_DEVICE_MIG_ENABLE = 1,
-    NVML_GPU_INSTANCE_PROFILE_COUNT = 18,
-    NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 9
-};
+enum { NVML_DEVICE_MIG_ENABLE = 1, NVML_GPU_INSTANCE_PROFILE_COUNT = 18, NVML_COMPUTE_INSTANCE_PROFILE_COUNT = 9 };
 
 /* In memory slices of the card, or in slices of a GPU instance. */
 typedef struct nvmlPlacement_st {
@@ -144,10 +140,6 @@ typedef struct nvmlEventData_st {
 } nvmlEventData_t;
 static_assert(sizeof(nvmlEventData_t) == 32, "nvmlEventData_t");
 
-enum {
-    NVML_EVENT_SINGLE_BIT_ECC = 0x1,
-    NVML_EVENT_DOUBLE_BIT_ECC = 0x2,
-    NVML_EVENT_XID_CRITICAL = 0x8
-};
+enum { NVML_EVENT_SINGLE_BIT_ECC = 0x1, NVML_EVENT_DOUBLE_BIT_ECC = 0x2, NVML_EVENT_XID_CRITICAL = 0x8 };
 
 #endif

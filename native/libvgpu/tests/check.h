@@ -5,12 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CHECK(condition)                                                                        \
-    do {                                                                                        \
-        if (!(condition)) {                                                                     \
-            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition);            \
-            exit(1);                                                                            \
-        }                                                                                       \
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+            exit(1);                                                                 \
+        }                                                                            \
     } while (0)
 
 #endif

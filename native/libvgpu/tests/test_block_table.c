@@ -26,8 +26,10 @@ static void put_and_take(void)
     wanted.bytes = 7;
     CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 1 && replaced.bytes == 1536);
     CHECK(!vgpu_block_table_take(&table, VGPU_BLOCK_OBJECT, 512, &taken)); /* another kind of number */
-    for (uint64_t key = 2; key <= BLOCKS; key += 2) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
-    for (uint64_t key = 3; key <= BLOCKS; key += 2) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    for (uint64_t key = 2; key <= BLOCKS; key += 2)
+        CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
+    for (uint64_t key = 3; key <= BLOCKS; key += 2)
+        CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 512, &taken) && taken.bytes == key * 1536);
     CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 512, &taken) && taken.bytes == 7);
     CHECK(!vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 512, &taken));
 }

@@ -5,8 +5,7 @@
 enum vgpu_log_level { VGPU_LOG_ERROR = 0, VGPU_LOG_WARN = 2, VGPU_LOG_INFO = 3, VGPU_LOG_DEBUG = 4 };
 
 /* Writes one line if the level asks for it. Takes no lock, allocates nothing, keeps errno. */
-void vgpu_log_write(enum vgpu_log_level level, const char *file, int line, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+void vgpu_log_write(enum vgpu_log_level level, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
 
 #define vgpu_log(level, ...) vgpu_log_write(level, __FILE__, __LINE__, __VA_ARGS__)
 

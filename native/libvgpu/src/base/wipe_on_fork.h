@@ -24,10 +24,9 @@ struct vgpu_wiped {
     void *pages;
     size_t bytes;
 };
-#define VGPU_WIPE_ON_FORK(object)                                                            \
-    static const struct vgpu_wiped object##_entry                                            \
-        __attribute__((section("vgpu_wiped"), used, aligned(sizeof(struct vgpu_wiped)))) = { \
-            &(object), sizeof(object)}
+#define VGPU_WIPE_ON_FORK(object)                 \
+    static const struct vgpu_wiped object##_entry \
+        __attribute__((section("vgpu_wiped"), used, aligned(sizeof(struct vgpu_wiped)))) = {&(object), sizeof(object)}
 
 /* All objects of VGPU_WIPE_ON_FORK. To be called before anything is entered into one of them; more than once does no
  * harm. */

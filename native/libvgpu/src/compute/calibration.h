@@ -34,7 +34,8 @@ struct vgpu_calibration {
 void vgpu_calibration_start(struct vgpu_calibration *calibration);
 
 /* Launches took `apparent_ns` in total between two moments, for which `charged_ns` were charged. */
-void vgpu_calibration_took(struct vgpu_calibration *calibration, int64_t from_ns, int64_t until_ns, int64_t apparent_ns, int64_t charged_ns);
+void vgpu_calibration_took(struct vgpu_calibration *calibration, int64_t from_ns, int64_t until_ns, int64_t apparent_ns,
+                           int64_t charged_ns);
 
 /* NVML reports that this process kept the card busy for that percentage of a sample that ended at `end_ns`. 0 means
  * nothing: a card that cannot measure it answers 0 as well. */

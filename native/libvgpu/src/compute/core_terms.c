@@ -19,8 +19,8 @@ static void note_launch(struct vgpu_process_state *state)
 static uint32_t core_percent(const struct vgpu_process_state *state, int index)
 {
     const struct vgpu_config *config = &state->config;
-    const bool off = config->source == VGPU_CONFIG_FILE ? config->utilization_off
-                                                        : atomic_load(&state->shared.region->utilization_switch) == 0;
+    const bool off =
+        config->source == VGPU_CONFIG_FILE ? config->utilization_off : atomic_load(&state->shared.region->utilization_switch) == 0;
     if (config->core_policy == VGPU_CORE_POLICY_DISABLE || (config->core_policy == VGPU_CORE_POLICY_DEFAULT && off)) return 100;
     const uint32_t own = atomic_load_explicit(&state->core_percent[index], memory_order_relaxed);
     const uint64_t shown = atomic_load_explicit(vgpu_region_sm_limit_percent(state->shared.region, index), memory_order_relaxed);

@@ -39,10 +39,7 @@ enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
 _Thread_local struct vgpu_core_pass vgpu_core_pass;
 
 /* Zeroes are a valid beginning. NULL: no memory. */
-static struct state *state(void)
-{
-    return vgpu_wiped_pages(&pages, sizeof(struct state));
-}
+static struct state *state(void) { return vgpu_wiped_pages(&pages, sizeof(struct state)); }
 
 static int64_t now_ns(void)
 {

@@ -170,15 +170,16 @@ static void give_lease(struct vgpu_governor *governor, int64_t ns)
 }
 
 /* Charges the launch itself, and has it timed if that is wanted and possible. */
-static struct vgpu_verdict admit(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, uint64_t key, int64_t now_ns, bool time)
+static struct vgpu_verdict admit(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, uint64_t key, int64_t now_ns,
+                                 bool time)
 {
     struct vgpu_cost *cost = vgpu_cost_place(governor->costs, key);
     const int64_t known_ns = atomic_load_explicit(&cost->ns, memory_order_relaxed), price_ns = known_ns > 0 ? known_ns : UNKNOWN_NS;
     const int timing = time ? free_timing(governor) : -1;
     const int64_t gpu_ns = charge(governor, shared, now_ns, price_ns);
     if (timing >= 0) {
-        governor->timings[timing] = (struct vgpu_timing){
-            .key = key, .asked_ns = now_ns, .charged_ns = price_ns, .own_charged_ns = price_ns, .gpu_ns = gpu_ns};
+        governor->timings[timing] =
+            (struct vgpu_timing){.key = key, .asked_ns = now_ns, .charged_ns = price_ns, .own_charged_ns = price_ns, .gpu_ns = gpu_ns};
         cost->being_timed++;
     } else {
         if (known_ns == 0) vgpu_cost_guess(governor->costs, key, UNKNOWN_NS);
@@ -223,7 +224,8 @@ void vgpu_governor_started(struct vgpu_governor *governor, int timing, int64_t n
 static void forget(struct vgpu_governor *governor, int timing)
 {
     struct vgpu_cost *cost = vgpu_cost_of(governor->costs, governor->timings[timing].key);
-    if (atomic_load_explicit(&cost->key, memory_order_relaxed) == governor->timings[timing].key && cost->being_timed > 0) cost->being_timed--;
+    if (atomic_load_explicit(&cost->key, memory_order_relaxed) == governor->timings[timing].key && cost->being_timed > 0)
+        cost->being_timed--;
     governor->timings[timing].key = 0;
 }
 
@@ -242,7 +244,8 @@ static void claim_to_the_end(struct vgpu_timing *ended, const struct vgpu_shared
     if (ended->claimed_ns > took_ns) ended->claimed_ns = took_ns;
 }
 
-void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int timing, int64_t now_ns, int64_t took_ns)
+void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int timing, int64_t now_ns,
+                         int64_t took_ns)
 {
     struct vgpu_timing ended = governor->timings[timing];
     forget(governor, timing);

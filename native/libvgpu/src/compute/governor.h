@@ -73,7 +73,8 @@ struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const stru
 
 /* A timed launch has begun on the card, has ended after `took_ns`, or could not be timed. */
 void vgpu_governor_started(struct vgpu_governor *governor, int timing, int64_t now_ns);
-void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int timing, int64_t now_ns, int64_t took_ns);
+void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int timing, int64_t now_ns,
+                         int64_t took_ns);
 void vgpu_governor_untimed(struct vgpu_governor *governor, int timing);
 
 /* Whether it is time to ask NVML; true for one caller per interval. */

@@ -89,7 +89,8 @@ static void parse_region(const char *path, struct vgpu_config *config)
     if (path[0] == '/' && strlen(path) < sizeof config->region_path)
         strcpy(config->region_path, path);
     else
-        vgpu_log(VGPU_LOG_WARN, "limits file: region %s is no absolute path of less than %d characters; ignored", path, VGPU_REGION_PATH_BYTES);
+        vgpu_log(VGPU_LOG_WARN, "limits file: region %s is no absolute path of less than %d characters; ignored", path,
+                 VGPU_REGION_PATH_BYTES);
 }
 
 static void parse_line(char *line, struct vgpu_config *config)

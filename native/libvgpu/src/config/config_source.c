@@ -16,8 +16,8 @@ static const char *environment(const char *name) { return getenv(name); }
 
 static struct vgpu_config_stamp stamp_of(const struct stat *status)
 {
-    return (struct vgpu_config_stamp){.device = status->st_dev, .inode = status->st_ino, .size = status->st_size,
-                                      .modified = status->st_mtim};
+    return (struct vgpu_config_stamp){
+        .device = status->st_dev, .inode = status->st_ino, .size = status->st_size, .modified = status->st_mtim};
 }
 
 /* Bytes read (at most `capacity`) or -errno. */

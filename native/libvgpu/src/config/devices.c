@@ -9,10 +9,7 @@
 #include "intercept/real.h"
 
 /* CUDA gives the number alone, which is that of a whole card (GPU-...) or of a MIG instance (MIG-...). */
-static const char *number_of(const char *uuid)
-{
-    return strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0 ? uuid + 4 : uuid;
-}
+static const char *number_of(const char *uuid) { return strncmp(uuid, "GPU-", 4) == 0 || strncmp(uuid, "MIG-", 4) == 0 ? uuid + 4 : uuid; }
 
 static int index_of(const struct vgpu_devices *devices, const char *uuid)
 {
@@ -71,7 +68,8 @@ static void discover_by_cuda(struct vgpu_devices *devices)
         CUdevice device;
         char uuid[VGPU_UUID_BYTES];
         if (cuda->cuDeviceGet(&device, i) != CUDA_SUCCESS) continue;
-        if (cuda_uuid(cuda->cuDeviceGetUuid_v2, device, uuid) == 0 || cuda_uuid(cuda->cuDeviceGetUuid, device, uuid) == 0) add(devices, uuid);
+        if (cuda_uuid(cuda->cuDeviceGetUuid_v2, device, uuid) == 0 || cuda_uuid(cuda->cuDeviceGetUuid, device, uuid) == 0)
+            add(devices, uuid);
     }
 }
 

@@ -2,10 +2,7 @@
 
 static uint64_t smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-bool vgpu_quota_fits(uint64_t used, uint64_t wanted, uint64_t limit)
-{
-    return used <= limit && wanted <= limit - used;
-}
+bool vgpu_quota_fits(uint64_t used, uint64_t wanted, uint64_t limit) { return used <= limit && wanted <= limit - used; }
 
 uint64_t vgpu_quota_subtract(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 

@@ -8,22 +8,21 @@
 
 /* Reserves, creates through the driver (`real_call` writes *handle), enters the charge. One body for the functions that
  * make a handle. */
-#define CREATE(handle, bytes, real_call, real_destroy)                                                      \
-    do {                                                                                                    \
-        const uint64_t bytes_ = (bytes);                                                                    \
-        const int device_ = (handle) != NULL && bytes_ != 0 ? vgpu_memory_current_device() : -1;            \
-        if (device_ == -1) return (real_call);                                                              \
-        CUresult result_ = vgpu_memory_reserve(device_, bytes_);                                            \
-        if (result_ != CUDA_SUCCESS) return result_;                                                        \
-        result_ = (real_call);                                                                              \
-        if (result_ != CUDA_SUCCESS) {                                                                      \
-            vgpu_slice_release(device_, bytes_);                                                          \
-            return result_;                                                                                 \
-        }                                                                                                   \
-        result_ = vgpu_memory_keep(VGPU_BLOCK_OBJECT, (uint64_t)(uintptr_t)*(handle), device_, bytes_,      \
-                                   vgpu_memory_current_context());                                          \
-        if (result_ != CUDA_SUCCESS) (void)(real_destroy);                                                  \
-        return result_;                                                                                     \
+#define CREATE(handle, bytes, real_call, real_destroy)                                                                                 \
+    do {                                                                                                                               \
+        const uint64_t bytes_ = (bytes);                                                                                               \
+        const int device_ = (handle) != NULL && bytes_ != 0 ? vgpu_memory_current_device() : -1;                                       \
+        if (device_ == -1) return (real_call);                                                                                         \
+        CUresult result_ = vgpu_memory_reserve(device_, bytes_);                                                                       \
+        if (result_ != CUDA_SUCCESS) return result_;                                                                                   \
+        result_ = (real_call);                                                                                                         \
+        if (result_ != CUDA_SUCCESS) {                                                                                                 \
+            vgpu_slice_release(device_, bytes_);                                                                                       \
+            return result_;                                                                                                            \
+        }                                                                                                                              \
+        result_ = vgpu_memory_keep(VGPU_BLOCK_OBJECT, (uint64_t)(uintptr_t)*(handle), device_, bytes_, vgpu_memory_current_context()); \
+        if (result_ != CUDA_SUCCESS) (void)(real_destroy);                                                                             \
+        return result_;                                                                                                                \
     } while (0)
 
 static uint64_t flat_bytes(uint64_t width, uint64_t height, uint64_t depth, int format, unsigned int channels, unsigned int flags)
@@ -53,7 +52,8 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wante
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     CREATE(array,
-           wanted != NULL ? flat_bytes(wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels, wanted->Flags) : 0,
+           wanted != NULL ? flat_bytes(wanted->Width, wanted->Height, wanted->Depth, wanted->Format, wanted->NumChannels, wanted->Flags)
+                          : 0,
            cuda->cuArray3DCreate(array, wanted), cuda->cuArrayDestroy(*array));
 }
 

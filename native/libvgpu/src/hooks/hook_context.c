@@ -80,7 +80,8 @@ CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice devic
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, get_proc_address), device) : CUDA_ERROR_NOT_FOUND;
+    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, get_proc_address), device)
+                        : CUDA_ERROR_NOT_FOUND;
 }
 
 /* It holds on to the primary context of its device, and takes memory of its own. */
@@ -90,7 +91,10 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     return cuda != NULL ? made(cuda->cuGreenCtxCreate(context, resources, device, flags), device) : CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult cuCtxSetLimit(int limit, size_t value) { return vgpu_cuda() != NULL ? vgpu_context_limit_set(limit, value) : CUDA_ERROR_NOT_FOUND; }
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    return vgpu_cuda() != NULL ? vgpu_context_limit_set(limit, value) : CUDA_ERROR_NOT_FOUND;
+}
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
@@ -209,10 +213,10 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxReset_v2, device, 1) : CUDA_ERROR_NOT_FOUND;
 }
 
-#define CHANGE(symbol, argument)                          \
-    const struct vgpu_cuda *cuda = vgpu_cuda();           \
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;        \
-    vgpu_cores_device_changed();                           \
+#define CHANGE(symbol, argument)                   \
+    const struct vgpu_cuda *cuda = vgpu_cuda();    \
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND; \
+    vgpu_cores_device_changed();                   \
     return cuda->symbol(argument)
 
 CUresult cuCtxSetCurrent(CUcontext context) { CHANGE(cuCtxSetCurrent, context); }

@@ -31,8 +31,9 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned 
 }
 
 /* With the upload flag the driver would take the memory at once: it is asked without, and then to upload, with the memory reserved. */
-static CUresult instantiate(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *), CUresult (*upload)(CUgraphExec, CUstream),
-                            CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
+static CUresult instantiate(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *),
+                            CUresult (*upload)(CUgraphExec, CUstream), CUgraphExec *exec, CUgraph graph,
+                            CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     const cuuint64_t flags = params != NULL ? params->flags : 0;

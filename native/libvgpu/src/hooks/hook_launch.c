@@ -16,9 +16,9 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
 
 /* Each launch has two halves of the same parameters. The one that programs call only jumps, to the driver or to the other half: eleven
  * arguments stay where the caller has put them. */
-#define PASS(what, size, slow_half, call)                                                                            \
-    const struct vgpu_cuda *cuda = vgpu_cuda_at_hand();                                                              \
-    if (__builtin_expect(cuda != NULL && vgpu_cores_pass((what), (size)), 1)) return cuda->call;                     \
+#define PASS(what, size, slow_half, call)                                                        \
+    const struct vgpu_cuda *cuda = vgpu_cuda_at_hand();                                          \
+    if (__builtin_expect(cuda != NULL && vgpu_cores_pass((what), (size)), 1)) return cuda->call; \
     return slow_half
 
 #define MAKE(what, size, stream, call)                                            \
@@ -31,11 +31,11 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
 
 #define SLOW static __attribute__((noinline)) CUresult
 
-#define KERNEL_PARAMETERS                                                                                                              \
-    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,   \
+#define KERNEL_PARAMETERS                                                                                                            \
+    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, \
      unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
-#define COOPERATIVE_PARAMETERS                                                                                                         \
-    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,   \
+#define COOPERATIVE_PARAMETERS                                                                                                       \
+    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, \
      unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
 #define KERNEL_SIZE size_of(grid_x, grid_y, grid_z, block_x, block_y, block_z)
 #define COOPERATIVE_ARGUMENTS (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
@@ -45,8 +45,8 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
 #define CONFIG_STREAM (config != NULL ? config->hStream : NULL)
 
 /* One call: its name, what distinguishes its launches, and its parameters. */
-#define LAUNCH(name, size, at, PARAMETERS, ARGUMENTS)                                         \
-    SLOW slow_##name PARAMETERS { MAKE(function, size, at, name ARGUMENTS); }                 \
+#define LAUNCH(name, size, at, PARAMETERS, ARGUMENTS)                         \
+    SLOW slow_##name PARAMETERS { MAKE(function, size, at, name ARGUMENTS); } \
     CUresult name PARAMETERS { PASS(function, size, slow_##name ARGUMENTS, name ARGUMENTS); }
 
 LAUNCH(cuLaunchKernel, KERNEL_SIZE, stream, KERNEL_PARAMETERS, KERNEL_ARGUMENTS)
@@ -60,7 +60,8 @@ LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), COO
 #define GRID_SIZE size_of((unsigned int)grid_x, (unsigned int)grid_y, 1, 0, 0, 0)
 LAUNCH(cuLaunch, 1, NULL, (CUfunction function), (function))
 LAUNCH(cuLaunchGrid, GRID_SIZE, NULL, (CUfunction function, int grid_x, int grid_y), (function, grid_x, grid_y))
-LAUNCH(cuLaunchGridAsync, GRID_SIZE, stream, (CUfunction function, int grid_x, int grid_y, CUstream stream), (function, grid_x, grid_y, stream))
+LAUNCH(cuLaunchGridAsync, GRID_SIZE, stream, (CUfunction function, int grid_x, int grid_y, CUstream stream),
+       (function, grid_x, grid_y, stream))
 
 /* Asks for the share of one device of a launch on several. The context of its stream is made current for that. */
 static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)

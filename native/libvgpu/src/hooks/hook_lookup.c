@@ -20,12 +20,12 @@ VGPU_EXPORT void *dlvsym(void *restrict handle, const char *restrict name, const
 
 /* The hooks, in the order of the altered rows (table.h). */
 static const vgpu_function cuda_hooks[] = {
-#define HOOK(symbol, base, version, flags, parameters) (vgpu_function)symbol,
+#define HOOK(symbol, base, version, flags, parameters) (vgpu_function) symbol,
 #include "intercept/cuda.def"
 #undef HOOK
 };
 static const vgpu_function nvml_hooks[] = {
-#define HOOK(symbol, parameters) (vgpu_function)symbol,
+#define HOOK(symbol, parameters) (vgpu_function) symbol,
 #include "intercept/nvml.def"
 #undef HOOK
 };
@@ -60,10 +60,7 @@ static void *replacement(void *found)
     return row != NULL ? hook_of(row) : found;
 }
 
-static bool library_present(const struct vgpu_row *row)
-{
-    return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL;
-}
+static bool library_present(const struct vgpu_row *row) { return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL; }
 
 /* A lookup of dlsym or dlvsym themselves: ours, whichever copy of the C library it finds theirs in. */
 static void *exchange_lookup(const char *name, void *found)
@@ -143,8 +140,7 @@ CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuui
     return result;
 }
 
-CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags,
-                             CUdriverProcAddressQueryResult *status)
+CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;

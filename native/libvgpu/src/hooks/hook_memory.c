@@ -80,8 +80,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const uint64_t row = ((uint64_t)width_bytes + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
     uint64_t estimate;
-    const bool usable = pointer != NULL && pitch != NULL && row >= width_bytes && !__builtin_mul_overflow(row, height, &estimate) &&
-                        estimate != 0;
+    const bool usable =
+        pointer != NULL && pitch != NULL && row >= width_bytes && !__builtin_mul_overflow(row, height, &estimate) && estimate != 0;
     const int device = usable ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes);
     CUdeviceptr block;
@@ -136,9 +136,8 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     vgpu_leaving_settle();
     vgpu_overhead_look_before_answer();
     const int device = vgpu_memory_current_device();
-    const struct vgpu_quota_view view =
-        (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
-            vgpu_slice_limit(device), vgpu_slice_used(device), real_total, real_free);
+    const struct vgpu_quota_view view = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
+        vgpu_slice_limit(device), vgpu_slice_used(device), real_total, real_free);
     if (free_bytes != NULL) *free_bytes = view.free;
     if (total_bytes != NULL) *total_bytes = view.total;
     return CUDA_SUCCESS;
@@ -150,7 +149,8 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_state_start()) return result;
-    *bytes = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(
-                 vgpu_slice_limit(vgpu_state_cuda_device(device)), 0, *bytes, 0).total;
+    *bytes = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed
+                                          : vgpu_quota_view)(vgpu_slice_limit(vgpu_state_cuda_device(device)), 0, *bytes, 0)
+                 .total;
     return CUDA_SUCCESS;
 }

@@ -165,7 +165,8 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
     CUdevice device;
     /* A pool of managed memory may name no place at all: its memory is counted where it is asked for, like cuMemAllocManaged's. */
     if (properties->location.type == CU_MEM_LOCATION_TYPE_INVALID) return result;
-    const bool counted = properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && cuda->cuDeviceGet(&device, properties->location.id) == CUDA_SUCCESS;
+    const bool counted =
+        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && cuda->cuDeviceGet(&device, properties->location.id) == CUDA_SUCCESS;
     vgpu_pool_made(*pool, counted ? vgpu_state_cuda_device(device) : VGPU_DEVICE_UNKNOWN);
     return result;
 }
@@ -194,6 +195,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolSetAttribute(pool, attribute, value);
-    if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && vgpu_state_start()) vgpu_pool_threshold(pool, *(uint64_t *)value);
+    if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && vgpu_state_start())
+        vgpu_pool_threshold(pool, *(uint64_t *)value);
     return result;
 }

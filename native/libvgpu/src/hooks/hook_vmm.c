@@ -17,8 +17,7 @@ static int device_of(const CUmemAllocationProp *properties)
     return vgpu_state_cuda_device(device);
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
-                     unsigned long long flags)
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
@@ -141,8 +140,8 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
     return result;
 }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t bytes,
-                            unsigned long long flags)
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle object, size_t at, CUmemGenericAllocationHandle memory, size_t offset,
+                            size_t bytes, unsigned long long flags)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;

@@ -8,8 +8,8 @@
 #include "intercept/real_dlsym.h"
 
 /* What a program needs before it can take memory. Interposers of a few functions lack some of them. */
-static const char *const signature[] = {"cuInit", "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGetAttribute", "cuCtxGetDevice",
-                                        "cuGetErrorString"};
+static const char *const signature[] = {"cuInit",         "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGetAttribute",
+                                        "cuCtxGetDevice", "cuGetErrorString"};
 
 /* Where the object that an address lies in is loaded; NULL: in none. */
 static const void *object_of(const void *address)

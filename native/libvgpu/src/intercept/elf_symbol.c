@@ -17,10 +17,7 @@ struct symbols {
 };
 
 /* The linker turns the addresses of a dynamic section into absolute ones on most machines, but not on all. */
-static const void *address(ElfW(Addr) base, ElfW(Addr) value)
-{
-    return (const void *)(value < base ? value + base : value);
-}
+static const void *address(ElfW(Addr) base, ElfW(Addr) value) { return (const void *)(value < base ? value + base : value); }
 
 static struct symbols symbols_of(ElfW(Addr) base, const ElfW(Dyn) *entry)
 {
@@ -57,8 +54,8 @@ static const ElfW(Sym) *find(const struct symbols *symbols, const char *name)
         const uint32_t other = chain[at - first];
         /* The top bit of a version marks it hidden: kept for old programs, not the default. */
         const int hidden = symbols->versions != NULL && (symbols->versions[at] & 0x8000) != 0;
-        if ((other | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && !hidden &&
-            ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && vgpu_same(symbols->strings + symbol->st_name, name))
+        if ((other | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF && !hidden && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC &&
+            vgpu_same(symbols->strings + symbol->st_name, name))
             return symbol;
         if (other & 1) return NULL;
     }

@@ -8,8 +8,8 @@
 #include "base/log.h"
 
 /* What becomes of a process without NVML. */
-#define WITHOUT_NVML                                                                                                         \
-    "devices count as CUDA counts them unless a limits file lists them, core limits go by the times of launches alone, "      \
+#define WITHOUT_NVML                                                                                                     \
+    "devices count as CUDA counts them unless a limits file lists them, core limits go by the times of launches alone, " \
     "contexts and modules are not charged"
 
 /* Room for a few names; what does not fit is counted. */
@@ -64,7 +64,8 @@ void vgpu_missing_of_driver(void)
 static void log_what_nvml_lacks(const struct vgpu_nvml *nvml)
 {
     const struct missing needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
-    if (needed.used > 0) vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
+    if (needed.used > 0)
+        vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
 }
 
 const struct vgpu_nvml *vgpu_nvml_begin(void)

@@ -43,8 +43,7 @@ static void *by_proc_address(const struct vgpu_cuda *real, const struct vgpu_row
     CUdriverProcAddressQueryResult status;
     if (row->base == NULL) return NULL;
     CUresult result = real->cuGetProcAddress_v2(row->base, &function, row->version, row->flags, &status);
-    if (result == CUDA_ERROR_NOT_FOUND && function == NULL)
-        result = real->cuGetProcAddress(row->base, &function, row->version, row->flags);
+    if (result == CUDA_ERROR_NOT_FOUND && function == NULL) result = real->cuGetProcAddress(row->base, &function, row->version, row->flags);
     return result == CUDA_SUCCESS ? function : NULL;
 }
 
@@ -61,8 +60,7 @@ static struct cuda_library *build_cuda(void *handle)
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
     if (library == NULL) return NULL;
     library->handle = handle;
-    for (size_t i = 0; i < vgpu_cuda_row_count; i++)
-        library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
+    for (size_t i = 0; i < vgpu_cuda_row_count; i++) library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
         const struct vgpu_row *row = &vgpu_cuda_rows[i];
         void *answer = by_proc_address(&library->real, row);

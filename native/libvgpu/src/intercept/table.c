@@ -28,20 +28,17 @@ const struct vgpu_row vgpu_cuda_rows[] = {
     {#symbol, base, version, flags, offsetof(struct vgpu_cuda, symbol), true, (vgpu_function)missing_##symbol},
 #include "intercept/cuda.def"
 #undef HOOK
-#define NEED(symbol, parameters) \
-    {#symbol, NULL, 0, 0, offsetof(struct vgpu_cuda, symbol), false, (vgpu_function)missing_##symbol},
+#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_cuda, symbol), false, (vgpu_function)missing_##symbol},
 #include "intercept/cuda_needed.def"
 #undef NEED
 };
 const size_t vgpu_cuda_row_count = sizeof vgpu_cuda_rows / sizeof *vgpu_cuda_rows;
 
 const struct vgpu_row vgpu_nvml_rows[] = {
-#define HOOK(symbol, parameters) \
-    {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), true, (vgpu_function)missing_##symbol},
+#define HOOK(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), true, (vgpu_function)missing_##symbol},
 #include "intercept/nvml.def"
 #undef HOOK
-#define NEED(symbol, parameters) \
-    {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), false, (vgpu_function)missing_##symbol},
+#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), false, (vgpu_function)missing_##symbol},
 #include "intercept/nvml_needed.def"
 #undef NEED
 };
@@ -56,6 +53,5 @@ static const struct vgpu_row *named(const struct vgpu_row *rows, size_t count, c
 
 const struct vgpu_row *vgpu_altered_named(const char *name)
 {
-    return name[0] == 'c' ? named(vgpu_cuda_rows, vgpu_cuda_row_count, name)
-                          : named(vgpu_nvml_rows, vgpu_nvml_row_count, name);
+    return name[0] == 'c' ? named(vgpu_cuda_rows, vgpu_cuda_row_count, name) : named(vgpu_nvml_rows, vgpu_nvml_row_count, name);
 }

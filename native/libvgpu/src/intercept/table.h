@@ -36,10 +36,10 @@ struct vgpu_cuda {
 };
 
 struct vgpu_nvml {
-#define HOOK(symbol, parameters) nvmlReturn_t (*symbol) parameters;
+#define HOOK(symbol, parameters) nvmlReturn_t(*symbol) parameters;
 #include "intercept/nvml.def"
 #undef HOOK
-#define NEED(symbol, parameters) nvmlReturn_t (*symbol) parameters;
+#define NEED(symbol, parameters) nvmlReturn_t(*symbol) parameters;
 #include "intercept/nvml_needed.def"
 #undef NEED
 };

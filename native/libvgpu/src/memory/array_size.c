@@ -1,7 +1,9 @@
 #include "memory/array_size.h"
 
 /* Bits per element (of all its channels) of the formats whose number of channels is part of the format: CUarray_format from CUDA's
- * documentation. Formats are compared as numbers, as the list grows with every release. */
+ * documentation. Formats are compared as numbers, as the list grows with every release.
+ * Tables, one line per size. */
+/* clang-format off */
 static unsigned int whole_element_bits(int format)
 {
     switch (format) {
@@ -36,6 +38,7 @@ static unsigned int element_bits(int format, unsigned int channels)
     /* A format newer than this list: the widest element there is. Charged too much rather than too little. */
     return bits != 0 ? bits : 128;
 }
+/* clang-format on */
 
 static uint64_t side(uint64_t length, unsigned int level)
 {

@@ -142,7 +142,8 @@ static void forget_in_shard(struct vgpu_block_shard *shard, const void *owner, u
     }
 }
 
-void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age,
+                                   void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++) {
         struct vgpu_block_shard *shard = &table->shards[i];

@@ -54,6 +54,7 @@ bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kin
 /* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have
  * given the owner's number to another one since, whose blocks are younger. Calls forget(block) for each, with the
  * shard's lock held (forget must not use the table). */
-void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *));
+void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age,
+                                   void (*forget)(const struct vgpu_block *));
 
 #endif

@@ -81,15 +81,20 @@ uint32_t vgpu_memory_end_begin(void) { return atomic_fetch_add(&charges.age, 1);
 
 CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner)
 {
-    const struct vgpu_block block = {.key = key, .bytes = bytes, .owner = owner, .age = age_now(), .device = (int16_t)device,
-                                     .kind = (uint8_t)kind};
+    const struct vgpu_block block = {
+        .key = key, .bytes = bytes, .owner = owner, .age = age_now(), .device = (int16_t)device, .kind = (uint8_t)kind};
     return keep(&block);
 }
 
 CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes, CUmemoryPool pool)
 {
-    const struct vgpu_block block = {.key = pointer, .bytes = bytes, .owner = pool, .age = age_now(), .device = (int16_t)device,
-                                     .kind = VGPU_BLOCK_POINTER, .pooled = true};
+    const struct vgpu_block block = {.key = pointer,
+                                     .bytes = bytes,
+                                     .owner = pool,
+                                     .age = age_now(),
+                                     .device = (int16_t)device,
+                                     .kind = VGPU_BLOCK_POINTER,
+                                     .pooled = true};
     return keep(&block);
 }
 

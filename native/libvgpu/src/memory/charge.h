@@ -38,13 +38,13 @@ CUresult vgpu_memory_keep_pooled(CUdeviceptr block, int device, uint64_t bytes, 
 
 /* Frees through the driver: forgets the block before (a freed address may be handed out again at once), releases its bytes after, and
  * puts it back if the driver refuses. Unknown blocks go to the driver untouched. */
-#define VGPU_MEMORY_FREE(kind, key, real_call)                                                     \
-    do {                                                                                           \
-        struct vgpu_block block_;                                                                  \
-        const bool known_ = vgpu_memory_take((kind), (uint64_t)(key), &block_);                    \
-        const CUresult result_ = (real_call);                                                      \
-        if (known_) vgpu_memory_settle(&block_, result_);                                          \
-        return result_;                                                                            \
+#define VGPU_MEMORY_FREE(kind, key, real_call)                                  \
+    do {                                                                        \
+        struct vgpu_block block_;                                               \
+        const bool known_ = vgpu_memory_take((kind), (uint64_t)(key), &block_); \
+        const CUresult result_ = (real_call);                                   \
+        if (known_) vgpu_memory_settle(&block_, result_);                       \
+        return result_;                                                         \
     } while (0)
 
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);

@@ -41,7 +41,8 @@ static void count_node(const struct vgpu_cuda *cuda, CUgraphNode node, uint64_t 
     CUgraph child;
     CUDA_MEM_ALLOC_NODE_PARAMS alloc;
     if (cuda->cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) return;
-    if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) count_nodes(cuda, child, bytes);
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
+        count_nodes(cuda, child, bytes);
     if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || cuda->cuGraphMemAllocNodeGetParams(node, &alloc) != CUDA_SUCCESS) return;
     const CUmemLocation *where = &alloc.poolProps.location;
     if (where->type == CU_MEM_LOCATION_TYPE_DEVICE && where->id >= 0 && where->id < ORDINALS)

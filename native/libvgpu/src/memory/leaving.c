@@ -77,8 +77,7 @@ static struct place place_of(CUmemoryPool pool, int device, CUstream stream)
     struct place place = {.stream = stream != NULL ? stream : (CUstream)1, .pool = pool, .device = device};
     const bool own = (uintptr_t)stream > 2;
     if (stream == VGPU_STREAM_PER_THREAD) place.thread = this_thread();
-    if (!own || vgpu_cuda()->cuStreamGetCtx(stream, &place.context) != CUDA_SUCCESS)
-        (void)vgpu_cuda()->cuCtxGetCurrent(&place.context);
+    if (!own || vgpu_cuda()->cuStreamGetCtx(stream, &place.context) != CUDA_SUCCESS) (void)vgpu_cuda()->cuCtxGetCurrent(&place.context);
     return place;
 }
 

@@ -83,7 +83,8 @@ int vgpu_pool_device(CUmemoryPool handle)
     for (int i = 0; i < count; i++) {
         CUmemoryPool pool;
         CUdevice ordinal;
-        if (cuda->cuDeviceGet(&ordinal, i) != CUDA_SUCCESS || cuda->cuDeviceGetDefaultMemPool(&pool, ordinal) != CUDA_SUCCESS || pool != handle)
+        if (cuda->cuDeviceGet(&ordinal, i) != CUDA_SUCCESS || cuda->cuDeviceGetDefaultMemPool(&pool, ordinal) != CUDA_SUCCESS ||
+            pool != handle)
             continue;
         device = vgpu_state_cuda_device(ordinal);
         vgpu_pool_made(handle, device);

@@ -38,8 +38,8 @@ uint64_t vgpu_slice_used(int index)
 static bool reserve_once(struct vgpu_process_state *state, struct vgpu_region_slot *slot, int index, uint64_t bytes, uint64_t limit)
 {
     vgpu_spin_lock(&state->account_lock);
-    const bool fits = vgpu_quota_fits(state->held[index], bytes, limit) &&
-                      vgpu_region_reserve(state->shared.region, slot, index, bytes, limit) == 0;
+    const bool fits =
+        vgpu_quota_fits(state->held[index], bytes, limit) && vgpu_region_reserve(state->shared.region, slot, index, bytes, limit) == 0;
     if (fits) state->held[index] += bytes;
     vgpu_spin_unlock(&state->account_lock);
     return fits;

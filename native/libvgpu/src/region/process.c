@@ -30,9 +30,8 @@ static int read_stat(pid_t pid, struct process_stat *stat)
     /* The name may hold blanks and parentheses; the last ')' ends it. Fields 3, 20 and 22 follow (proc(5)). */
     const char *name_end = strrchr(text, ')');
     if (name_end == NULL) return -EINVAL;
-    const int fields = sscanf(name_end + 1,
-                              " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu", &stat->state,
-                              &stat->threads, &stat->start_time);
+    const int fields = sscanf(name_end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+                              &stat->state, &stat->threads, &stat->start_time);
     return fields == 3 ? 0 : -EINVAL;
 }
 
@@ -46,8 +45,7 @@ bool vgpu_process_alive(pid_t pid, uint64_t start_time)
 {
     struct process_stat stat;
     const int error = read_stat(pid, &stat);
-    if (error == -ENOENT || error == -ESRCH)
-        return vgpu_process_start_time(getpid()) == 0 && (kill(pid, 0) == 0 || errno == EPERM);
+    if (error == -ENOENT || error == -ESRCH) return vgpu_process_start_time(getpid()) == 0 && (kill(pid, 0) == 0 || errno == EPERM);
     if (error != 0) return true; /* not known to be dead */
     if (stat.state == 'X' || (stat.state == 'Z' && stat.threads <= 1)) return false;
     return start_time == 0 || stat.start_time == start_time;

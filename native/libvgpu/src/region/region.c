@@ -121,11 +121,14 @@ static int prepare(struct vgpu_region_file *opened, struct vgpu_region_values *v
     opened->device_count = values->device_count;
     if (error == 0) error = allocate_slots(opened, 0);
     /* The fields behind the slots. */
-    if (error == 0) error = allocate(opened, offsetof(struct vgpu_region, process_count), sizeof(struct vgpu_region) - offsetof(struct vgpu_region, process_count));
+    if (error == 0)
+        error = allocate(opened, offsetof(struct vgpu_region, process_count),
+                         sizeof(struct vgpu_region) - offsetof(struct vgpu_region, process_count));
     if (error != 0) return error;
     struct vgpu_region *region = mmap(NULL, VGPU_REGION_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, opened->file, 0);
     if (region == MAP_FAILED) return -errno;
-    /* The first touch of a page would read as much of the file as the disk reads ahead, milliseconds of it: pages are touched one by one. */
+    /* The first touch of a page would read as much of the file as the disk reads ahead, milliseconds of it: pages are touched one by one.
+     */
     (void)madvise(region, VGPU_REGION_FILE_BYTES, MADV_RANDOM);
     opened->region = region;
     if (atomic_load_explicit(&region->magic, memory_order_acquire) != VGPU_REGION_MAGIC) {

@@ -19,8 +19,9 @@ struct vgpu_region_values {
 };
 
 /* Maps the region at `path`, creating and initialising it if need be, and publishes the values. When the file cannot be used (NULL
- * path, read-only directory, full disk, foreign version, anything but a regular file that is empty or a region) the region is private memory: limits then hold for this process alone. Fails, with
- * -errno, only when there is no memory. The caller holds the process's lock. */
+ * path, read-only directory, full disk, foreign version, anything but a regular file that is empty or a region) the region is private
+ * memory: limits then hold for this process alone. Fails, with -errno, only when there is no memory. The caller holds the process's lock.
+ */
 int vgpu_region_open(struct vgpu_region_file *opened, const char *path, struct vgpu_region_values *values);
 
 /* Unmaps and closes. What the process holds in it stays charged. */
