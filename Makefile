@@ -3,8 +3,8 @@
 BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
 TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8s scripts bench
-# C of clang-format's layout; native/libvgpu keeps its own in lines that have not changed since.
-FORMATTED := native/fakegpu native/launcher native/coresim
+# C of clang-format's layout.
+FORMATTED := native
 C_SOURCES = $(shell find $(FORMATTED) -name build -prune -o -name '*.[ch]' -print)
 FAULTS := tests/faults tests/simulation tests/native/test_siege.py
 
