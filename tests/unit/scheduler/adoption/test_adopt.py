@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
@@ -107,14 +108,20 @@ class World:
         return pod
 
     async def adopt(self, **wanted: Any) -> Json:
+        view = LedgerSnapshotCache(self.ledger, VENDORS.rules)
         adopter = Adopter(
             ledger=self.ledger,
-            pods=self.pods,
+            entries=AdoptionEntries(
+                ledger=self.ledger,
+                pods=self.pods,
+                grants=self.grants,
+                view=view,
+                announcer=Announcer(self.events),
+                instruments=SchedulerInstruments(),
+                vendors=VENDORS,
+            ),
             witness=self,
-            grants=self.grants,
-            view=LedgerSnapshotCache(self.ledger, VENDORS.rules),
-            announcer=Announcer(self.events),
-            instruments=SchedulerInstruments(),
+            view=view,
             vendors=VENDORS,
             known_pods=self.watched,
             synced=lambda: True,

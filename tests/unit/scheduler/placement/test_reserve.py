@@ -12,6 +12,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import MOST_S, Reservations, Reserved
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports import DecisionRow, LedgerCard, PairScores, PodEvent
@@ -97,8 +98,7 @@ async def placed_at_once(
         view=view,
         store=ledger,
         pods=FakePodApi(),
-        vendors=VENDORS,
-        defaults=Policy(),
+        requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         reservation_s=60,
         recorder=DecisionQueue(Nowhere(), Announcer(Nowhere())),
         instruments=instruments,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -115,17 +116,13 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
 
 
 def annotated(ledger: Refusing, clock: Time) -> Worker:
-    instruments = type("Instruments", (), {"bulkhead": Bulkhead()})
-    rest = dict.fromkeys(("nodes", "locks", "refused", "journal", "on_written", "on_freed"))
     known = AnnotatedNodes(
-        store=cast(Any, ledger),
-        view=cast(Any, _View()),
+        inventory=cast(Any, SimpleNamespace(look=ledger.refuse, asked=set())),
+        locks=cast(Any, None),
         vendors=cast(Any, ()),
-        instruments=cast(Any, instruments),
-        **rest,
+        bulkhead=Bulkhead(),
     )
     known._waits = ItemBackoff(clock=clock)
-    known.look = ledger.refuse
     return known.once, lambda: known.on_upsert({"metadata": {"name": "node-1"}}, None)
 
 

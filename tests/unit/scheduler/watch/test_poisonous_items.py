@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -167,19 +168,19 @@ async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Excepti
 
 @pytest.mark.parametrize("error", POISON)
 async def test_nodes_without_agent_around_a_poisonous_one_are_looked_at(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
+    error: Exception,
 ) -> None:
     store = Store(error, "last")
-    instruments = type("Instruments", (), {"bulkhead": Bulkhead()})
-    rest = dict.fromkeys(
-        ("store", "view", "nodes", "locks", "refused", "journal", "on_written", "on_freed")
-    )
-    known = AnnotatedNodes(vendors=cast(Any, ()), instruments=cast(Any, instruments), **rest)
 
     async def look(node: Mapping[str, Any]) -> None:
         await store.turn(node["metadata"]["name"])
 
-    monkeypatch.setattr(known, "look", look)
+    known = AnnotatedNodes(
+        inventory=cast(Any, SimpleNamespace(look=look, asked=set())),
+        locks=cast(Any, None),
+        vendors=cast(Any, ()),
+        bulkhead=Bulkhead(),
+    )
     for node in ("first", "poison", "last"):
         known.on_upsert({"metadata": {"name": node}}, None)
 

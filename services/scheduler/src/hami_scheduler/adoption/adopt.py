@@ -1,63 +1,43 @@
 """`POST /v1/adopt`: pods of a running HAMi into the ledger, with their nodes as witnesses.
 
 In: the pods that the watch knows, the checkpoints of their kubelets (through our agents), the
-ledger's cards. `rules.py` judges each pod; with `apply` what fits is written, each in one
-transaction with its evidence, and published to its node, whose agent serves it from then on.
-Without `apply` nothing is written anywhere. Both may be repeated at any time.
+ledger's cards. `rules.py` judges each pod; with `apply`, `entries.py` writes what fits. Without
+`apply` nothing is written anywhere. Both may be repeated at any time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hamicommon.domain.allocations import (
     Allocation,
-    AllocationState,
-    Origin,
-    Placement,
     footprints,
 )
 from hamicommon.domain.devices import DeviceUsage
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.domain.pod_owner import PodOwner
-from hamicommon.domain.pod_ref import PodRef
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
-from hamicommon.grants.grant import grant_of
-from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.k8s.types import JsonMapping
-from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.claims import Claim, claim_of
+from hami_scheduler.adoption.entries import AdoptionEntries, is_over
 from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
-from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.pod_events import ADOPTED, Announcer
 from hami_scheduler.ports import (
     AllocationLedger,
-    GrantAnnouncer,
     NodeWitness,
-    PodApi,
 )
 
 logger = logging.getLogger(__name__)
 
-ACTOR = "adopt"
-REASON = "given by HAMi, adopted"
 NODES_AT_ONCE = 16
-# The grant is only published, never signed: its expiry means nothing.
-_ANNOUNCED_S = 600.0
 
 
 class Adopter:
@@ -67,30 +47,22 @@ class Adopter:
         self,
         *,
         ledger: AllocationLedger,
-        pods: PodApi,
+        entries: AdoptionEntries,
         witness: NodeWitness,
-        grants: GrantAnnouncer,
         view: LedgerSnapshotCache,
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
         vendors: Vendors,
         known_pods: Mapping[PodUid, JsonMapping],
         synced: Callable[[], bool],
         request_of: Callable[[JsonMapping], PodRequest],
-        label_keys: Sequence[str] = (),
     ) -> None:
         self._ledger = ledger
-        self._pods = pods
+        self._entries = entries
         self._witness = witness
-        self._grants = grants
         self._view = view
-        self._announcer = announcer
-        self._instruments = instruments
         self._vendors = vendors
         self._known_pods = known_pods
         self._synced = synced
         self._request_of = request_of
-        self._label_keys = label_keys
 
     async def answer(self, body: object) -> dict[str, Any]:
         """Adopts, or reports what would be adopted.
@@ -131,7 +103,7 @@ class Adopter:
         """Nodes with cards in the ledger, and nodes of pods with claims."""
         claims: dict[NodeName, list[Claim]] = defaultdict(list)
         for pod in list(self._known_pods.values()):
-            claim = None if _over(pod) else claim_of(pod, self._vendors)
+            claim = None if is_over(pod) else claim_of(pod, self._vendors)
             if claim is not None:
                 claims[claim.node].append(claim)
         known = set(self._view.cluster.nodes) | claims.keys()
@@ -175,7 +147,7 @@ class Adopter:
         )
         for one in holdings.containers:
             pod = self._known_pods.get(PodUid(one.pod_uid))
-            if not one.ended and (pod is None or not _over(pod)) and one.pod_name:
+            if not one.ended and (pod is None or not is_over(pod)) and one.pod_name:
                 case.held.setdefault(PodUid(one.pod_uid), []).append(one)
 
     async def _pod(
@@ -202,7 +174,7 @@ class Adopter:
         )
         if verdict.refused is None and wanted.apply:
             try:
-                await self._write(claim, verdict)
+                await self._entries.write(claim, verdict)
             except NotFound as exc:
                 verdict = AdoptionResult(refused=Why.GONE, sentence=str(exc))
             except CapacityConflict as exc:
@@ -216,52 +188,6 @@ class Adopter:
         case.rows.append(pod_row(claim, outcome, verdict.containers, verdict.sentence))
         if not wanted.apply:
             case.taken += footprints(verdict.containers)
-
-    async def _write(self, claim: Claim, verdict: AdoptionResult) -> None:
-        """Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable."""
-        pod = await self._pods.get(claim.namespace, claim.name)
-        facts = facts_of(pod)
-        if facts.uid != claim.uid or facts.node != claim.node or _over(pod):
-            raise NotFound("it is over or another by now")
-        # Its annotation could only be its author's: HAMi's webhook stamps no creator.
-        owner = owner_of(pod, self._label_keys, stamped=False)
-        change = await self._ledger.enter(self._entry(claim, verdict, owner))
-        allocation = change.allocation
-        self._view.apply(change.counters)
-        self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
-        self._announcer.announce(
-            PodRef(claim.namespace, claim.name, claim.uid),
-            ADOPTED,
-            f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
-            warning=False,
-        )
-        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
-        try:
-            await self._grants.granted(grant_of(allocation, expires_at=expires_at))
-        except Unavailable as exc:
-            # The node gets it with the next snapshot.
-            logger.warning("adoption not published to its node", extra={"error": str(exc)})
-
-    def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
-        draft = Draft(
-            allocation_id=AllocationId(str(uuid.uuid4())),
-            pod_uid=claim.uid,
-            namespace=claim.namespace,
-            pod_name=claim.name,
-            placement=Placement(node=claim.node, containers=verdict.containers),
-            lease_s=0.0,
-            quota=quota_amounts(verdict.containers, self._vendors),
-            owner=owner,
-            actor=ACTOR,
-        )
-        reason = f"{REASON}; {verdict.sentence}" if verdict.sentence else REASON
-        return Entry(
-            draft=draft,
-            state=AllocationState.ALLOCATED,
-            origin=Origin.ADOPTED,
-            reason=reason,
-            evidence=verdict.evidence,
-        )
 
     def _unclaimed(self, case: NodeCase, live: Mapping[PodUid, Allocation]) -> None:
         """Pods that hold devices and that no annotation speaks of."""
@@ -292,10 +218,6 @@ class Adopter:
 
     def _cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
         return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
-
-
-def _over(pod: JsonMapping) -> bool:
-    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
 
 
 def _observed(one: HeldContainer) -> Observed:

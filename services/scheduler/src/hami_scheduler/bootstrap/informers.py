@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
@@ -13,6 +14,7 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.reports import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
+from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
@@ -50,8 +52,8 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
     pods = PodWatch(
         store=connections.store,
         transitions=core.transitions,
-        waiting=core.waiting,
-        request_of=core.request_of,
+        waiting=core.demand.waiting,
+        request_of=core.requests.of,
         scheduler_name=core.settings.scheduler_name,
         bulkhead=core.instruments.bulkhead,
     )
@@ -63,17 +65,24 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         bulkhead=core.instruments.bulkhead,
     )
     nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=node_sync.cordon, on_gone=node_sync.gone)
+
+    def cards_written(node: NodeName) -> None:
+        node_sync.again(node)
+        core.requeuer.capacity_freed()
+
     annotated = AnnotatedNodes(
-        store=connections.inventory,
-        view=core.view,
-        nodes=connections.nodes,
+        inventory=AnnotatedInventory(
+            store=connections.inventory,
+            view=core.view,
+            nodes=connections.nodes,
+            vendors=core.vendors,
+            refused=core.refused,
+            malformed=MalformedAnnotations(connections.journal, core.instruments),
+            on_written=cards_written,
+        ),
         locks=core.mirrored,
         vendors=core.vendors,
-        refused=core.refused,
-        journal=connections.journal,
-        instruments=core.instruments,
-        on_written=node_sync.again,
-        on_freed=core.requeuer.capacity_freed,
+        bulkhead=core.instruments.bulkhead,
     )
     quotas = QuotaSync(
         store=connections.quotas,

@@ -31,7 +31,7 @@ from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement.arrival_counts import AGAIN_S
 from hami_scheduler.reconcile import retention
-from hami_scheduler.reconcile.reconciler import Reaper, Reconciler
+from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
@@ -91,8 +91,8 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ("decisions", core.recorder.run),
         _periodic(
             "arrivals",
-            lambda: AGAIN_S if core.arrivals.restored else LOAD_AGAIN_S,
-            core.arrivals.restore,
+            lambda: AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
+            core.demand.arrivals.restore,
         ),
         _periodic(
             "old-decisions",
@@ -121,8 +121,7 @@ def watching_loops(
         mirrors=core.mirrors,
         journal=connections.journal,
         instruments=core.instruments,
-        known_pods=watches.pods.by_uid,
-        known_nodes=watches.nodes.names,
+        watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes.names),
         ungranted=_ungranted_pods(core, connections),
     )
     every_s = core.settings.reconcile_s
@@ -158,7 +157,7 @@ def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:
         journal=connections.journal,
         announcer=core.announcer,
         instruments=core.instruments,
-        wants_devices=core.wants_devices,
+        wants_devices=core.requests.wants_devices,
         scheduler_name=core.settings.scheduler_name,
     )
 
@@ -185,7 +184,7 @@ def bus_loops(
         pods=connections.pods,
         view=core.view,
         vendors=core.vendors,
-        request_of=core.request_of,
+        request_of=core.requests.of,
         announcer=core.announcer,
         instruments=core.instruments,
         label_keys=core.settings.kept_labels,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hamicommon.domain.requests import PodRequest, Policy
-from hamicommon.k8s.types import JsonMapping
-from hamicommon.vendors.pod_request import pod_request, wants_devices
+from hamicommon.domain.requests import Policy
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.transitions import Transitions
@@ -20,6 +19,8 @@ from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.demand import Demand
+from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import Announcer
@@ -34,12 +35,11 @@ class Core:
 
     settings: Settings
     vendors: Vendors
-    defaults: Policy
+    requests: PodRequests
     instruments: SchedulerInstruments
-    waiting: WaitingPods
+    demand: Demand
     view: LedgerSnapshotCache
     announcer: Announcer
-    marks: PodMarks
     recorder: DecisionQueue
     requeuer: Requeuer
     mirrored: MirroredLocks
@@ -48,16 +48,7 @@ class Core:
     liveness: AgentLiveness
     mirrors: Mirrors
     refused: RefusedCards
-    lines: LineBudget
-    arrivals: ArrivalCounts
-
-    def request_of(self, pod: JsonMapping) -> PodRequest:
-        """What the pod asks for. Raises: InvalidRequest."""
-        return pod_request(dict(pod), self.vendors, self.defaults)
-
-    def wants_devices(self, pod: JsonMapping) -> bool:
-        """Whether the pod asks for a card of a vendor that is served."""
-        return wants_devices(dict(pod), self.vendors)
+    outcomes: Outcomes
 
 
 def core_of(
@@ -85,12 +76,13 @@ def core_of(
     return Core(
         settings=settings,
         vendors=vendors,
-        defaults=Policy(node=settings.node_scheduler_policy, gpu=gpu),
+        requests=PodRequests(
+            vendors=vendors, defaults=Policy(node=settings.node_scheduler_policy, gpu=gpu)
+        ),
         instruments=instruments,
-        waiting=waiting,
+        demand=Demand(waiting=waiting, arrivals=ArrivalCounts(view.cluster, connections.decisions)),
         view=view,
         announcer=announcer,
-        marks=marks,
         recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),
         requeuer=requeuer,
         mirrored=mirrored,
@@ -121,6 +113,7 @@ def core_of(
             marks=marks,
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
-        lines=LineBudget(),
-        arrivals=ArrivalCounts(view.cluster, connections.decisions),
+        outcomes=Outcomes(
+            announcer=announcer, marks=marks, lines=LineBudget(), instruments=instruments
+        ),
     )

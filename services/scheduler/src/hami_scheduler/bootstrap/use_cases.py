@@ -15,6 +15,7 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
@@ -25,7 +26,9 @@ from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.reports import InventoryReports
+from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.bind import Bind
+from hami_scheduler.extender.binding_claims import BindingClaims
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.metrics import SchedulerInstruments
@@ -58,7 +61,7 @@ def build(
 ) -> Service:
     """The whole service."""
     core = core_of(settings, vendors, instruments, connections)
-    filtering, binding = _deciding(core, connections)
+    filtering, binding, claims = _deciding(core, connections)
     inventories = InventoryReports(
         store=connections.inventory,
         view=core.view,
@@ -93,20 +96,25 @@ def build(
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
         ),
-        simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.defaults),
+        simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.requests.defaults),
         adopter=Adopter(
             ledger=connections.store,
-            pods=connections.pods,
+            entries=AdoptionEntries(
+                ledger=connections.store,
+                pods=connections.pods,
+                grants=connections.grants,
+                view=core.view,
+                announcer=core.announcer,
+                instruments=core.instruments,
+                vendors=vendors,
+                label_keys=settings.kept_labels,
+            ),
             witness=connections.witness,
-            grants=connections.grants,
             view=core.view,
-            announcer=core.announcer,
-            instruments=core.instruments,
             vendors=vendors,
             known_pods=watches.pods.by_uid,
             synced=lambda: not watches.missing(),
-            request_of=core.request_of,
-            label_keys=settings.kept_labels,
+            request_of=core.requests.of,
         ),
         access=connections.access,
         journal=connections.calls,
@@ -118,18 +126,17 @@ def build(
             *watching_loops(core, connections, watches),
             *bus_loops(core, connections, inventories, watches),
             *limit_loops(core, connections, watches),
-            ("claims", binding.run),
+            ("claims", claims.run),
         ),
     )
 
 
-def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
+def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind, BindingClaims]:
     reservations = Reservations(
         view=core.view,
         store=connections.store,
         pods=connections.pods,
-        vendors=core.vendors,
-        defaults=core.defaults,
+        requests=core.requests,
         reservation_s=core.settings.reservation_s,
         recorder=core.recorder,
         instruments=core.instruments,
@@ -137,33 +144,32 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
     )
     filtering = Filter(
         view=core.view,
-        reservations=reservations,
-        reserve=core.settings.allocate_at == "filter",
-        vendors=core.vendors,
-        defaults=core.defaults,
-        announcer=core.announcer,
-        marks=core.marks,
-        recorder=core.recorder,
-        waiting=core.waiting,
-        arrivals=core.arrivals,
-        instruments=core.instruments,
-        silent=lambda: core.liveness.silent,
-        lines=core.lines,
+        reservations=reservations if core.settings.allocate_at == "filter" else None,
+        requests=core.requests,
         guard=Guard.of(core.vendors, TamperingPolicy.of(core.settings.admission)),
+        demand=core.demand,
+        recorder=core.recorder,
+        outcomes=core.outcomes,
+        silent=lambda: core.liveness.silent,
     )
-    binding = Bind(
-        store=connections.store,
-        locks=core.locks,
-        pod=PodBinding(connections.pods, sign=connections.sign),
-        grants=connections.grants,
-        transitions=core.transitions,
+    claims = BindingClaims(
+        connections.store,
         place_on_node=reservations.on_node,
-        announcer=core.announcer,
-        marks=core.marks,
-        deferred=connections.deferred,
         instruments=core.instruments,
-        on_unanswered=core.liveness.unanswered,
-        lines=core.lines,
         timeout_s=core.settings.bind_timeout_s,
     )
-    return filtering, binding
+    binding = Bind(
+        claims=claims,
+        locks=core.locks,
+        pod=PodBinding(connections.pods, sign=connections.sign),
+        offers=AgentOffers(
+            connections.grants,
+            on_unanswered=core.liveness.unanswered,
+            instruments=core.instruments,
+        ),
+        transitions=core.transitions,
+        deferred=connections.deferred,
+        outcomes=core.outcomes,
+        timeout_s=core.settings.bind_timeout_s,
+    )
+    return filtering, binding, claims

@@ -3,16 +3,15 @@
 Order: token (ledger), node lock where the node wants one, the grant to its agent with the question
 whether it can take the pod, `pods/binding` with the annotations and the signed grant in it;
 `bound` is written behind the answer. The row is asked for again where the way here took long.
-Everything is read from the ledger, so any replica may do it, and again: what waits at one moment
-goes in one transaction (`process/batches.py`). The node-agent goes on with the grant; what it
-reports comes to `bus/reports.py`. `pod_binding.py` has what is done to the pod at the API server.
+Everything is read from the ledger, so any replica may do it, and again (`binding_claims.py`). The
+node-agent goes on with the grant (`agent_offers.py`); what it reports comes to `bus/reports.py`.
+`pod_binding.py` has what is done to the pod at the API server.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -21,56 +20,33 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
+from hamicommon.errors import HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
-from hamicommon.ledger.model import BindingClaim, StateStep
-from hamicommon.process.batches import Batches
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.extender.agent_offers import AgentOffers
+from hami_scheduler.extender.binding_claims import ACTOR, BindingClaims, NoCards
+from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.transitions import Transitions
-from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED, Announcer
-from hami_scheduler.pod_marks import PodMarks
-from hami_scheduler.ports import (
-    AgentNotReady,
-    AllocationStore,
-    GrantAnnouncer,
-)
+from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED
 
 logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)
 
-ACTOR = "scheduler"
 # kube-scheduler gives a call up at its time-out; we answer this much earlier.
 ANSWER_MARGIN_S = 5.0
-# After the lock's longest wait: patch, binding and reading back, each at most 10 s.
-BINDING_EXTRA_S = 30.0
 # Within this nobody takes a fresh token over but a second binder, whom the API server keeps apart
 # from the first; the reaper comes after `timeout_s`.
 FRESH_S = 1.0
 # The signed form is for nodes that can't reach the bus, soon after the binding.
 SIGNED_GRANT_S = 600.0
-_CLAIMS = 3
 # As much as an event shows; whom we quote (the API server) may quote much.
 MOST_OF_AN_ERROR = 1024
-_BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
-
-
-PlaceOnNode = Callable[
-    [str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation | None]
-]
-"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node; None
-for a pod that asks for no card."""
-
-
-class _NoCards(Exception):
-    """The pod asks for no card."""
 
 
 class Bind:
@@ -79,41 +55,24 @@ class Bind:
     def __init__(
         self,
         *,
-        store: AllocationStore,
+        claims: BindingClaims,
         locks: NodeLocks,
         pod: PodBinding,
-        grants: GrantAnnouncer,
+        offers: AgentOffers,
         transitions: Transitions,
-        place_on_node: PlaceOnNode,
-        announcer: Announcer,
-        marks: PodMarks,
         deferred: DeferredWrites,
-        instruments: SchedulerInstruments,
-        on_unanswered: Callable[[NodeName], None],
+        outcomes: Outcomes,
         timeout_s: float,
-        lines: LineBudget,
     ) -> None:
-        """`on_unanswered` gets the nodes whose agent can take no pod."""
-        self._store = store
+        """`timeout_s`: as long as kube-scheduler waits for the answer."""
+        self._claims = claims
         self._locks = locks
         self._pod = pod
-        self._grants = grants
+        self._offers = offers
         self._transitions = transitions
-        self._place_on_node = place_on_node
-        self._announcer = announcer
-        self._marks = marks
         self._deferred = deferred
-        self._instruments = instruments
-        self._on_unanswered = on_unanswered
+        self._outcomes = outcomes
         self._timeout_s = timeout_s
-        self._lines = lines
-        self._claims = Batches[BindingClaim, Allocation | None](
-            store.claim_all, key=lambda claim: claim.pod_uid
-        )
-
-    async def run(self) -> None:
-        """Writes what goes in batches, until cancelled."""
-        await self._claims.run()
 
     async def bind(self, args: BindArgs) -> str:
         """Answers /bind: the empty string, or what went wrong."""
@@ -123,8 +82,8 @@ class Bind:
             await self._bind(args, deadline=started + self._timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
             error = clip(str(exc), MOST_OF_AN_ERROR)
-            self._announcer.announce(_pod_ref(args), BINDING_FAILED, error)
-            left_out = self._lines.spend(PodUid(args.pod_uid), error)
+            self._outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
+            left_out = self._outcomes.lines.spend(PodUid(args.pod_uid), error)
             if left_out is not None:
                 logger.warning(
                     "binding failed",
@@ -136,16 +95,21 @@ class Bind:
                     },
                 )
         outcome = "failed" if error else "bound"
-        self._instruments.bind_seconds.labels(outcome).observe(time.perf_counter() - started)
+        self._outcomes.instruments.bind_seconds.labels(outcome).observe(
+            time.perf_counter() - started
+        )
         return error
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
         try:
-            allocation = await self._claim(args)
-        except _NoCards:
+            allocation = await self._claims.claim(args)
+        except NoCards:
             await self._bind_plainly(args)
             return
-        if allocation is None:
+        if allocation.state is not AllocationState.BINDING:
+            # By the row the pod is bound; if it is, this is a success.
+            if not await self._pod.is_bound(allocation):
+                await self._pod.post(allocation, _grant(allocation))
             return
         with tracer.start_as_current_span(
             "bind",
@@ -191,55 +155,13 @@ class Bind:
             )
         self._announce_bound(args, None)
 
-    async def _claim(self, args: BindArgs) -> Allocation | None:
-        """The allocation in state `binding` with a new token; None when it is bound already.
-
-        Raises: _NoCards when there is nothing to claim.
-        """
-        uid, node = PodUid(args.pod_uid), NodeName(args.node)
-        claim = BindingClaim(
-            pod_uid=uid, node=node, actor=ACTOR, lease_s=self._timeout_s + BINDING_EXTRA_S
-        )
-        if (claimed := await self._claims.ask(claim)) is not None:
-            self._instruments.transitions.labels(AllocationState.BINDING.value).inc()
-            return claimed
-        for _ in range(_CLAIMS):
-            live = await self._store.live_of(uid)
-            if live is not None and live.node == node and live.state in _BOUND:
-                # By the row the pod is bound; if it is, this is a success.
-                if not await self._pod.is_bound(live):
-                    await self._pod.post(live, _grant(live))
-                return None
-            if live is not None and live.state is not AllocationState.RESERVED:
-                if live.node != node or live.state is not AllocationState.BINDING:
-                    raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
-            elif live is None or live.node != node:
-                live = await self._place_on_node(args.pod_namespace, args.pod_name, uid, node, live)
-                if live is None:
-                    raise _NoCards
-            change = await self._store.advance(
-                StateStep(
-                    allocation_id=live.id,
-                    sources=frozenset({live.state}),
-                    target=AllocationState.BINDING,
-                    actor=ACTOR,
-                    token=live.token,
-                    new_token=True,
-                    lease_s=self._timeout_s + BINDING_EXTRA_S,
-                )
-            )
-            if change is not None:
-                self._instruments.transitions.labels(AllocationState.BINDING.value).inc()
-                return change.allocation
-        raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
-
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         claimed_at, grant = time.perf_counter(), _grant(allocation)
         locked = self._locks.wanted(allocation)
         if locked:
             await self._acquire_lock(allocation, deadline)
         if allocation.has_agent:
-            late = await self._offer_to_agent(allocation, grant)
+            late = await self._offers.offer(grant, allocation.node)
             if late and locked:
                 # Elsewhere the node's report frees it.
                 await self._transitions.free_lock(allocation)
@@ -247,40 +169,18 @@ class Bind:
             if not late and not locked:
                 await self._acquire_lock(allocation, deadline)
         if time.perf_counter() - claimed_at > FRESH_S:
-            await self._check_still_ours(allocation)
+            await self._claims.check(allocation)
         with tracer.start_as_current_span("mirror"):
             await self._pod.post(allocation, grant)
         self._transitions.bound(allocation, actor=ACTOR)
-        if labels := self._marks.labels(allocation):
+        if labels := self._outcomes.marks.labels(allocation):
             self._deferred.put(partial(self._pod.label, allocation, labels))
-
-    async def _offer_to_agent(self, allocation: Allocation, grant: Grant) -> bool:
-        """True when the node binds late: then nobody waits for this pod's Allocate."""
-        # A pod that is bound to a node whose agent or kubelet is away fails there for good.
-        try:
-            return await self._grants.offer(grant)
-        except AgentNotReady:
-            self._on_unanswered(allocation.node)
-            raise
-        except Unavailable as exc:
-            self._instruments.grants_unannounced.inc()
-            logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-            return False
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()
         with tracer.start_as_current_span("lock"):
             await self._locks.acquire(allocation, deadline=deadline)
-        self._instruments.lock_wait_seconds.observe(time.perf_counter() - started)
-
-    async def _check_still_ours(self, allocation: Allocation) -> None:
-        row = await self._store.get(allocation.id)
-        if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
-            # Also when it is bound by now: `_bound_after_all` looks at the pod itself.
-            now = "gone" if row is None else f"{row.state} with token {row.token}"
-            raise Conflict(
-                f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
-            )
+        self._outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
     async def _bound_after_all(self, allocation: Allocation) -> bool:
         """True when the pod is on the node all the same, through a binder that we took over from.
@@ -307,10 +207,10 @@ class Bind:
             await self._transitions.free_lock(allocation)
 
     def _announce_bound(self, args: BindArgs, allocation: Allocation | None) -> None:
-        if not self._marks.shows_success(allocation):
+        if not self._outcomes.marks.shows_success(allocation):
             return
         text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"
-        self._announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
+        self._outcomes.announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
 
 
 def _pod_ref(args: BindArgs) -> PodRef:

@@ -15,37 +15,32 @@ from hamicommon.admission.tampering.findings import Finding, in_short, refusal
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import POD_REFUSED
 from hamicommon.placement.unschedulable import Refusal
-from hamicommon.vendors.pod_request import pod_request
-from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.bus.heartbeats import SILENT
 from hami_scheduler.extender.dry_run import dry_run, names_of
+from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.demand import Demand
+from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import OverQuota, Reservations, Reserved
-from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
     FILTERING_SUCCEED,
-    Announcer,
     found_message,
     refusal_messages,
 )
-from hami_scheduler.pod_marks import PodMarks
 
 logger = logging.getLogger(__name__)
 
@@ -58,43 +53,31 @@ tracer = get_tracer(__name__)
 class Filter:
     """The use cases of /filter and /prioritize.
 
-    Without `reserve`, /filter answers every node that fits and the grant is made at /bind.
+    Without `reservations`, /filter answers every node that fits and the grant is made at /bind.
     """
 
     def __init__(
         self,
         *,
         view: LedgerSnapshotCache,
-        reservations: Reservations,
-        reserve: bool,
-        vendors: Vendors,
-        defaults: Policy,
-        announcer: Announcer,
-        marks: PodMarks,
-        recorder: DecisionQueue,
-        waiting: WaitingPods,
-        arrivals: ArrivalCounts,
-        instruments: SchedulerInstruments,
-        silent: Callable[[], frozenset[NodeName]],
-        lines: LineBudget,
+        reservations: Reservations | None,
+        requests: PodRequests,
         guard: Guard,
+        demand: Demand,
+        recorder: DecisionQueue,
+        outcomes: Outcomes,
+        silent: Callable[[], frozenset[NodeName]],
     ) -> None:
         """`guard` judges again what admission should have refused; `silent`: nodes whose agents
         have stopped talking (`bus/heartbeats.py`)."""
         self._view = view
         self._reservations = reservations
-        self._reserve = reserve
-        self._vendors = vendors
-        self._defaults = defaults
-        self._announcer = announcer
-        self._marks = marks
-        self._recorder = recorder
-        self._waiting = waiting
-        self._arrivals = arrivals
-        self._instruments = instruments
-        self._silent = silent
-        self._lines = lines
+        self._requests = requests
         self._guard = guard
+        self._demand = demand
+        self._recorder = recorder
+        self._outcomes = outcomes
+        self._silent = silent
 
     async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
         """Answers /filter with the body; what went wrong is in it.
@@ -114,19 +97,19 @@ class Filter:
             self._recorder.add(trace)
         outcome = trace.outcome or "unmanaged"
         spent_s = time.perf_counter() - trace.started
-        self._instruments.filter_seconds.labels(outcome).observe(spent_s)
+        self._outcomes.instruments.filter_seconds.labels(outcome).observe(spent_s)
         return body
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
-        request = pod_request(args.pod, self._vendors, self._defaults)
+        request = self._requests.of(args.pod)
         names = args.node_names or ()
         if not request.wants_devices:
             return dict.fromkeys(names, 0)
         return prioritize(request, self._view.cluster, names)
 
     async def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
-        request = pod_request(args.pod, self._vendors, self._defaults)
+        request = self._requests.of(args.pod)
         trace.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
@@ -134,15 +117,14 @@ class Filter:
         if args.nodes is not None:
             if undoing:
                 return _pod_refused(undoing, names_of(args.nodes))
-            return dry_run(request, args.nodes, self._vendors)
+            return dry_run(request, args.nodes, self._requests.vendors)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
         names = args.node_names or ()
         trace.request, trace.candidates = request, len(names)
         if undoing:
             return self._undoes_slices(undoing, names, trace)
-        self._waiting.saw(args.pod, request)
-        self._arrivals.saw(request)
+        self._demand.saw(args.pod, request)
         if not self._view.loaded:
             await self._view.refresh()
         silent = self._silent()
@@ -150,7 +132,7 @@ class Filter:
         if silent:
             trace.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]
-        if not self._reserve:
+        if self._reservations is None:
             return await self._answer_feasible(request, offered, trace)
         try:
             found = await self._reservations.best(request, offered, trace)
@@ -167,7 +149,7 @@ class Filter:
         if found.decision is None:
             trace.kept = True
             trace.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
-        elif self._marks.shows_success(allocation):
+        elif self._outcomes.marks.shows_success(allocation):
             message = found_message(allocation.node, found.decision.scores, trace.candidates)
             self._announce(trace, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
@@ -183,7 +165,7 @@ class Filter:
     ) -> FilterResult:
         assert trace.request is not None
         reasons = quota_reasons(
-            trace.request, self._view.cluster, names, error.quota.resource, self._vendors
+            trace.request, self._view.cluster, names, error.quota.resource, self._requests.vendors
         )
         trace.refuse(reasons, None)
         trace.message, trace.quota = str(error), error.quota
@@ -226,7 +208,7 @@ class Filter:
             text = f"calcScore failed {why} for pod {clip(trace.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
         self._announce(trace, FILTERING_FAILED, text, series="error")
-        left_out = self._lines.spend(trace.uid, why)
+        left_out = self._outcomes.lines.spend(trace.uid, why)
         if left_out is not None:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
             logger.warning("filter failed", extra=extra)
@@ -242,7 +224,9 @@ class Filter:
         series: str = "",
     ) -> None:
         if trace.uid:
-            self._announcer.announce(trace.pod_ref, reason, message, warning=warning, series=series)
+            self._outcomes.announcer.announce(
+                trace.pod_ref, reason, message, warning=warning, series=series
+            )
 
 
 def _pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_owner import PodOwner
-from hamicommon.domain.requests import PodRequest, Policy
+from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import (
     CapacityConflict,
     Conflict,
@@ -30,7 +30,6 @@ from hamicommon.explain.sentence import quota_sentence
 from hamicommon.k8s.pod_owner import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.placement.engine import Decision, decide
-from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
@@ -40,6 +39,7 @@ from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.ports import AllocationStore, PodApi
 
 tracer = get_tracer(__name__)
@@ -75,8 +75,7 @@ class Reservations:
         view: LedgerSnapshotCache,
         store: AllocationStore,
         pods: PodApi,
-        vendors: Vendors,
-        defaults: Policy,
+        requests: PodRequests,
         reservation_s: float,
         recorder: DecisionQueue,
         instruments: SchedulerInstruments,
@@ -85,8 +84,7 @@ class Reservations:
         self._view = view
         self._store = store
         self._pods = pods
-        self._vendors = vendors
-        self._defaults = defaults
+        self._requests = requests
         self._reservation_s = reservation_s
         self._recorder = recorder
         self._instruments = instruments
@@ -119,7 +117,7 @@ class Reservations:
             decision = self._decide(request, names, lost | busy | beyond, trace)
             if decision.placement is None:
                 if refused is not None:
-                    raise OverQuota(refused, self._vendors)
+                    raise OverQuota(refused, self._requests.vendors)
                 if lost or not checked:
                     checked = True
                     if await self._outdated(decision, lost):
@@ -131,9 +129,9 @@ class Reservations:
             except QuotaConflict as exc:
                 self._instruments.replans.inc()
                 # A percentage of a smaller card may still be within the quota.
-                larger = cards_beyond(request, self._view.cluster, exc, self._vendors)
+                larger = cards_beyond(request, self._view.cluster, exc, self._requests.vendors)
                 if larger <= beyond:
-                    raise OverQuota(exc, self._vendors) from exc
+                    raise OverQuota(exc, self._requests.vendors) from exc
                 beyond, refused = beyond | larger, exc
             except CapacityConflict as exc:
                 self._instruments.replans.inc()
@@ -168,7 +166,7 @@ class Reservations:
         if pod["metadata"]["uid"] != uid:
             raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
         trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
-        request = trace.request = pod_request(pod, self._vendors, self._defaults)
+        request = trace.request = self._requests.of(pod)
         if not request.wants_devices:
             return None
         if not self._view.loaded:
@@ -220,7 +218,7 @@ class Reservations:
             request,
             placement,
             {state.usage.device.uuid: state for state in cards},
-            self._vendors,
+            self._requests.vendors,
             now=datetime.now(UTC),
             lease_s=self._reservation_s,
             replaces=replaces,

@@ -9,8 +9,8 @@ its deadline. All replicas may do both at once: every step is guarded by the row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
@@ -36,6 +36,14 @@ from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchedCluster:
+    """The pods and nodes that the informers know at this moment."""
+
+    pods: Mapping[PodUid, JsonMapping]
+    nodes: Set[str]
+
+
 class Reconciler:
     """Finds and repairs differences."""
 
@@ -48,8 +56,7 @@ class Reconciler:
         mirrors: Mirrors,
         journal: DriftJournal,
         instruments: SchedulerInstruments,
-        known_pods: Mapping[PodUid, JsonMapping],
-        known_nodes: set[str],
+        watched: WatchedCluster,
         ungranted: UngrantedPods,
     ) -> None:
         self._ledger = ledger
@@ -58,8 +65,7 @@ class Reconciler:
         self._mirrors = mirrors
         self._journal = journal
         self._instruments = instruments
-        self._known_pods = known_pods
-        self._known_nodes = known_nodes
+        self._watched = watched
         self._ungranted = ungranted
 
     async def once(self) -> int:
@@ -80,7 +86,7 @@ class Reconciler:
                         "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
                     )
         self._mirrors.keep(held)
-        for uid, pod in list(self._known_pods.items()):
+        for uid, pod in list(self._watched.pods.items()):
             if uid not in held:
                 try:
                     with self._instruments.bulkhead.item("reconcile", uid):
@@ -95,7 +101,7 @@ class Reconciler:
         facts = await self._facts(allocation)
         step = verdict(allocation, facts)
         if step is None:
-            pod = self._known_pods.get(allocation.pod_uid)
+            pod = self._watched.pods.get(allocation.pod_uid)
             return 0 if pod is None else await self._mirrors.check(allocation, pod)
         whole = await self._ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
@@ -107,10 +113,10 @@ class Reconciler:
         return 1
 
     async def _facts(self, allocation: Allocation) -> PodFacts:
-        pod = self._known_pods.get(allocation.pod_uid)
+        pod = self._watched.pods.get(allocation.pod_uid)
         # The watch may lag: that a pod is gone is asked for, never concluded.
         facts = facts_of(pod) if pod is not None else await pod_facts(self._pods, allocation)
-        return replace(facts, node_exists=allocation.node in self._known_nodes)
+        return replace(facts, node_exists=allocation.node in self._watched.nodes)
 
     async def _drift(self, kind: str, allocation: Allocation, step: Transition) -> None:
         self._instruments.drift.labels(kind).inc()

@@ -1,8 +1,7 @@
-"""Keeps the ledger's nodes without our agent equal to what their Node objects show.
+"""When a node without our agent is looked at: as it changes, when its plugins were asked, again.
 
-Handlers of the node informer note which nodes changed; one worker asks the vendors
-(`node_annotations.py`), writes the ledger, and puts the question of the handshake to the device
-plugins. A node that our agent reports is never written here: the store refuses it.
+Handlers of the node informer note which nodes changed and which locks were taken off; one worker
+tries each, and what fails waits longer each time. `annotated_inventory.py` has what a look does.
 """
 
 from __future__ import annotations
@@ -10,24 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Mapping
 
 from hamicommon.clipping import clip
-from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
+from hamicommon.errors import HamiError, NotFound, Unavailable
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
+from hami_scheduler.watch.annotated_inventory import AnnotatedInventory
 from hami_scheduler.watch.backoff import ItemBackoff
-from hami_scheduler.watch.node_annotations import NodeAnnotations, looks, read_annotations
+from hami_scheduler.watch.node_annotations import looks
 
 logger = logging.getLogger(__name__)
 
@@ -41,34 +36,17 @@ class AnnotatedNodes:
     def __init__(
         self,
         *,
-        store: InventoryStore,
-        view: LedgerSnapshotCache,
-        nodes: NodeApi,
+        inventory: AnnotatedInventory,
         locks: MirroredLocks,
         vendors: Vendors,
-        refused: RefusedCards,
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-        on_written: Callable[[str], None],
-        on_freed: Callable[[], None],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        bulkhead: Bulkhead,
     ) -> None:
-        self._store = store
-        self._view = view
-        self._nodes = nodes
+        self._inventory = inventory
         self._locks = locks
-        self._vendors = vendors
-        self._refused = refused
-        self._journal = journal
-        self._instruments = instruments
-        self._on_written = on_written
-        self._on_freed = on_freed
-        self._clock = clock
+        self._bulkhead = bulkhead
         self._lock_keys = sorted({v.keys.lock for v in vendors if v.keys.lock})
         self._objects: dict[str, JsonMapping] = {}
         self._changed: dict[str, None] = {}
-        self._asked: set[str] = set()
-        self._annotations: dict[str, NodeAnnotations] = {}
         self._unlocked: dict[str, tuple[NodeName, str, str]] = {}
         self._waits = ItemBackoff()
         self._woken = asyncio.Event()
@@ -87,12 +65,10 @@ class AnnotatedNodes:
     def on_delete(self, node: JsonMapping) -> None:
         """A node went; its cards are marked by the keeper of nodes."""
         name = node["metadata"]["name"]
-        for known in (self._objects, self._changed, self._annotations):
+        for known in (self._objects, self._changed):
             known.pop(name, None)
         self._waits.reset(name)
-        self._asked.discard(name)
-        self._refused.forget(NodeName(name))
-        self._count_malformed()
+        self._inventory.forget(NodeName(name))
 
     def _note_unlocked(
         self, name: NodeName, new: Mapping[str, str], old: Mapping[str, str]
@@ -112,7 +88,7 @@ class AnnotatedNodes:
                 self._woken, [*self._unlocked, *self._changed], most_s=most_s
             )
             if time.monotonic() >= look_at:
-                self._changed |= dict.fromkeys(self._asked)
+                self._changed |= dict.fromkeys(self._inventory.asked)
                 look_at = time.monotonic() + LOOK_AGAIN_S
             await self.once()
 
@@ -127,14 +103,14 @@ class AnnotatedNodes:
             node = self._objects.get(name)
             if node is None:
                 self._waits.reset(name)
-            elif not await self._tried(name, name, self.look(node)):
+            elif not await self._tried(name, name, self._inventory.look(node)):
                 self._changed[name] = None
 
     async def _tried(self, key: str, node: str, work: Awaitable[object]) -> bool:
         """False for what may go better in a while; what fails in an unknown way is counted."""
         away = False
         try:
-            with self._instruments.bulkhead.item("annotated-nodes", node):
+            with self._bulkhead.item("annotated-nodes", node):
                 await work
             self._waits.reset(key)
             return True
@@ -151,79 +127,3 @@ class AnnotatedNodes:
         if key not in self._changed:  # else it is another one since, and due at once
             self._waits.failed(key, away=away)
         return False
-
-    async def look(self, node: JsonMapping) -> None:
-        """Takes over what the node shows. Raises: Conflict, Unavailable."""
-        name = NodeName(node["metadata"]["name"])
-        if not self._view.loaded:
-            await self._view.refresh()
-        annotations = read_annotations(node, self._vendors, self._clock())
-        before = self._annotations.get(name)
-        if not annotations.empty or before is not None or self._view.cluster.cards(name):
-            if not await self._write(name, node, annotations, before):
-                return
-            self._annotations[name] = annotations
-            await self._report(name, before, annotations)
-        self._asked.discard(name)
-        if annotations.asked or annotations.questions:
-            self._asked.add(name)
-        if annotations.questions:
-            await self._ask(name, node, annotations)
-
-    async def _write(
-        self,
-        name: NodeName,
-        node: JsonMapping,
-        annotations: NodeAnnotations,
-        before: NodeAnnotations | None,
-    ) -> bool:
-        """False when the node's cards are not ours to write."""
-        metadata = node["metadata"]
-        inventory = NodeInventory(
-            node=name,
-            devices=annotations.devices,
-            observed_at=self._clock(),
-            pair_scores={a: dict(scores) for a, scores in annotations.pair_scores.items()},
-        )
-        recorded = await self._store.record_annotated(
-            inventory,
-            keep=frozenset(annotations.malformed),
-            node_uid=metadata["uid"],
-            sequence=int(metadata["resourceVersion"]),
-        )
-        if recorded is None:
-            return False
-        await self._refused.note(name, recorded.refused)
-        if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
-            await self._view.refresh_node(name)
-            self._on_written(name)
-            self._on_freed()
-        return True
-
-    async def _report(
-        self, name: NodeName, before: NodeAnnotations | None, annotations: NodeAnnotations
-    ) -> None:
-        known = {} if before is None else before.malformed
-        for vendor, why in annotations.malformed.items():
-            if known.get(vendor) != why:
-                text = f"{vendor}: {why}; its last good cards stay"
-                logger.warning("malformed node annotation", extra={"node": name, "error": text})
-                await self._journal.drift("inventory-malformed", name, text, repaired=False)
-        if known.keys() != annotations.malformed.keys():
-            self._count_malformed()
-
-    def _count_malformed(self) -> None:
-        self._instruments.malformed_inventories.set(
-            sum(len(annotations.malformed) for annotations in self._annotations.values())
-        )
-
-    async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
-        try:
-            await self._nodes.annotate(
-                name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]
-            )
-        except Conflict:
-            # The node is another by now: its next state is on the way here.
-            logger.debug("handshake not asked", extra={"node": name})
-        except HamiError as exc:
-            logger.warning("handshake not asked", extra={"node": name, "error": str(exc)})

@@ -1,0 +1,119 @@
+"""A judged pod into the ledger: one transaction with its evidence, then its node's agent has it.
+
+In: a claim and the result that `rules.py` came to. The pod is read once more at the API server; the
+grant is published, and the agent serves it from then on.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.domain.allocations import AllocationState, Origin, Placement
+from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import NotFound, Unavailable
+from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.ledger.model import Draft, Entry
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.adoption.claims import Claim
+from hami_scheduler.adoption.rules import AdoptionResult
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_events import ADOPTED, Announcer
+from hami_scheduler.ports import AllocationLedger, GrantAnnouncer, PodApi
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "adopt"
+REASON = "given by HAMi, adopted"
+# The grant is only published, never signed: its expiry means nothing.
+_ANNOUNCED_S = 600.0
+
+
+class AdoptionEntries:
+    """Writes adopted pods."""
+
+    def __init__(
+        self,
+        *,
+        ledger: AllocationLedger,
+        pods: PodApi,
+        grants: GrantAnnouncer,
+        view: LedgerSnapshotCache,
+        announcer: Announcer,
+        instruments: SchedulerInstruments,
+        vendors: Vendors,
+        label_keys: Sequence[str] = (),
+    ) -> None:
+        """`label_keys`: labels of a pod that are kept with its owner."""
+        self._ledger = ledger
+        self._pods = pods
+        self._grants = grants
+        self._view = view
+        self._announcer = announcer
+        self._instruments = instruments
+        self._vendors = vendors
+        self._label_keys = label_keys
+
+    async def write(self, claim: Claim, verdict: AdoptionResult) -> None:
+        """One pod's grant.
+
+        Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable.
+        """
+        pod = await self._pods.get(claim.namespace, claim.name)
+        facts = facts_of(pod)
+        if facts.uid != claim.uid or facts.node != claim.node or is_over(pod):
+            raise NotFound("it is over or another by now")
+        # Its annotation could only be its author's: HAMi's webhook stamps no creator.
+        owner = owner_of(pod, self._label_keys, stamped=False)
+        change = await self._ledger.enter(self._entry(claim, verdict, owner))
+        allocation = change.allocation
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
+        self._announcer.announce(
+            PodRef(claim.namespace, claim.name, claim.uid),
+            ADOPTED,
+            f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
+            warning=False,
+        )
+        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
+        try:
+            await self._grants.granted(grant_of(allocation, expires_at=expires_at))
+        except Unavailable as exc:
+            # The node gets it with the next snapshot.
+            logger.warning("adoption not published to its node", extra={"error": str(exc)})
+
+    def _entry(self, claim: Claim, verdict: AdoptionResult, owner: PodOwner) -> Entry:
+        draft = Draft(
+            allocation_id=AllocationId(str(uuid.uuid4())),
+            pod_uid=claim.uid,
+            namespace=claim.namespace,
+            pod_name=claim.name,
+            placement=Placement(node=claim.node, containers=verdict.containers),
+            lease_s=0.0,
+            quota=quota_amounts(verdict.containers, self._vendors),
+            owner=owner,
+            actor=ACTOR,
+        )
+        reason = f"{REASON}; {verdict.sentence}" if verdict.sentence else REASON
+        return Entry(
+            draft=draft,
+            state=AllocationState.ALLOCATED,
+            origin=Origin.ADOPTED,
+            reason=reason,
+            evidence=verdict.evidence,
+        )
+
+
+def is_over(pod: JsonMapping) -> bool:
+    """Whether the pod has ended."""
+    return (pod.get("status") or {}).get("phase") in TERMINAL_PHASES
