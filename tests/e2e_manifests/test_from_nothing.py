@@ -21,6 +21,7 @@ from tests.e2e_manifests.pod_objects import NAMESPACE
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 APPLICATIONS = (
+    "hami-bootstrap",
     "hami-postgres",
     "hami-redis",
     "hami-nats",
@@ -62,9 +63,7 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
     )
     cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
     started = time.monotonic()
-    cluster.sh("k8s/bootstrap")
     cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
-    cluster.sh("k8s/bootstrap")
     # One machine has each port once.
     for name in ("scheduler", "kube-scheduler", "webhook"):
         cluster.sh("kubectl", "-n", NAMESPACE, "scale", "--replicas=1", f"deployment/hami-{name}")

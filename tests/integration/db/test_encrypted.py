@@ -1,4 +1,4 @@
-"""The DSN that `k8s/bootstrap` writes, through every way that reaches Postgres."""
+"""The DSN that `hami-bootstrap` writes, through every way that reaches Postgres."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from hami_webhook.credentials.plan import missing
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.__main__ import main as the_job
 from hamicommon.ledger.database import open_database
@@ -36,10 +37,10 @@ COMMANDS = {
 
 
 def bootstraps_parameters(ca_file: Path) -> str:
-    """What k8s/bootstrap puts behind the database's name, with the file of this test."""
-    text = (PROJECT / "k8s" / "bootstrap").read_text()
-    [found] = re.findall(r"hami-postgres\.hami-system\.svc:5432/hami(\?[^']+)'", text)
-    return found.replace("/ca/ca.crt", str(ca_file))
+    """What it puts behind the database's name, with the file of this test."""
+    secrets = {each.name: each.data for each in missing({}, "hami-system")}
+    query = urlsplit(secrets["hami-postgres-scheduler"]["dsn"].decode()).query
+    return "?" + query.replace("/ca/ca.crt", str(ca_file))
 
 
 def over_tls(front: Front, dsn: str, *, host: str = "localhost", parameters: str = "") -> str:

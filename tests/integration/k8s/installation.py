@@ -1,7 +1,7 @@
 """hami-scheduler as `k8s/base` runs it, beside an API server that knows people by their tokens.
 
 The environment is the manifest's, with ports that are free; what Secrets hold lies in a folder. On
-a real API server `k8s/bootstrap` makes those files, and `kubectl create token` the tokens.
+a real API server `hami-bootstrap` makes those files, and `kubectl create token` the tokens.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from hamilocal.supervisor.probes import http_ready
 from hamilocal.system.credentials import ensure_credentials
 
+from tests.bootstrapped import bootstrap
 from tests.contract.kubernetes.servers import TOKEN, client_for, emulator_plan
 
 PROJECT = Path(__file__).parents[3]
@@ -46,7 +47,7 @@ PEOPLE = {"reader": "hami-reader", "operator": "hami-operator", "nobody": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """An API server, the files of `k8s/bootstrap`, and a token of each of `PEOPLE`."""
+    """An API server, the files of `hami-bootstrap`, and a token of each of `PEOPLE`."""
 
     kubeconfig: Path
     scheduler_kubeconfig: Path
@@ -98,8 +99,8 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
             assert done.returncode == 0, done.stderr
             return done.stdout
 
-        sh("k8s/bootstrap")
         sh("kubectl", "apply", "--kustomize", "k8s/base")
+        bootstrap(plane, folder, sh)
         for name, role in PEOPLE.items():
             sh("kubectl", "create", "serviceaccount", name)
             if role:
@@ -236,7 +237,7 @@ def _roles() -> Iterator[dict[str, Any]]:
 
 
 def _make_files(files: Path) -> Authority:
-    """What `k8s/bootstrap` makes, under the names of the Deployment's volumes."""
+    """What `hami-bootstrap` makes, under the names of the Deployment's volumes."""
     for name in ("tls", "client", "ca", "grant", "login"):
         (files / name).mkdir(parents=True)
     authority = Authority.new("hami authority")

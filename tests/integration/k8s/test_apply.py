@@ -3,15 +3,15 @@
 import base64
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.control_plane.assets import Assets, control_plane, find_assets
+from hamilocal.servers.control_plane.assets import ControlPlane, control_plane, find_assets
 
+from tests.bootstrapped import bootstrap
 from tests.e2e.conftest import kubernetes_client
 from tests.kubectl import kubectl_for
 from tests.waiting import PATIENCE_S, wait
@@ -30,18 +30,17 @@ Sh = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def assets() -> Assets:
-    return find_assets(Path(FOLDER))
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    folder = tmp_path_factory.mktemp("control-plane")
+    with control_plane(folder, assets=find_assets(Path(FOLDER))) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="module")
-def sh(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> Iterator[Sh]:
+def sh(tmp_path_factory: pytest.TempPathFactory, plane: ControlPlane) -> Iterator[Sh]:
     """Runs a command with the administrator's kubeconfig; its standard output."""
     assert KUBECTL is not None
-    with (
-        control_plane(tmp_path_factory.mktemp("control-plane"), assets=assets) as plane,
-        kubernetes_client(plane.kubeconfig) as api,
-    ):
+    with kubernetes_client(plane.kubeconfig) as api:
         wait(lambda: api.get("/openapi/v2").status_code == 200, "the API is described")
         folder = tmp_path_factory.mktemp("kubectl") / "bin"
         kubectl_for(api, Path(KUBECTL), folder)
@@ -67,18 +66,24 @@ def sh(tmp_path_factory: pytest.TempPathFactory, assets: Assets) -> Iterator[Sh]
         yield run
 
 
-def test_bootstrap_and_manifests_are_accepted_and_may_be_repeated(sh: Sh, assets: Assets) -> None:
+def manifests(version: tuple[int, int]) -> str:
+    """Those that k8s/README.md names for the version."""
+    overlays = ((23, "old-cluster"), (25, "v1.23"), (28, "v1.25"), (30, "v1.28"))
+    older = [name for below, name in overlays if version < (1, below)]
+    return f"k8s/overlays/{older[0]}" if older else "k8s/base"
+
+
+def test_manifests_and_bootstrap_are_accepted_and_may_be_repeated(
+    sh: Sh, plane: ControlPlane, tmp_path: Path
+) -> None:
+    assets = plane.assets
     modern = assets.version >= (1, 28)
 
-    output = sh("k8s/bootstrap")
-    assert "authority" in output
-    [overlay] = re.findall(r"now apply (\S+),", output)
-    sh("kubectl", "apply", "--kustomize", overlay)
-    sh("k8s/bootstrap")
-    sh("kubectl", "apply", "--kustomize", overlay)
-    again = sh("k8s/bootstrap")
+    sh("kubectl", "apply", "--kustomize", manifests(assets.version))
+    assert "the API server trusts the webhook" in bootstrap(plane, tmp_path, sh)
+    sh("kubectl", "apply", "--kustomize", manifests(assets.version))
 
-    assert again.splitlines() == ["bootstrap: the API server trusts the webhook"]
+    assert bootstrap(plane, tmp_path, sh) == ""
     registered = json.loads(
         sh("kubectl", "get", "mutatingwebhookconfiguration", "hami-webhook", "--output", "json")
     )["webhooks"][0]
@@ -87,11 +92,14 @@ def test_bootstrap_and_manifests_are_accepted_and_may_be_repeated(sh: Sh, assets
     assert ("matchConditions" in registered) == modern
 
 
-def test_renewed_certificates_are_of_the_same_authority(sh: Sh, tmp_path: Path) -> None:
+def test_certificates_that_were_deleted_come_again_of_the_same_authority(
+    sh: Sh, plane: ControlPlane, tmp_path: Path
+) -> None:
     get = ("kubectl", "--namespace", "hami-system", "get", "--output", "json")
     before = json.loads(sh(*get, "secret", "hami-webhook-tls"))["data"]["tls.crt"]
 
-    sh("k8s/bootstrap", "--renew")
+    sh("kubectl", "--namespace", "hami-system", "delete", "secret", "hami-webhook-tls")
+    bootstrap(plane, tmp_path, sh)
 
     data = json.loads(sh(*get, "secret", "hami-webhook-tls"))["data"]
     authority = json.loads(sh(*get, "configmap", "hami-ca"))["data"]["ca.crt"]

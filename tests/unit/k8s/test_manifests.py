@@ -118,10 +118,11 @@ def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version(
     assert old == base.replace("config.k8s.io/v1\n", f"config.k8s.io/{version}\n")
 
 
-def test_the_jobs_are_named_by_the_version_of_the_images() -> None:
+@pytest.mark.parametrize("folder", ["bootstrap", "migrations"])
+def test_the_jobs_are_named_by_the_version_of_the_images(folder: str) -> None:
     [base] = objects(BASE / "kustomization.yaml")
     tags = {each["newTag"] for each in base["images"] if each["name"].startswith("hami-")}
-    [jobs] = objects(BASE / "migrations" / "kustomization.yaml")
+    [jobs] = objects(BASE / folder / "kustomization.yaml")
 
     [tag] = tags
     assert jobs["nameSuffix"] == "-" + tag.replace(".", "-")

@@ -1,7 +1,7 @@
 """The NetworkPolicies of `k8s/base` let through what its parts need, and nothing else.
 
-What they need is derived from the manifests and `k8s/bootstrap`: which addresses of our Services a
-pod's variables, files and Secrets name. That a network plugin obeys is not tried here.
+What they need is derived from the manifests and what `hami-bootstrap` makes: which addresses of our
+Services a pod's variables, files and Secrets name. That a network plugin obeys is not tried here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+from hami_webhook.credentials.plan import missing
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
-BOOTSTRAP = (BASE.parent / "bootstrap").read_text()
+SECRETS = {each.name: each.data for each in missing({}, "hami-system")}
 NAME = "app.kubernetes.io/name"
 ADDRESS = re.compile(r"([a-z]+)://[^/\s]*?(hami-[a-z-]+)\.hami-system\.svc(?::(\d+))?")
 PROMETHEUS, OPERATORS, ANYBODY = "hami.io/metrics", "hami.io/operators", "anybody"
@@ -67,15 +68,6 @@ def behind(service: str, port: int | None) -> int:
     return port_of(found["spec"]["selector"][NAME], target)
 
 
-def secret_text(name: str) -> str:
-    """The lines of `k8s/bootstrap` that make a Secret, where they hold an address."""
-    if name.startswith("hami-postgres-") and not name.endswith("-tls"):
-        return next(line for line in BOOTSTRAP.splitlines() if "postgresql://" in line)
-    if name == "hami-redis":
-        return next(line for line in BOOTSTRAP.splitlines() if "rediss://" in line)
-    return ""
-
-
 def texts_of(spec: dict[str, Any]) -> Iterator[str]:
     """All in which a pod may find an address."""
     maps = {each["metadata"]["name"]: each["data"] for each in of_kind("ConfigMap")}
@@ -84,7 +76,7 @@ def texts_of(spec: dict[str, Any]) -> Iterator[str]:
             yield str(entry.get("value", ""))
             secret = entry.get("valueFrom", {}).get("secretKeyRef", {})
             if secret.get("key") in ("dsn", "url"):
-                yield secret_text(secret["name"])
+                yield SECRETS[secret["name"]][secret["key"]].decode()
     for volume in spec.get("volumes", ()):
         yield from maps.get(volume.get("configMap", {}).get("name"), {}).values()
 

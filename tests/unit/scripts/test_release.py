@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-COPIES = ("k8s/base/kustomization.yaml", "k8s/base/migrations/kustomization.yaml")
+COPIES = (
+    "k8s/base/kustomization.yaml",
+    "k8s/base/bootstrap/kustomization.yaml",
+    "k8s/base/migrations/kustomization.yaml",
+)
 FILES = ("scripts/release", "VERSION", "docker-compose.yml", *COPIES)
 CHANGELOG = """# Changelog
 
@@ -96,7 +100,8 @@ def test_a_release_sets_the_version_and_cuts_the_changelog(repository: Repositor
         assert not re.search(r"\b0[.-]1[.-]0\b", repository.read(name)), name
     assert repository.read("docker-compose.yml").count(":0.2.0") == 6
     assert repository.read(COPIES[0]).count("newTag: 0.2.0\n") == 4
-    assert "nameSuffix: -0-2-0\n" in repository.read(COPIES[1])
+    for jobs in COPIES[1:]:
+        assert "nameSuffix: -0-2-0\n" in repository.read(jobs)
 
 
 def test_a_release_is_one_commit_with_its_tag_and_its_notes(repository: Repository) -> None:

@@ -108,7 +108,10 @@ class RenewalSettings(BaseSettings):
     )
     issue: bool = Field(
         default=True,
-        description="make and renew; false: something else does (cert-manager), only restart",
+        description=(
+            "make and renew; false: something else does (cert-manager), by the authority that "
+            "hami-bootstrap makes all the same; only restart"
+        ),
     )
     servers: tuple[str, ...] = Field(
         default=("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats"),

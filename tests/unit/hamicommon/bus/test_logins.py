@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import nkeys
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hamicommon.bus.logins import account_id, read_question
 from hamicommon.errors import InvalidRequest
 
-from tests.waiting import PATIENCE_S
-
-BOOTSTRAP = Path(__file__).parents[4] / "k8s" / "bootstrap"
 KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number] * 32)) for number in (0, 1, 200)]
 
 
@@ -23,27 +16,6 @@ def test_an_accounts_name_is_the_one_that_nats_gives_it(key: Ed25519PrivateKey) 
     seed = nkeys.encode_seed(key.private_bytes_raw(), nkeys.PREFIX_BYTE_ACCOUNT)
 
     assert account_id(key.public_key()) == nkeys.from_seed(seed).public_key.decode()
-
-
-@pytest.mark.parametrize("key", KEYS, ids=["0", "1", "200"])
-def test_bootstrap_names_the_account_as_the_scheduler_does(
-    key: Ed25519PrivateKey, tmp_path: Path
-) -> None:
-    pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (tmp_path / "public.pem").write_bytes(pem)
-    text = BOOTSTRAP.read_text()
-    function = text[text.index("nkey_of() {") : text.index("if ! has secret hami-nats-login-key")]
-
-    printed = subprocess.run(
-        ["bash", "-euc", f"{function}\nnkey_of public.pem"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-
-    assert printed.stdout == account_id(key.public_key())
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,9 @@ from hamicommon.vendors.registry import Vendors
 FailurePolicy = Literal["Fail", "Ignore"]
 
 CONFIGURATION_NAME = "hami-webhook"
+CONFIGURATION_PATH = (
+    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + CONFIGURATION_NAME
+)
 WEBHOOK_NAME = "pods.webhook.hami.io"
 OTHERS_NAME = "other-pods.webhook.hami.io"
 WEBHOOK_PATH = "/webhook"

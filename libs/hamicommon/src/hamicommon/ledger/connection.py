@@ -1,6 +1,6 @@
 """One connection to the ledger by its DSN, and in one sentence why there is none.
 
-The DSN is libpq's, with what `k8s/bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
+The DSN is libpq's, with what `hami-bootstrap` writes into it (`sslmode`, `sslrootcert`): asyncpg
 reads it, for commands, migrations and pools alike. OpenSSL's and the driver's own texts name
 neither the setting nor the file; `why_not` does. The password is in no sentence.
 """

@@ -58,13 +58,18 @@ def issued(
     now: datetime,
 ) -> Issued:
     """What is there where it is good, new where it is not; the bundle keeps what it trusted."""
-    root = authority if authority is not None and _good(authority, now) else _new_authority(now)
+    root = authority_of(authority, now)
     leaf = serving if serving is not None and _serves(serving, root, names, now) else None
     return Issued(
         authority=root,
         serving=leaf or _new_leaf(root, names, now),
         bundle=_bundle(root, bundle, now),
     )
+
+
+def authority_of(held: Pair | None, now: datetime) -> Pair:
+    """What is held while it is good for long enough."""
+    return held if held is not None and _good(held, now) else _new_authority(now)
 
 
 def renewed(

@@ -1,11 +1,12 @@
 """`hami-webhook-certificate`: makes and renews the certificates of `k8s/`, once per call.
 
-A CronJob runs it every day. Secrets: `hami-ca` (the authority that k8s/bootstrap makes too), those
-that servers serve with, and the extender's client's. The API server trusts a new authority before
-the webhook serves a certificate of it, so no review fails in between. Webhook and scheduler take
-new files over by themselves (`hamicommon.process.serving_certificate`), kube-scheduler reads its
-client certificate with each connection; the stores are restarted, by an annotation of their pods
-that names the certificate. With cert-manager, which renews the Secrets, only that restart is left.
+A CronJob runs it every day, `hami-bootstrap` at the installation. Secrets: `hami-ca` (the
+authority), those that servers serve with, and the extender's client's. The API server trusts a new
+authority before the webhook serves a certificate of it, so no review fails in between. Webhook and
+scheduler take new files over by themselves (`hamicommon.process.serving_certificate`), kube-
+scheduler reads its client certificate with each connection; the stores are restarted, by an
+annotation of their pods that names the certificate. With cert-manager, which renews the Secrets,
+only that restart is left.
 """
 
 from __future__ import annotations
@@ -17,21 +18,25 @@ import sys
 from datetime import UTC, datetime
 
 from hamicommon import telemetry
-from hamicommon.admission.registration import CONFIGURATION_NAME
+from hamicommon.admission.registration import CONFIGURATION_PATH
 from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, PatchType, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import describe
 from pydantic import ValidationError
 
-from hami_webhook.certificate.plan import Issued, Pair, issued, renewed, serial_of
+from hami_webhook.certificate.plan import (
+    Issued,
+    Pair,
+    authority_of,
+    issued,
+    renewed,
+    serial_of,
+)
 from hami_webhook.settings import RenewalSettings
 
 logger = logging.getLogger(__name__)
 
-_CONFIGURATION = (
-    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + CONFIGURATION_NAME
-)
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _ANNOTATION = "hami.io/certificate"
 """Of the stores' pods: the serial number of the certificate that they began with."""
@@ -63,12 +68,28 @@ async def renew(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
     Raises: Unavailable, Forbidden, Conflict (another job was faster; the next run finds it done).
     """
     if settings.issue:
-        await _issue(api, settings, now)
+        await issue(api, settings, now)
     for store in settings.restarted:
         await _restart(api, settings.namespace, store, settings.secret_of(store))
 
 
-async def _issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
+async def make_authority(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
+    """The authority alone, for others that issue by it, and the bundle that services trust.
+
+    Raises: as `renew`.
+    """
+    held = await _read(api, settings.namespace, settings.authority_secret)
+    if held is None:
+        made = authority_of(None, now)
+        await _write(api, settings.namespace, settings.authority_secret, made, None)
+        await _publish(api, settings, made.certificate)
+
+
+async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
+    """Makes and renews authority and certificates, and lets the API server trust the webhook.
+
+    Raises: as `renew`.
+    """
     authority = await _read(api, settings.namespace, settings.authority_secret)
     serving = await _read(api, settings.namespace, settings.serving_secret)
     configuration = await _configuration(api)
@@ -116,7 +137,9 @@ async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> No
     try:
         held = await api.get(path)
     except NotFound:
-        # k8s/bootstrap makes it; it has not run yet.
+        collection, name = path.rsplit("/", 1)
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+        await api.create(collection, {**body, "data": {"ca.crt": bundle.decode()}})
         return
     if (held.get("data") or {}).get("ca.crt") != bundle.decode():
         await api.replace(path, {**held, "data": {"ca.crt": bundle.decode()}})
@@ -170,10 +193,10 @@ async def _write(
 
 async def _configuration(api: KubeApi) -> Json:
     try:
-        return await api.get(_CONFIGURATION)
+        return await api.get(CONFIGURATION_PATH)
     except NotFound:
         # The manifests are not applied yet; the next run finds them.
-        logger.warning("no MutatingWebhookConfiguration yet", extra={"path": _CONFIGURATION})
+        logger.warning("no MutatingWebhookConfiguration yet", extra={"path": CONFIGURATION_PATH})
         return {}
 
 
@@ -198,7 +221,7 @@ async def _trust(api: KubeApi, configuration: Json, wanted: Issued) -> None:
     # The positions hold for the version that was read, and for no other.
     version = configuration["metadata"]["resourceVersion"]
     test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
-    await api.patch(_CONFIGURATION, [test, *steps], PatchType.JSON)
+    await api.patch(CONFIGURATION_PATH, [test, *steps], PatchType.JSON)
     logger.info("the API server trusts the webhook", extra={"webhooks": len(steps)})
 
 

@@ -1,0 +1,1 @@
+"""Keys, users and passwords of an installation on a cluster: made once, never changed."""
