@@ -14,6 +14,10 @@ class Gone(Exception):
     """The pod was deleted while it was looked at."""
 
 
+class Missing(Exception):
+    """What a pod's spec names is not there yet; a kubelet tries again."""
+
+
 class PodObjects:
     """Objects by their path or name, and tokens bound to a pod."""
 
@@ -26,7 +30,11 @@ class PodObjects:
         return dict(answer.json())
 
     def object(self, kind: str, name: str) -> Json:
-        return self.get(f"/api/v1/namespaces/{NAMESPACE}/{kind}/{name}")
+        """Raises: Missing."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"
+        if self.api.get(path).status_code == 404:
+            raise Missing(path)
+        return self.get(path)
 
     def data(self, kind: str, name: str) -> dict[str, bytes]:
         held = self.object(kind, name).get("data") or {}

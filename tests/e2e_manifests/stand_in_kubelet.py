@@ -8,6 +8,7 @@ image, would run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -20,7 +21,7 @@ from pathlib import Path
 import httpx
 from hamicommon.k8s.types import Json
 
-from tests.e2e_manifests.pod_objects import NAMESPACE, Gone, PodObjects
+from tests.e2e_manifests.pod_objects import NAMESPACE, Gone, Missing, PodObjects
 from tests.e2e_manifests.pod_processes import POSTGRES, PodProcesses
 from tests.e2e_manifests.pod_volumes import PodVolumes
 
@@ -130,8 +131,12 @@ class StandInKubelet:
                 running.waiting.insert(0, running.container)
                 running.process = None
         if running.waiting:
-            running.container = running.waiting.pop(0)
-            running.process = self._processes.start(running.pod, running.folder, running.container)
+            running.container = running.waiting[0]
+            with contextlib.suppress(Missing):
+                running.process = self._processes.start(
+                    running.pod, running.folder, running.container
+                )
+                running.waiting.pop(0)
 
     def _is_job(self, running: Running) -> bool:
         return running.pod["spec"].get("restartPolicy") != "Always"
