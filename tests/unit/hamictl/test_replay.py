@@ -59,6 +59,42 @@ def test_the_picture_has_a_line_for_every_policy(files: tuple[str, ...], tmp_pat
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
 
 
+@pytest.fixture
+def timed(files: tuple[str, ...], tmp_path: Path) -> tuple[str, ...]:
+    first, *rows = PODS.splitlines()
+    ends = [f"{row},{number},{number + 50}" for number, row in enumerate(rows)]
+    (tmp_path / "pods.csv").write_text(
+        "\n".join([f"{first},creation_time,deletion_time", *ends]) + "\n"
+    )
+    return files
+
+
+def test_with_lifetimes_people_see_who_waits(timed: tuple[str, ...], tmp_path: Path) -> None:
+    svg = tmp_path / "waits.svg"
+    result = replay(
+        *timed,
+        *("--mean-load", "70,95%", "--seeds", "1-2", "--policy", "binpack,fragmentation,bestfit"),
+        *("--picture", str(svg), "--patience", "30s"),
+    )
+
+    assert result.exit_code == 0, result.output
+    assert "PODS WAITING" in result.output
+    assert "Pods that never got a place" in result.output
+    root = ElementTree.fromstring(svg.read_text())
+    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 6
+
+
+def test_with_lifetimes_programs_get_every_run(timed: tuple[str, ...]) -> None:
+    result = replay(*timed, "--mean-load", "85", "--policy", "binpack,spread", "-o", "json")
+
+    [load] = json.loads(result.output)["loads"]
+    assert load["mean_load_percent"] == 85
+    assert load["policies"]["binpack"]["card_hours_gained"] == 0
+    [run] = load["policies"]["spread"]["runs"]
+    assert run["in_use_percent"] + run["waiting_percent"] > 50
+    assert len(run["in_use_over_time"]) == 100
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -66,6 +102,11 @@ def test_the_picture_has_a_line_for_every_policy(files: tuple[str, ...], tmp_pat
         (("--seeds", "9-1"), "--seeds is '9-1': numbers or ranges are wanted"),
         (("--seeds", "x"), "--seeds is 'x'"),
         (("--load", "0"), "--load is '0': a percentage from 1 to 1000 is wanted"),
+        (("--mean-load", "70,x"), "--mean-load is 'x': a percentage from 1 to 300 is wanted"),
+        (("--mean-load", "70"), "creation_time is absent: seconds are wanted of every pod"),
+        (("--patience", "6h"), "--patience is of use with --mean-load alone"),
+        (("--mean-load", "70", "--patience", "6"), "--patience is '6': a number above 0 with s"),
+        (("--pods", ""), "--nodes and --pods are wanted"),
         (("--nodes", "/nowhere.csv"), "/nowhere.csv: not readable: no such file"),
         (("--picture", "/nowhere/x.svg"), "--picture /nowhere/x.svg: not writable"),
     ],

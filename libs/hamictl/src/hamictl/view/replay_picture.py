@@ -1,8 +1,9 @@
-"""A replay as an SVG: cards in use over what has arrived, a line per policy. Pure."""
+"""A replay as an SVG, a line per policy: cards in use over what has arrived, or over time. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT = 900, 520
@@ -11,15 +12,27 @@ _COLOURS = ("#0b6e4f", "#c1121f", "#1d4ed8", "#b45309", "#6b21a8", "#475569", "#
 _DASHES = ("", "6 4", "2 3")
 
 
-def picture(curves: Mapping[str, Mapping[int, float]]) -> str:
-    """Percent in use by percent asked for, from shortly before the policies part."""
+class Axes(NamedTuple):
+    """What the picture counts."""
+
+    across: str
+    up: str
+    from_parting: bool = True
+    """It begins shortly before the policies part."""
+
+
+ARRIVED = Axes("asked for, percent of the cards", "in use, percent of the cards")
+
+
+def picture(curves: Mapping[str, Mapping[int, float]], axes: Axes = ARRIVED) -> str:
+    """Percent by percent; the names at the right have the last value of each line."""
     loads = sorted({at for curve in curves.values() for at in curve})
-    parting = _parting(curves, loads)
+    parting = _parting(curves, loads) if axes.from_parting else 0
     loads = [at for at in loads if at >= parting] or [0]
     values = [curve[at] for curve in curves.values() for at in loads if at in curve] or [0.0]
     low, high = int(min(values)), min(int(max(values)) + 1, 100)
     frame = _Frame(loads[0], max(loads[-1], loads[0] + 1), low, max(high, low + 1))
-    parts = [*frame.axes()]
+    parts = [*frame.axes(axes)]
     names = sorted(curves, key=lambda name: -_last(curves[name], loads))
     for number, name in enumerate(names):
         points = [(at, curves[name][at]) for at in loads if at in curves[name]]
@@ -59,7 +72,7 @@ class _Frame:
         part = (value - self._low) / (self._high - self._low)
         return HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM)
 
-    def axes(self) -> list[str]:
+    def axes(self, axes: Axes) -> list[str]:
         """Lines with their numbers, and what they count."""
         parts = []
         for value in range(self._low, self._high + 1, max((self._high - self._low) // 10, 1)):
@@ -76,9 +89,9 @@ class _Frame:
         middle = (_LEFT + WIDTH - _RIGHT) / 2
         parts.append(
             f'<text x="{middle:.0f}" y="{HEIGHT - 10}" text-anchor="middle">'
-            "asked for, percent of the cards</text>"
+            f"{escape(axes.across)}</text>"
             f'<text x="16" y="{HEIGHT / 2:.0f}" text-anchor="middle" '
-            f'transform="rotate(-90 16 {HEIGHT / 2:.0f})">in use, percent of the cards</text>'
+            f'transform="rotate(-90 16 {HEIGHT / 2:.0f})">{escape(axes.up)}</text>'
         )
         return parts
 

@@ -28,7 +28,7 @@ from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import best_of
 from hamicommon.placement.node_costs import NodeCosts
-from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
+from hamicommon.simulation.replay.trace import Held, Trace, TraceNode, TracePod
 
 EnginePolicy = Literal["binpack", "spread", "fragmentation"]
 
@@ -37,17 +37,6 @@ _NO_MEMORY_MIB = 1_000_000
 """Of a card whose memory is not in the trace: each slice takes 1 MiB."""
 _SLOTS = 1000
 """Of every card; a card of 100 percent has at most 100 slices with cores."""
-
-
-class Held:
-    """What a placed pod took, to give it back when it ends."""
-
-    __slots__ = ("row", "shares")
-
-    def __init__(self, row: int, shares: Sequence[tuple[GpuUuid, int, int]]) -> None:
-        self.row = row
-        self.shares = shares
-        """Card, MiB and percent of every slice."""
 
 
 class EnginePlacer:
@@ -76,6 +65,12 @@ class EnginePlacer:
                 self.view.set_free_cpu(node.name, node.cpu_milli)
         self._free_cpu = np.array([node.cpu_milli for node in self._nodes])
         self._free_memory = np.array([node.memory_mib for node in self._nodes])
+        self._free_core = [[100] * node.cards for node in self._nodes]
+        self._places = {
+            card.device.uuid: (row, place)
+            for row, node in enumerate(self._nodes)
+            for place, card in enumerate(self._cards(node))
+        }
         self._requests: dict[object, PodRequest] = {}
         if mix is not None:
             self.view.usual.give(mix)
@@ -84,14 +79,20 @@ class EnginePlacer:
         """Puts the pod on a node; False when it fits nowhere."""
         return self.take(pod) is not None
 
-    def take(self, pod: TracePod) -> Held | None:
-        """As `place`, with what it took."""
+    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+        """Puts it on a node, or only on this one of the nodes in the order of their names.
+
+        With `row` the pod waits, and has been seen to arrive before.
+        """
         request = self._request(pod)
-        shape = shape_of(request)
-        if shape is not None:
-            self.view.usual.saw(shape)
-        can = (self._free_cpu >= pod.cpu_milli) & (self._free_memory >= pod.memory_mib)
-        rows = np.flatnonzero(can)
+        if row is None:
+            self._saw(request)
+            can = (self._free_cpu >= pod.cpu_milli) & (self._free_memory >= pod.memory_mib)
+            rows = np.flatnonzero(can)
+        elif self._might_hold(pod, row):
+            rows = np.array([row])
+        else:
+            return None
         if not len(rows):
             return None
         if not pod.cards:
@@ -105,6 +106,18 @@ class EnginePlacer:
             for share in container.shares
         ]
         return self._hold(pod, self._row_of(placement.node), shares)
+
+    def _saw(self, request: PodRequest) -> None:
+        shape = shape_of(request)
+        if shape is not None:
+            self.view.usual.saw(shape)
+
+    def _might_hold(self, pod: TracePod, row: int) -> bool:
+        """Whether the host has room, and cards enough have the cores: else nobody need ask."""
+        if self._free_cpu[row] < pod.cpu_milli or self._free_memory[row] < pod.memory_mib:
+            return False
+        cores = -(-pod.card_milli // 10)
+        return sum(left >= cores for left in self._free_core[row]) >= pod.cards
 
     def give_back(self, pod: TracePod, held: Held) -> None:
         """The pod has ended."""
@@ -147,6 +160,8 @@ class EnginePlacer:
             used = self._used.setdefault(uuid, [0, 0, 0])
             for at, amount in enumerate((1, memory_mib, core_percent)):
                 used[at] += sign * amount
+            row, place = self._places[uuid]
+            self._free_core[row][place] -= sign * core_percent
             self._versions[uuid] = version = self._versions.get(uuid, 1) + 1
             self.view.apply(
                 uuid,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.simulation.replay.churn import Churner
 from hamicommon.simulation.replay.course import Placer
 from hamicommon.simulation.replay.placers import EnginePlacer, oracle
 from hamicommon.simulation.replay.references import BestFit, Fgd
@@ -61,7 +63,11 @@ def engine_placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> Engine
     return EnginePlacer(trace, nodes, ENGINE[name])
 
 
-def placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> Placer:
+class ReplayCluster(Placer, Churner, Protocol):
+    """A cluster under one policy: pods come to it, and go."""
+
+
+def placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> ReplayCluster:
     """The cluster under any of the policies.
 
     Raises: InvalidRequest when a reference can't count what the trace's pods ask for.

@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod
+from hamicommon.simulation.replay.trace import (
+    WHOLE_CARD_MILLI,
+    Held,
+    Trace,
+    TraceNode,
+    TracePod,
+)
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -63,21 +69,30 @@ class _Reference(ABC):
 
     def place(self, pod: TracePod) -> bool:
         """Puts the pod on the node with the highest score."""
-        can = self._feasible(pod)
-        rows = np.flatnonzero(can)
+        return self.take(pod) is not None
+
+    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+        """As `place`, or only on this one of the nodes in the order of their names."""
+        among = np.arange(len(self.cpu)) if row is None else np.array([row])
+        rows = among[self._feasible(pod, among)]
         if not len(rows):
-            return False
+            return None
         known = self._known.get(pod.shape)
         if known is None:
-            empty = np.zeros((3, len(can)), np.int64)
+            empty = np.zeros((3, len(self.cpu)), np.int64)
             known = self._known[pod.shape] = _Remembered(*empty)
         stale = rows[known.seen[rows] != self._version[rows]]
         if len(stale):
             known.score[stale], known.card[stale] = self.scores(pod, stale)
             known.seen[stale] = self._version[stale]
         best = int(rows[known.score[rows].argmax()])
-        self._take(best, pod, int(known.card[best]))
-        return True
+        held = Held(best, places=self._cards_of(best, pod, int(known.card[best])))
+        self._count(pod, held, 1)
+        return held
+
+    def give_back(self, pod: TracePod, held: Held) -> None:
+        """The pod has ended."""
+        self._count(pod, held, -1)
 
     def stranded_milli(self) -> float | None:
         """Not known to a policy that has no usual pods."""
@@ -87,26 +102,28 @@ class _Reference(ABC):
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
         """(rows,) each: the higher the better, and the card of a share."""
 
-    def _feasible(self, pod: TracePod) -> Bools:
-        can: Bools = (self.cpu >= pod.cpu_milli) & (self.memory >= pod.memory_mib)
+    def _feasible(self, pod: TracePod, rows: Ints) -> Bools:
+        can: Bools = (self.cpu[rows] >= pod.cpu_milli) & (self.memory[rows] >= pod.memory_mib)
         if pod.cards:
-            can &= (self.free >= pod.card_milli).sum(axis=1) >= pod.cards
+            can &= (self.free[rows] >= pod.card_milli).sum(axis=1) >= pod.cards
             if pod.models:
-                can &= self.accepts(pod.models)[self.model]
+                can &= self.accepts(pod.models)[self.model[rows]]
         return can
 
     def accepts(self, models: tuple[str, ...]) -> Bools:
         """By model, whether a pod that names these may use it."""
         return np.array([not models or model in models for model in self.models])
 
-    def _take(self, row: int, pod: TracePod, card: int) -> None:
-        self.cpu[row] -= pod.cpu_milli
-        self.memory[row] -= pod.memory_mib
+    def _cards_of(self, row: int, pod: TracePod, card: int) -> tuple[int, ...]:
         if _is_share(pod):
-            self.free[row, card] -= pod.card_milli
-        elif pod.cards:
-            self.free[row, _first(self.free[row], pod)] -= pod.card_milli
-        self._version[row] += 1
+            return (card,)
+        return tuple(_first(self.free[row], pod).tolist()) if pod.cards else ()
+
+    def _count(self, pod: TracePod, held: Held, sign: int) -> None:
+        self.cpu[held.row] -= sign * pod.cpu_milli
+        self.memory[held.row] -= sign * pod.memory_mib
+        self.free[held.row, list(held.places)] -= sign * pod.card_milli
+        self._version[held.row] += 1
 
 
 def _is_share(pod: TracePod) -> bool:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName
 
 WHOLE_CARD_MILLI = 1000
 
@@ -45,8 +46,23 @@ class TracePod:
     card_memory_mib: int = 0
     """Of each card; 0: none is named."""
     arrives_s: float | None = None
+    starts_s: float | None = None
+    """When it was placed; None: when it arrived."""
     ends_s: float | None = None
     """None: not before the trace ends."""
+    gone_s: float | None = None
+    """When a pod was gone that never got a place; None: it got one, or still waits."""
+    ran: bool = True
+    """False: it never got a place, so how long it would run is not known."""
+
+    @property
+    def runs_s(self) -> float | None:
+        """How long it runs; infinite: it does not end; None: not known."""
+        if not self.ran or self.arrives_s is None:
+            return None
+        if self.ends_s is None:
+            return float("inf")
+        return self.ends_s - (self.arrives_s if self.starts_s is None else self.starts_s)
 
     @property
     def shape(self) -> tuple[int, int, int, int, tuple[str, ...]]:
@@ -62,6 +78,17 @@ class TracePod:
             return KINDS[2] if self.card_milli == WHOLE_CARD_MILLI else KINDS[1]
         bounds = (2, 4, 8)
         return KINDS[3 + next((n for n, most in enumerate(bounds) if self.cards <= most), 3)]
+
+
+class Held(NamedTuple):
+    """What a placed pod took, to give it back when it ends."""
+
+    row: int
+    """Of its node, in the order of names."""
+    shares: Sequence[tuple[GpuUuid, int, int]] = ()
+    """Card, MiB and percent of every slice."""
+    places: tuple[int, ...] = ()
+    """Numbers of the cards on the node, where a card has one amount alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

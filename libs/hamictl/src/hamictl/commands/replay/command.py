@@ -1,46 +1,61 @@
 """`hamictl replay`: how much of a cluster's cards a policy would have in use.
 
 Nothing is changed anywhere. The pods arrive by `hamicommon.simulation.replay`; here files are read,
-runs are counted on a bar, and the answer is written as a table, JSON or a picture.
+and the answer is written as a table, JSON or a picture.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.arrivals import arrivals, tie_order
-from hamicommon.simulation.replay.course import Course, Summary, run
 from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.policies import checked, placer
-from hamicommon.simulation.replay.trace import Trace, usual_card_memory
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from hamicommon.simulation.replay.policies import checked
+from hamicommon.simulation.replay.trace import Trace
 
 from hamictl.commands.objects import Output
-from hamictl.commands.replay.options import percent_of, seeds_of
+from hamictl.commands.replay import runs
+from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import read_text
 from hamictl.view import replay as view
+from hamictl.view import replay_churn as churn_view
 from hamictl.view.replay_picture import picture
 
-MOST_PODS = 1_000_000
-"""Of one run: what fits into memory and a working day."""
+_ARRIVING, _CHURNING = "130", "300"
 
 
 def replay(
-    nodes: Annotated[str, typer.Option("--nodes", help="CSV of nodes, openb's form; - is stdin")],
-    pods: Annotated[str, typer.Option("--pods", help="CSV of pods, openb's form; - is stdin")],
+    nodes: Annotated[
+        str, typer.Option("--nodes", help="CSV of nodes, openb's form; - is stdin")
+    ] = "",
+    pods: Annotated[str, typer.Option("--pods", help="CSV of pods, openb's form; - is stdin")] = "",
     policy: Annotated[
         str, typer.Option("--policy", help="a comma list; docs/packing.md has them all")
     ] = "binpack,fragmentation,fgd",
     seeds: Annotated[str, typer.Option("--seeds", help="orders of arrival, such as 42-51")] = "42",
     load: Annotated[
-        str, typer.Option("--load", help="percent of the cards that the arrivals ask for")
-    ] = "130",
+        str,
+        typer.Option(
+            "--load",
+            help="percent of the cards that all arrivals together ask for "
+            f"[default: {_ARRIVING}, with --mean-load {_CHURNING}]",
+        ),
+    ] = "",
+    mean_load: Annotated[
+        str,
+        typer.Option(
+            "--mean-load",
+            help="pods also end: percent of the cards that they ask for in the mean, such as "
+            "70,85,95",
+        ),
+    ] = "",
+    patience: Annotated[
+        str,
+        typer.Option("--patience", help="how long a pod waits before it gives up, such as 6h"),
+    ] = "",
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
     svg: Annotated[
         Path | None, typer.Option("--picture", help="an SVG: cards in use over what has arrived")
@@ -53,57 +68,62 @@ def replay(
     """
     with spoken_errors():
         chosen, orders = checked(policy), seeds_of(seeds)
-        target = percent_of(load, "--load", least=1, most=1000)
+        if patience and not mean_load:
+            raise InvalidRequest("--patience is of use with --mean-load alone: else no pod waits")
+        if not nodes or not pods:
+            raise InvalidRequest("--nodes and --pods are wanted: docs/packing.md has their form")
+        given = load or (_CHURNING if mean_load else _ARRIVING)
+        target = percent_of(given, "--load", least=1, most=1000)
         trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
-        found = _run(trace, chosen, orders, target)
-        if svg is not None:
-            _write(svg, picture({name: one.curve() for name, one in found.items()}))
-        if output is Output.JSON:
-            console.print_json(data=view.as_json(trace, orders, target, found))
-            return
-        for line in view.tables(trace, orders, target, found):
-            console.print(line)
+        if mean_load:
+            _churn(trace, chosen, orders, target, mean_load, patience, output, svg)
+        else:
+            _arrive(trace, chosen, orders, target, output, svg)
 
 
-def _run(trace: Trace, policies: list[str], seeds: list[int], load: float) -> dict[str, Summary]:
-    card_memory = usual_card_memory(trace.nodes)
-    courses: dict[str, list[Course]] = {name: [] for name in policies}
-    with _bar() as bar:
-        for seed in seeds:
-            order = arrivals(trace, seed, load=load, card_memory_mib=card_memory)
-            if len(order) > MOST_PODS:
-                raise InvalidRequest(
-                    f"{len(order)} pods would arrive: at most {MOST_PODS} are wanted; a lower "
-                    "--load is"
-                )
-            nodes = tie_order(trace.nodes, seed)
-            for name in policies:
-                task = bar.add_task(f"{name}, seed {seed}", total=len(order))
-                courses[name].append(
-                    run(
-                        order,
-                        placer(name, trace, nodes),
-                        capacity_milli=trace.cards * 1000,
-                        card_memory_mib=card_memory,
-                        on_pod=partial(bar.advance, task),
-                    )
-                )
-                bar.remove_task(task)
-    return {name: Summary(courses=each) for name, each in courses.items()}
+def _arrive(
+    trace: Trace,
+    policies: list[str],
+    seeds: list[int],
+    load: float,
+    output: Output,
+    svg: Path | None,
+) -> None:
+    found = runs.arriving(trace, policies, seeds, load)
+    if svg is not None:
+        _write(svg, picture({name: one.curve() for name, one in found.items()}))
+    if output is Output.JSON:
+        console.print_json(data=view.as_json(trace, seeds, load, found))
+        return
+    for line in view.tables(trace, seeds, load, found):
+        console.print(line)
 
 
-def _bar() -> Progress:
-    """On standard error, and only where that is a terminal."""
-    terminal = Console(stderr=True)
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=terminal,
-        disable=not terminal.is_terminal,
-        transient=True,
+def _churn(
+    trace: Trace,
+    policies: list[str],
+    seeds: list[int],
+    total: float,
+    mean_loads: str,
+    patience: str,
+    output: Output,
+    svg: Path | None,
+) -> None:
+    found = runs.coming_and_going(
+        trace,
+        policies,
+        seeds,
+        total=total,
+        mean_loads=percents_of(mean_loads, "--mean-load", least=1, most=300),
+        patience_s=seconds_of(patience, "--patience") if patience else float("inf"),
     )
+    if svg is not None:
+        _write(svg, picture(churn_view.curves(found), churn_view.AXES))
+    if output is Output.JSON:
+        console.print_json(data=churn_view.as_json(trace, seeds, found))
+        return
+    for line in churn_view.tables(trace, seeds, found):
+        console.print(line)
 
 
 def _write(path: Path, text: str) -> None:

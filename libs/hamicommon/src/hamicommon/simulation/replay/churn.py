@@ -1,0 +1,286 @@
+"""Pods arrive, wait where nothing is free, run and end: who waits how long under a policy.
+
+A pod that finds no room waits. When a pod ends, those that wait are asked in the order in which
+they came, whether its node takes them: no other has more room than before, so this finds all that
+fit anywhere. A pod runs as long as it did, from when it is placed; it gives up when its patience
+ends.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, pstdev
+from typing import NamedTuple, Protocol
+
+from hamicommon.simulation.replay.trace import KINDS, Held, TracePod, demand_milli
+
+CURVE_STEPS = 100
+"""Parts of the window for which the cards in use are kept."""
+
+
+class Stay(NamedTuple):
+    """One pod's arrival."""
+
+    pod: TracePod
+    arrives_s: float
+    runs_s: float
+    """Infinite: it does not end."""
+    patience_s: float = float("inf")
+
+
+class Window(NamedTuple):
+    """What is counted: the time from the first to the second, in seconds."""
+
+    begins_s: float
+    ends_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Of the window."""
+        return self.ends_s - self.begins_s
+
+
+class Churner(Protocol):
+    """A cluster under one policy, from which pods also go."""
+
+    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+        """Puts the pod on a node (only on this one, where given); None when it does not fit."""
+
+    def give_back(self, pod: TracePod, held: Held) -> None:
+        """The pod has ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChurnCourse:
+    """What became of one order of arrivals; pods are those that arrived in the window."""
+
+    in_use: float
+    """Percent of the cards, mean over the time."""
+    waiting: float
+    """What waiting pods ask for: percent of the cards, mean over the time."""
+    waiting_pods: float
+    """How many wait, mean over the time."""
+    card_hours: float
+    """That pods held in the window."""
+    arrived: int
+    waited: Mapping[str, int] = field(default_factory=dict)
+    """Pods that found no room when they came, by kind (`trace.KINDS`)."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Pods that never got a place: they gave up, or wait at the end."""
+    mean_wait_s: float = 0.0
+    """Over all pods, 0 for those placed at once; one that still waits has waited to the end."""
+    longest_wait_s: float = 0.0
+    curve: Mapping[int, float] = field(default_factory=dict)
+    """Percent of the cards in use, by percent of the window."""
+
+
+def run_churn(
+    stays: Sequence[Stay],
+    churner: Churner,
+    window: Window,
+    *,
+    capacity_milli: int,
+    card_memory_mib: int = 0,
+    on_pod: Callable[[], object] = lambda: None,
+) -> ChurnCourse:
+    """Lets the pods come and go; `stays` are in the order of arrival."""
+    run = _Run(churner, window, card_memory_mib)
+    for number, stay in enumerate(stays):
+        run.until(stay.arrives_s)
+        run.arrive(number, stay)
+        on_pod()
+    run.until(window.ends_s)
+    return run.course(capacity_milli)
+
+
+class _Clock:
+    """Amounts of which the mean over the window is wanted."""
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._now = window.begins_s
+        self.used = self.asked = self.pods = 0
+        """Now: milli in use, milli that waiting pods ask for, waiting pods."""
+        self.sums = [0.0, 0.0, 0.0]
+        self.steps = [0.0] * CURVE_STEPS
+
+    def advance(self, at: float) -> None:
+        """Nothing has changed until then."""
+        at = min(at, self._window.ends_s)
+        if at <= self._now:
+            return
+        passed = at - self._now
+        for number, amount in enumerate((self.used, self.asked, self.pods)):
+            self.sums[number] += passed * amount
+        self._step(self._now, at)
+        self._now = at
+
+    def _step(self, since: float, until: float) -> None:
+        width = self._window.length_s / CURVE_STEPS
+        while since < until:
+            step = min(int((since - self._window.begins_s) / width), CURVE_STEPS - 1)
+            end = self._window.begins_s + (step + 1) * width
+            # Where a step is too short for floating point, the rest belongs to it.
+            end = until if end <= since or step == CURVE_STEPS - 1 else min(end, until)
+            self.steps[step] += (end - since) * self.used
+            since = end
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """One that waits."""
+
+    number: int
+    stay: Stay
+    counted: bool
+    """It came in the window."""
+    left: bool = False
+    """It was placed, or gave up."""
+
+
+def _asks(pod: TracePod) -> Hashable:
+    return pod.shape, pod.memory_mib
+
+
+class _Run:
+    """The state of one run; time is that of the last event."""
+
+    def __init__(self, churner: Churner, window: Window, card_memory_mib: int) -> None:
+        self._churner, self._window, self._card_memory = churner, window, card_memory_mib
+        self._clock = _Clock(window)
+        self._events: list[tuple[float, int, _Waiting | tuple[TracePod, Held]]] = []
+        self._serial = 0
+        self._line: dict[Hashable, deque[_Waiting]] = {}
+        """By what they ask for: where one does not fit, no other does. The first still waits."""
+        self._arrived = 0
+        self._waits = self._longest = 0.0
+        self._waited = dict.fromkeys(KINDS, 0)
+        self._refused = dict.fromkeys(KINDS, 0)
+
+    def until(self, at: float) -> None:
+        """Everything that happens before this time, and at it."""
+        while self._events and self._events[0][0] <= at:
+            when, _, what = heapq.heappop(self._events)
+            self._clock.advance(when)
+            if isinstance(what, _Waiting):
+                self._give_up(what, when)
+            else:
+                self._end(*what, when)
+        self._clock.advance(at)
+
+    def arrive(self, number: int, stay: Stay) -> None:
+        """A pod comes."""
+        counted = self._window.begins_s <= stay.arrives_s
+        self._arrived += counted
+        one = _Waiting(number, stay, counted)
+        # Behind one of its kind that waits there is nothing to find.
+        if _asks(stay.pod) not in self._line:
+            held = self._churner.take(stay.pod)
+            if held is not None:
+                self._start(one, held, stay.arrives_s)
+                return
+        self._line.setdefault(_asks(stay.pod), deque()).append(one)
+        self._clock.pods += 1
+        self._clock.asked += self._demand(stay.pod)
+        self._waited[stay.pod.kind] += counted
+        if stay.patience_s < float("inf"):
+            self._push(stay.arrives_s + stay.patience_s, one)
+
+    def _push(self, at: float, what: _Waiting | tuple[TracePod, Held]) -> None:
+        self._serial += 1
+        heapq.heappush(self._events, (at, self._serial, what))
+
+    def _start(self, one: _Waiting, held: Held, at: float) -> None:
+        self._clock.used += self._demand(one.stay.pod)
+        if one.stay.runs_s < float("inf"):
+            self._push(at + one.stay.runs_s, (one.stay.pod, held))
+
+    def _end(self, pod: TracePod, held: Held, at: float) -> None:
+        self._clock.used -= self._demand(pod)
+        self._churner.give_back(pod, held)
+        heads = [(line[0].number, shape) for shape, line in self._line.items()]
+        heapq.heapify(heads)
+        while heads:
+            _, shape = heapq.heappop(heads)
+            one = self._line[shape][0]
+            placed = self._churner.take(one.stay.pod, held.row)
+            if placed is None:
+                continue
+            self._leaves_line(one, at)
+            self._start(one, placed, at)
+            if shape in self._line:
+                heapq.heappush(heads, (self._line[shape][0].number, shape))
+
+    def _give_up(self, one: _Waiting, at: float) -> None:
+        if not one.left:
+            self._leaves_line(one, at)
+            self._refused[one.stay.pod.kind] += one.counted
+
+    def _leaves_line(self, one: _Waiting, at: float) -> None:
+        self._clock.pods -= 1
+        self._clock.asked -= self._demand(one.stay.pod)
+        self._waited_for(one, at)
+        one.left = True
+        line = self._line[_asks(one.stay.pod)]
+        while line and line[0].left:
+            line.popleft()
+        if not line:
+            del self._line[_asks(one.stay.pod)]
+
+    def _waited_for(self, one: _Waiting, at: float) -> None:
+        if one.counted:
+            wait = max(at - one.stay.arrives_s, 0.0)
+            self._waits += wait
+            self._longest = max(self._longest, wait)
+
+    def _demand(self, pod: TracePod) -> int:
+        return demand_milli(pod, self._card_memory)
+
+    def course(self, capacity_milli: int) -> ChurnCourse:
+        """Who waits now has waited until the window's end."""
+        for line in self._line.values():
+            for one in line:
+                if not one.left:
+                    self._waited_for(one, self._window.ends_s)
+                    self._refused[one.stay.pod.kind] += one.counted
+        length = self._window.length_s
+        used, asked, pods = (total / length for total in self._clock.sums)
+        step = length / CURVE_STEPS
+        return ChurnCourse(
+            in_use=100 * used / capacity_milli,
+            waiting=100 * asked / capacity_milli,
+            waiting_pods=pods,
+            card_hours=self._clock.sums[0] / 1000 / 3600,
+            arrived=self._arrived,
+            waited={kind: count for kind, count in self._waited.items() if count},
+            refused={kind: count for kind, count in self._refused.items() if count},
+            mean_wait_s=self._waits / max(self._arrived, 1),
+            longest_wait_s=self._longest,
+            curve={
+                number + 1: 100 * amount / step / capacity_milli
+                for number, amount in enumerate(self._clock.steps)
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChurnSummary:
+    """The same policy over several seeds."""
+
+    courses: Sequence[ChurnCourse]
+
+    def mean(self, of: Callable[[ChurnCourse], float]) -> float:
+        """Of one number."""
+        return fmean(of(course) for course in self.courses)
+
+    def deviation(self, of: Callable[[ChurnCourse], float]) -> float:
+        """Its standard deviation over the seeds (of the population)."""
+        return pstdev(of(course) for course in self.courses)
+
+    def curve(self) -> Mapping[int, float]:
+        """Mean percent in use, by percent of the window."""
+        steps = self.courses[0].curve
+        return {step: fmean(course.curve[step] for course in self.courses) for step in steps}
