@@ -180,24 +180,36 @@ def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
     return {"result": result or cuda.cuCtxSynchronize()}
 
 
-own_files: list[int] = []
+own_files: dict[int, tuple[int, int]] = {}
+
+
+def identity(file: int) -> tuple[int, int] | None:
+    """What a number stands for: (device, inode); None: nothing."""
+    try:
+        status = os.fstat(file)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def still_open(file: int) -> bool:
-    try:
-        return bool(os.fstat(file))
-    except OSError:
-        return False
+    """The same file as when the program opened it."""
+    return identity(file) == own_files[file]
 
 
 def close_descriptors(path: str | None) -> dict[str, Any]:
     """What daemons do: closes everything; then opens a file of its own in all numbers; locks it."""
     os.closerange(3, 256)
     files = [os.open(path, os.O_RDWR) for _ in range(32)] if path else []
-    own_files.extend(files)
+    for file in files:
+        own_files[file] = (os.fstat(file).st_dev, os.fstat(file).st_ino)
     for file in files[:1]:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return {"files": files}
+
+
+def files_open() -> dict[str, Any]:
+    return {"files_open": sum(map(still_open, own_files))}
 
 
 def fork_and_alloc(bytes: int) -> dict[str, Any]:
@@ -205,8 +217,7 @@ def fork_and_alloc(bytes: int) -> dict[str, Any]:
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        answer = {"before": info(), **alloc(bytes), "pid": os.getpid()}
-        answer["files_open"] = sum(map(still_open, own_files))
+        answer = {"before": info(), **alloc(bytes), "pid": os.getpid(), **files_open()}
         os.write(write_end, json.dumps(answer).encode())
         sys.stdin.read(0)
         os._exit(0)
@@ -294,6 +305,7 @@ OPS: dict[str, Callable[..., Any]] = {
         launch,
         launch_as_before_cuda_4,
         close_descriptors,
+        files_open,
         fork_and_alloc,
         destroy_context,
         own_context,

@@ -4,6 +4,7 @@ A program is `client.py` in a process of its own, driven line by line; it runs u
 workload would.
 """
 
+import fcntl
 import json
 import os
 import signal
@@ -98,6 +99,16 @@ def opened(client: Client, ordinal: int = 0) -> Client:
     """The program with that device's primary context current."""
     assert client.call("open_device", ordinal=ordinal) == {"result": 0}
     return client
+
+
+def is_locked(path: Path) -> bool:
+    """Whether another process holds a record lock on the file."""
+    with path.open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 @dataclass

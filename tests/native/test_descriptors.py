@@ -1,22 +1,12 @@
 """Programs that close all descriptors, as daemons do, and get the numbers for other files."""
 
-import fcntl
 from pathlib import Path
 
 import pytest
 
-from tests.native.machine import MIB, Container
+from tests.native.machine import MIB, Container, is_locked
 
 OUT_OF_MEMORY = 2
-
-
-def is_locked(path: Path) -> bool:
-    with path.open("r+b") as file:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 @pytest.mark.parametrize("reused", [False, True], ids=["number free", "number reused"])

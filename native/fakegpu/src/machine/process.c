@@ -5,10 +5,12 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "machine/holder.h"
+#include "machine/own_file.h"
 
 /* Start time of a process, 0 when it is dead: field 22 of /proc/<pid>/stat, after a name that may hold anything. */
 static uint64_t start_time_of(pid_t pid)
@@ -45,27 +47,32 @@ static struct flock life_of(const struct fg_state *state, const struct fg_proces
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)sizeof *state + (process - state->processes), .l_len = 1};
 }
 
+/* The lock is the open file's, and the mapping keeps that open, without a descriptor: a program that closes everything can't close it, and
+ * gets no number for a file of its own that we would close in its fork children. These do not inherit the mapping, so that our lock does
+ * not outlive us in them. */
 static void hold_life(const struct fg_state *state, const struct fg_process *process)
 {
-    static int file = -1;
-    if (file >= 0) close(file); /* in a fork child: our parent's */
-    file = open(fg_state_path(), O_RDWR | O_CLOEXEC);
+    const int file = open(fg_state_path(), O_RDWR | O_CLOEXEC);
     struct flock life = life_of(state, process);
-    if (file < 0 || fcntl(file, F_OFD_SETLK, &life) != 0) fprintf(stderr, "fakegpu: state %s: %s\n", fg_state_path(), strerror(errno));
+    const bool locked = file >= 0 && fcntl(file, F_OFD_SETLK, &life) == 0;
+    void *page = locked ? mmap(NULL, (size_t)sysconf(_SC_PAGESIZE), PROT_NONE, MAP_SHARED, file, 0) : MAP_FAILED;
+    if (page == MAP_FAILED || madvise(page, 1, MADV_DONTFORK) != 0)
+        fprintf(stderr, "fakegpu: state %s: %s\n", fg_state_path(), strerror(errno));
+    if (file >= 0) close(file);
 }
 
 /* A second file, for locks of the other kind: they name their owner by its pid in the pid namespace of the process that asks. Such a lock
- * goes when its owner closes any descriptor of that file, so each process has one, and leaves it open. */
-static int pid_file = -1;
-
+ * goes when its owner closes any descriptor of that file, so each process has one, and leaves it open. A program that closed it has
+ * perhaps got the number for another file, which is not ours to lock. */
 static int opened_pid_file(void)
 {
+    static struct fg_own_file file = {.number = -1};
     char path[PATH_MAX + 8];
+    if (fg_is_own_file(&file)) return file.number;
     snprintf(path, sizeof path, "%s.pids", fg_state_path());
-    if (pid_file >= 0) return pid_file;
-    pid_file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (pid_file >= 0) (void)fchmod(pid_file, 0666); /* not ours to change: somebody did already */
-    return pid_file;
+    file = fg_own_file(open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    if (file.number >= 0) (void)fchmod(file.number, 0666); /* not ours to change: somebody did already */
+    return file.number;
 }
 
 pid_t fg_visible_pid(const struct fg_state *state, const struct fg_process *process)

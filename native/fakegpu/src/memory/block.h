@@ -3,6 +3,7 @@
 #define FAKEGPU_BLOCK_H
 
 #include "driver/driver.h"
+#include "machine/own_file.h"
 
 enum fg_block_kind {
     FG_DEVICE_MEMORY,
@@ -24,7 +25,7 @@ struct fg_block {
     bool touched, managed;
     int shared_entry; /* one more than its entry in the machine's state, once another process may open it; 0: none */
     uint32_t generation;
-    int file;   /* then: what holds its pages */
+    struct fg_own_file file; /* then: what holds its pages */
 };
 
 /* Bytes as the card gives them out. */

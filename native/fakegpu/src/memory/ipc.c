@@ -19,6 +19,7 @@ struct handle {
     uint64_t magic, base, bytes;
     int32_t pid, file, entry;
     uint32_t generation;
+    uint64_t inode; /* what the file must be */
     int32_t device_card;
 };
 static_assert(sizeof(struct handle) <= sizeof(CUipcMemHandle), "it fits into CUDA's handle");
@@ -55,7 +56,7 @@ static CUresult share(struct fg_block *block)
     if (entry >= 0) block->generation = fg_driver.state->shared[entry].generation;
     fg_unlock(fg_driver.state);
     if (entry < 0) return close(file), CUDA_ERROR_OUT_OF_MEMORY;
-    block->file = file;
+    block->file = fg_own_file(file);
     block->shared_entry = entry + 1;
     block->charged = 0; /* the entry's now */
     return CUDA_SUCCESS;
@@ -70,8 +71,15 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     if (handle == NULL) return CUDA_ERROR_INVALID_VALUE;
     result = fg_change_block(pointer, share);
     if (result != CUDA_SUCCESS || !fg_find_block(pointer, &block)) return CUDA_ERROR_INVALID_VALUE;
-    const struct handle made = {
-        MAGIC, block.base, block.bytes, getpid(), block.file, block.shared_entry - 1, block.generation, fg_driver.card_of[block.device]};
+    const struct handle made = {.magic = MAGIC,
+                                .base = block.base,
+                                .bytes = block.bytes,
+                                .pid = getpid(),
+                                .file = block.file.number,
+                                .entry = block.shared_entry - 1,
+                                .generation = block.generation,
+                                .inode = block.file.inode,
+                                .device_card = fg_driver.card_of[block.device]};
     memset(handle, 0, sizeof *handle);
     memcpy(handle, &made, sizeof made);
     return CUDA_SUCCESS;
@@ -85,7 +93,8 @@ static CUresult map_pages(const struct handle *from, CUdeviceptr *pointer)
     snprintf(path, sizeof path, "/proc/%d/fd/%d", from->pid, from->file);
     const int file = open(path, O_RDWR | O_CLOEXEC);
     const uint64_t place = (at + PAGE - 1) / PAGE * PAGE;
-    void *mapped = file >= 0 ? mmap((void *)(uintptr_t)place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) : MAP_FAILED;
+    const bool same = file >= 0 && fg_own_file(file).inode == from->inode;
+    void *mapped = same ? mmap((void *)(uintptr_t)place, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) : MAP_FAILED;
     if (file >= 0) close(file);
     if (mapped == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
     *pointer = place + from->base % PAGE;
@@ -121,7 +130,7 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsi
                               .touched = true,
                               .shared_entry = from.entry + 1,
                               .generation = from.generation,
-                              .file = -1};
+                              .file = {.number = -1}};
     result = map_pages(&from, &window.base);
     if (result == CUDA_SUCCESS) result = fg_add_window(&window);
     if (result == CUDA_SUCCESS) return *pointer = window.base, CUDA_SUCCESS;
@@ -151,5 +160,5 @@ void fg_leave_shared(struct fg_block *block)
     fg_lock(fg_driver.state);
     fg_shared_drop(fg_driver.state, block->shared_entry - 1);
     fg_unlock(fg_driver.state);
-    if (block->file >= 0) close(block->file); /* a process that has it mapped keeps the pages */
+    if (fg_is_own_file(&block->file)) close(block->file.number); /* a process that has it mapped keeps the pages */
 }
