@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import nats
 import pytest
+from hamicommon import events
 from hamicommon.errors import HamiError
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
@@ -26,6 +29,7 @@ from tests.integration.node_agent.machine import (
     Kubelet,
     Machine,
 )
+from tests.integration.node_agent.tenants import GRACE_S, Checks, Proc, Tenants
 from tests.waiting import PATIENCE_S
 
 
@@ -192,3 +196,35 @@ class ApiPods:
 async def api_pods(api_server: ApiServer) -> AsyncIterator[ApiPods]:
     async with api_server.client() as api:
         yield ApiPods(api)
+
+
+@pytest.fixture
+def proc(machine: Machine, api_pods: ApiPods) -> Proc:
+    made = Proc(machine.root / "proc")
+    machine.extra |= {
+        "HAMI_NODE_AGENT_PROC_ROOT": str(made.root),
+        "HAMI_NODE_AGENT_ENFORCEMENT_GRACE_S": str(GRACE_S),
+    }
+    return made
+
+
+@pytest.fixture
+async def tenants(
+    machine: Machine, proc: Proc, api_pods: ApiPods, kubelet: Kubelet, agent: AgentProcess
+) -> AsyncIterator[Tenants]:
+    made = Tenants(machine, proc, kubelet, api_pods)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def checks(control: Control, nats_url: str) -> AsyncIterator[Checks]:
+    heard = Checks()
+
+    async def on_message(message: Any) -> None:
+        heard.messages.append(events.LimitCheck.model_validate_json(message.data))
+
+    client = await nats.connect(nats_url)
+    await client.subscribe("hami.limits.v1.*", cb=on_message)
+    yield heard
+    await client.close()

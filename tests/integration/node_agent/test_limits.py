@@ -1,192 +1,20 @@
-"""Limits checked from outside: real programs on the stand-in driver, seen by the real agent.
-
-What the host's /proc shows is real but for the cgroup, which names a pod: this test is no kubelet.
-"""
-
-from __future__ import annotations
+"""Limits checked from outside: real programs on the stand-in driver, seen by the real agent."""
 
 import asyncio
 import re
-import time
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
-import nats
 import pytest
 from hamicommon import events
-from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
-from tests import measured
-from tests.integration.node_agent.conftest import ApiPods
-from tests.integration.node_agent.control import Control, grant
-from tests.integration.node_agent.machine import (
-    CARDS,
-    FAKEGPU,
-    AgentProcess,
-    Kubelet,
-    Machine,
-    mounts_of,
-)
-from tests.native.machine import LIBVGPU, Client
-from tests.waiting import PATIENCE_S, eventually
+from tests.integration.node_agent.control import Control
+from tests.integration.node_agent.machine import CARDS, AgentProcess
+from tests.integration.node_agent.tenants import GRACE_S, Checks, Proc, Tenants, seen, states
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
 MIB = 1024 * 1024
 GRANTED_MIB = 4096
-GRACE_S = 1.0
-SEEN_WITHIN_S = 30.0
-
-
-class Proc:
-    """The host's /proc, in which processes are of pods."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        root.mkdir()
-
-    def put(self, pid: int, cgroup: str) -> None:
-        folder = self.root / str(pid)
-        folder.mkdir(exist_ok=True)
-        for name in ("stat", "status"):
-            (folder / name).unlink(missing_ok=True)
-            (folder / name).symlink_to(f"/proc/{pid}/{name}")
-        (folder / "cgroup").write_text(f"0::{cgroup}\n")
-
-
-@pytest.fixture
-def proc(machine: Machine, api_pods: ApiPods) -> Proc:
-    made = Proc(machine.root / "proc")
-    machine.extra |= {
-        "HAMI_NODE_AGENT_PROC_ROOT": str(made.root),
-        "HAMI_NODE_AGENT_ENFORCEMENT_GRACE_S": str(GRACE_S),
-    }
-    return made
-
-
-class Tenants:
-    """Pods with a container each, and programs in them."""
-
-    def __init__(self, machine: Machine, proc: Proc, kubelet: Kubelet, pods: ApiPods) -> None:
-        self._machine = machine
-        self._proc = proc
-        self._kubelet = kubelet
-        self._pods = pods
-        self._answers: dict[str, api.ContainerAllocateResponse] = {}
-        self._clients: list[Client] = []
-
-    async def create(self, name: str) -> str:
-        """A pod whose container runs; its uid."""
-        await self._pods.create(name)
-        status = {"containerStatuses": [{"name": "main", "containerID": f"x://{self._id(name)}"}]}
-        await self._pods.api.patch(
-            f"/api/v1/namespaces/default/pods/{name}/status", {"status": status}
-        )
-        return self._pods.uids[name]
-
-    async def granted(self, name: str, control: Control, device: int = 0) -> str:
-        """The same, with a slice of the first card."""
-        uid = await self.create(name)
-        await control.announce(grant(uid))
-        answer = await self._kubelet.allocate(uid, "main", f"{CARDS[0]}-{device}")
-        await self._kubelet.prestart(f"{CARDS[0]}-{device}")
-        self._answers[name] = answer
-        return uid
-
-    def _id(self, name: str) -> str:
-        return name.encode().hex().rjust(64, "0")
-
-    def program(
-        self, name: str, *, preload: bool = True, cards: str = CARDS[0], **env: str
-    ) -> Client:
-        """A program in the pod's container."""
-        mapped = {} if name not in self._answers else mounts_of(self._answers[name])
-        uid = self._pods.uids[name]
-        client = Client(
-            {
-                "PATH": "/usr/bin:/bin",
-                "LD_LIBRARY_PATH": str(FAKEGPU),
-                "FAKEGPU_CONFIG": str(self._machine.root / "fakegpu.json"),
-                "FAKEGPU_VISIBLE_DEVICES": cards,
-                **(self._preloaded(mapped) if preload else {}),
-                **env,
-            }
-        )
-        self._clients.append(client)
-        self._proc.put(client.pid, f"/kubepods/pod{uid}/{self._id(name)}")
-        assert client.call("open_device", ordinal=0) == {"result": 0}
-        return client
-
-    def _preloaded(self, mapped: dict[str, Path]) -> dict[str, str]:
-        table = ";".join(f"{path}={mapped[path]}" for path in ("/etc/hami", "/usr/local/vgpu"))
-        return {
-            "HAMI_PATHMAP": table,
-            "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
-        }
-
-    def region(self, name: str) -> Path:
-        answer = self._answers[name]
-        inside = Path(answer.envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"]).name
-        return mounts_of(answer)["/usr/local/vgpu"] / inside
-
-    def close(self) -> None:
-        for client in self._clients:
-            client.end()
-
-
-@pytest.fixture
-async def tenants(
-    machine: Machine, proc: Proc, api_pods: ApiPods, kubelet: Kubelet, agent: AgentProcess
-) -> AsyncIterator[Tenants]:
-    made = Tenants(machine, proc, kubelet, api_pods)
-    yield made
-    made.close()
-
-
-class Checks:
-    """The node's reports, as the scheduler hears them."""
-
-    def __init__(self) -> None:
-        self.messages: list[events.LimitCheck] = []
-
-    def found(self, uid: str) -> events.LimitFinding | None:
-        """What the last report has of a pod."""
-        if not self.messages:
-            return None
-        return next((f for f in self.messages[-1].findings if f.pod_uid == uid), None)
-
-
-@pytest.fixture
-async def checks(control: Control, nats_url: str) -> AsyncIterator[Checks]:
-    heard = Checks()
-
-    async def on_message(message: Any) -> None:
-        heard.messages.append(events.LimitCheck.model_validate_json(message.data))
-
-    client = await nats.connect(nats_url)
-    await client.subscribe("hami.limits.v1.*", cb=on_message)
-    yield heard
-    await client.close()
-
-
-def states(agent: AgentProcess) -> dict[str, str]:
-    """By pod, as /metrics shows them."""
-    _, text = agent.get("/metrics")
-    found = re.findall(r'^hami_vgpu_limit_state\{.*pod="([^"]*)".*state="(\w+)".*\} 1', text, re.M)
-    return dict(found)
-
-
-async def seen(agent: AgentProcess, name: str, state: str, what: str) -> float:
-    """Waits until /metrics shows it; seconds."""
-    began_s = time.monotonic()
-    while (now := await asyncio.to_thread(states, agent)).get(name) != state:
-        assert time.monotonic() - began_s < PATIENCE_S, f"{now}: {agent.log[-2000:]}"
-        await asyncio.sleep(0.05)
-    took_s = time.monotonic() - began_s
-    measured.note(f"{what}: {state} after {took_s:.1f} s (grace {GRACE_S:g} s)")
-    assert took_s < SEEN_WITHIN_S
-    return took_s
 
 
 async def test_who_keeps_to_his_grant_is_enforced(
