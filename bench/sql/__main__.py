@@ -28,9 +28,9 @@ from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.engine import open_pool
 from hamicommon.ledger.invariants import INVARIANTS
 from hamicommon.ledger.migrations import upgrade
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.data import postgres
 from hamilocal.servers.processes import running

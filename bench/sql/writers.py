@@ -25,8 +25,8 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, HamiError
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.engine import open_pool
 from hamicommon.ledger.model import Draft, StateStep
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 
 from bench.filter.figures import percentile

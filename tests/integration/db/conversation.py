@@ -39,9 +39,9 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger import database as scheduler_side
 from hamicommon.ledger import engine as metrics_side
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.engine import open_pool
 from hamicommon.ledger.model import Draft, LockHolder, Move, StateStep
 from hamicommon.ledger.outbox import OutboxRelay
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -86,7 +86,7 @@ class _Heard:
 
 async def speak(dsn: str) -> None:
     """The scheduler's part, then that of the metrics service."""
-    settings = PostgresSettings(dsn=SecretStr(dsn), pool_max=1, pool_min=1)
+    settings = PostgresSettings(dsn=SecretStr(dsn), pool_max=1)
     async with open_database(settings, application="test") as database:
         await _cards(database)
         await _grants(database)

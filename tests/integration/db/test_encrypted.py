@@ -16,7 +16,7 @@ from hami_webhook.credentials.plan import missing
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.__main__ import main as the_job
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from hamictl.__main__ import app
 from pydantic import SecretStr
@@ -156,8 +156,8 @@ def test_a_server_that_is_not_the_one_wanted_is_one_sentence(
 async def pools_fail_with(dsn: str, sentence: str) -> None:
     settings = PostgresSettings(dsn=SecretStr(dsn), connect_timeout_s=30)
     with pytest.raises(HamiError, match=re.escape(sentence)):
-        async with open_pool(settings, "test"):
-            pass
+        async with open_pool(settings, "test") as pool:
+            await pool.fetchval("SELECT 1")
     async with open_database(settings, application="test") as database:
         with pytest.raises(Unavailable, match=re.escape(sentence)):
             await database.ping()

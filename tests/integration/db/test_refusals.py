@@ -16,7 +16,7 @@ from hami_metrics.adapters.refusals import PostgresRefusalStore
 from hami_metrics.domain.refusals import MOST_GROUPS, AdmissionRefusal, refusal_of
 from hamicommon.errors import Conflict
 from hamicommon.events import AdmissionRefused
-from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

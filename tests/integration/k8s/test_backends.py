@@ -21,8 +21,8 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
 from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
-from hamicommon.ledger.engine import open_pool
 from hamicommon.ledger.migrations import rights
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import BaseModel, SecretStr
 
@@ -43,7 +43,7 @@ def as_role(dsn: str, role: str) -> PostgresSettings:
     parts = urlsplit(dsn)
     login = f"{role}:{PASSWORDS[role]}"
     url = urlunsplit(parts._replace(netloc=f"{login}@{parts.hostname}:{parts.port}"))
-    return PostgresSettings(dsn=SecretStr(url), pool_min=1)
+    return PostgresSettings(dsn=SecretStr(url))
 
 
 @pytest.fixture

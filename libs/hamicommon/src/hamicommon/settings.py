@@ -21,7 +21,6 @@ class PostgresSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HAMI_POSTGRES_")
 
     dsn: SecretStr = Field(description="libpq-style URL, postgresql://user:password@host:port/name")
-    pool_min: int = Field(default=2, ge=0, description="connections kept open")
     pool_max: int = Field(default=16, ge=1, description="connections at most")
     connect_timeout_s: float = Field(default=5.0, gt=0)
     command_timeout_s: float = Field(default=10.0, gt=0, description="one statement at most")

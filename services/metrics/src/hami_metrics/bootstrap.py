@@ -16,7 +16,7 @@ from hamicommon.access.checks import Access
 from hamicommon.access.scraping import scrape_access
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
 from hamicommon.k8s.client import open_kube_api
-from hamicommon.ledger.engine import open_pool
+from hamicommon.ledger.pool import open_pool
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.periodic import every
@@ -73,10 +73,8 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     address to listen on is taken.
     """
     instruments = MetricsInstruments()
-    # No connection is kept ready, so that none is needed to start.
-    postgres = settings.postgres.model_copy(update={"pool_min": 0})
     async with (
-        open_pool(postgres, "hami-metrics") as pool,
+        open_pool(settings.postgres, "hami-metrics") as pool,
         open_bus(settings.nats, "hami-metrics") as bus,
         # Inside, so that every loop has ended before its backend is closed.
         asyncio.TaskGroup() as group,

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
+from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.settings import PostgresSettings
+
+Connection: TypeAlias = Any
+"""An `asyncpg.Connection` (which has no types); a pool's has jsonb as Python values."""
 
 _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Parameters of a DSN that name files (PostgreSQL, libpq, connection strings)."""
@@ -25,9 +29,10 @@ _EXPIRED = 10
 _NO_TLS = "rejected SSL upgrade"
 
 
-async def connect(settings: PostgresSettings, *, command_timeout_s: float | None = None) -> object:
-    """An `asyncpg.Connection`, which has no types; statements without `command_timeout_s` may take
-    as long as they need.
+async def connect(
+    settings: PostgresSettings, *, command_timeout_s: float | None = None
+) -> Connection:
+    """One connection; statements without `command_timeout_s` may take as long as they need.
 
     Raises: InvalidRequest for an address, mode or file that is none; Unavailable when the server is
     away, refuses us, or is not the one that its certificate is for.

@@ -2,39 +2,28 @@
 
 `Database.connection()` and `.transaction()` are how every adapter reaches the ledger. READ
 COMMITTED is enough, because every write is guarded by its own WHERE; a lock that is not granted
-within `LOCK_TIMEOUT_MS` is a lost race, not a reason to wait.
+within `pool.LOCK_TIMEOUT_MS` is a lost race, not a reason to wait.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import asyncpg
-import orjson
 
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.fault_injection import Faults
-from hamicommon.ledger.connection import why_not
+from hamicommon.ledger.connection import Connection, connect
 from hamicommon.ledger.constraints import error_of
 from hamicommon.ledger.migrations.revisions import NEEDED
-from hamicommon.ledger.storable import StorableConnection, storable_json
+from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 
 logger = logging.getLogger(__name__)
-
-# A guarded UPDATE takes well under a millisecond; who waits longer has met a stuck transaction.
-LOCK_TIMEOUT_MS = 200
-# A transaction whose client died (or was paused) must not hold rows for long.
-IDLE_IN_TRANSACTION_MS = 5000
-
-Connection: TypeAlias = Any
-"""An `asyncpg.Connection` (which has no types); jsonb comes and goes as Python values."""
-
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -91,10 +80,12 @@ class Database:
         self._settings = settings
         self._faults = faults
 
-    @property
-    def dsn(self) -> str:
-        """Where it is, for the few who need a connection of their own (LISTEN)."""
-        return self._settings.dsn.get_secret_value()
+    async def connect(self) -> Connection:
+        """A connection outside the pool, for those who keep it (LISTEN).
+
+        Raises: see `hamicommon.ledger.connection.connect`.
+        """
+        return await connect(self._settings)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -124,9 +115,6 @@ class Database:
                 f"all {most} connections of this process to Postgres are in use, and none came "
                 f"free within {wait_s:g} s (HAMI_POSTGRES_POOL_MAX)"
             ) from exc
-        except (OSError, asyncpg.ClientConfigurationError) as exc:
-            # Also where the DSN is to blame: a file that it names may be mounted a moment later.
-            raise Unavailable(str(why_not(self._settings, exc))) from exc
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -174,15 +162,6 @@ class Database:
             )
 
 
-def session_settings(application: str) -> dict[str, str]:
-    """What holds for every connection of a service; `application` shows in `pg_stat_activity`."""
-    return {
-        "application_name": application,
-        "lock_timeout": str(LOCK_TIMEOUT_MS),
-        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
-    }
-
-
 @asynccontextmanager
 async def open_database(
     settings: PostgresSettings, *, application: str, faults: Faults | None = None
@@ -191,44 +170,5 @@ async def open_database(
 
     `application` is what `pg_stat_activity` shows.
     """
-    pool = asyncpg.create_pool(
-        settings.dsn.get_secret_value(),
-        # asyncpg opens the minimum at once and fails if it can't; connections are made on demand.
-        min_size=0,
-        max_size=settings.pool_max,
-        timeout=settings.connect_timeout_s,
-        command_timeout=settings.command_timeout_s,
-        init=_prepare,
-        connection_class=StorableConnection,
-        # Nothing here leaves session state behind, so the reset's extra round trip buys nothing.
-        reset=_keep,
-        server_settings={
-            **session_settings(application),
-            # Plans of these short statements never profit from compilation.
-            "jit": "off",
-        },
-    )
-    await pool
-    try:
+    async with open_pool(settings, application, jit=False) as pool:
         yield Database(pool, settings, faults)
-    finally:
-        try:
-            async with asyncio.timeout(settings.connect_timeout_s):
-                await pool.close()
-        except TimeoutError:
-            pool.terminate()
-
-
-async def _prepare(connection: Connection) -> None:
-    await connection.set_type_codec(
-        "jsonb",
-        schema="pg_catalog",
-        format="binary",
-        # The binary form of jsonb is one version byte (1), then the text.
-        encoder=lambda value: b"\x01" + storable_json(value),
-        decoder=lambda data: orjson.loads(data[1:]),
-    )
-
-
-async def _keep(connection: Connection) -> None:
-    del connection

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hamicommon.ledger.database import Connection
+from hamicommon.ledger.connection import Connection
 
 SHOWN = 5
 """Sentences per promise; one is enough to know, a million help nobody."""

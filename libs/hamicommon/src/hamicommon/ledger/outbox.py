@@ -26,8 +26,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import asyncpg
-
 from hamicommon.bus.client import Outgoing
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
@@ -200,12 +198,12 @@ class OutboxRelay:
     async def _listen(self) -> None:
         """Keeps one connection that only listens; without it polling still works."""
         while True:
-            with contextlib.suppress(*DRIVER_ERRORS):
+            with contextlib.suppress(*DRIVER_ERRORS, HamiError):
                 await self._listen_once()
             await asyncio.sleep(POLL_S)
 
     async def _listen_once(self) -> None:
-        connection = await asyncpg.connect(self._database.dsn, timeout=5)
+        connection = await self._database.connect()
         closed = asyncio.Event()
         connection.add_termination_listener(_setter(closed))
         try:

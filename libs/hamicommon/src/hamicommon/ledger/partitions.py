@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 
-from hamicommon.ledger.database import Connection
+from hamicommon.ledger.connection import Connection
 
 AHEAD_DAYS = 3
 """Days after today that have a partition, so that a keeper may be away for a long week-end."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hamicommon.ledger.database import Connection
+from hamicommon.ledger.connection import Connection
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)

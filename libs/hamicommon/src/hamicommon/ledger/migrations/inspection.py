@@ -20,8 +20,8 @@ from sqlalchemy import CheckConstraint
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
 
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.ledger.connection import connect, place_of
-from hamicommon.ledger.database import SCHEMA_ERRORS, Connection
+from hamicommon.ledger.connection import Connection, connect, place_of
+from hamicommon.ledger.database import SCHEMA_ERRORS
 from hamicommon.ledger.invariants import broken
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.migrations.revisions import of_both_branches

@@ -20,8 +20,9 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict
 from hamicommon.events import event_subject
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
-from hamicommon.ledger.database import Connection, Database
+from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import (
     BindingClaim,
     CardCounters,

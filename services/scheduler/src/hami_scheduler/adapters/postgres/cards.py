@@ -13,7 +13,7 @@ from typing import Any
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.database import Connection
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import (
     CardCounters,
     CardDemand,

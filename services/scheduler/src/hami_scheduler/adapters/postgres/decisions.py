@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.record import request_of
-from hamicommon.ledger.database import Connection, Database
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.database import Database
 from hamicommon.ledger.partitions import keep_partitions
 
 from hami_scheduler.ports import DecisionRow

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import CapacityConflict
-from hamicommon.ledger.database import Connection
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import CardCounters, CardDemand, Change, Entry, Rules, wanted_by
 
 from hami_scheduler.adapters.postgres.cards import RETURNING, take_cards, take_quota

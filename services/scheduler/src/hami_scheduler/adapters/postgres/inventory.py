@@ -14,7 +14,8 @@ from typing import Any
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
-from hamicommon.ledger.database import Connection, Database
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.database import Database
 
 from hami_scheduler.adapters.postgres.rows import HOLDINGS
 from hami_scheduler.ledger.inventory_diff import (

@@ -9,7 +9,8 @@ from typing import Any
 from hamicommon.clipping import clip
 from hamicommon.domain.limits import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
-from hamicommon.ledger.database import Connection, Database
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.database import Database
 
 from hami_scheduler.adapters.postgres.housekeeping import (
     MOST_OF_A_DETAIL,

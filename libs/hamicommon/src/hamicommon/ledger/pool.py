@@ -1,0 +1,95 @@
+"""The pool of connections to the ledger: the one way of every service to Postgres.
+
+The scheduler takes it through `Database` (`database.py`), the metrics service as it is. What holds
+for a connection is decided here: the DSN's encryption, the time-outs, the name that
+`pg_stat_activity` shows, JSON and text as Python values. Migrations and commands open one
+connection (`connection.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import orjson
+
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.connection import Connection, why_not
+from hamicommon.ledger.storable import StorableConnection, storable_json
+from hamicommon.settings import PostgresSettings
+
+# A guarded UPDATE takes well under a millisecond; who waits longer has met a stuck transaction.
+LOCK_TIMEOUT_MS = 200
+# A transaction whose client died (or was paused) must not hold rows for long.
+IDLE_IN_TRANSACTION_MS = 5000
+
+
+@asynccontextmanager
+async def open_pool(
+    settings: PostgresSettings, application: str, *, jit: bool = True
+) -> AsyncIterator[asyncpg.Pool]:
+    """A pool of connections; a server that is away is met by the first statement, not here.
+
+    `application` is what `pg_stat_activity` shows; `jit` is off where statements are so short that
+    their plans never profit from compilation. A connection that can't be made raises Unavailable
+    with the sentence of `hamicommon.ledger.connection.why_not`, or an error of the driver.
+    """
+
+    async def connect(*args: Any, **how: Any) -> Any:
+        try:
+            return await asyncpg.connect(*args, **how)
+        except TimeoutError:
+            raise
+        except (OSError, asyncpg.ClientConfigurationError) as exc:
+            # Also where the DSN is to blame: a file that it names may be mounted a moment later.
+            raise Unavailable(str(why_not(settings, exc))) from exc
+
+    pool = asyncpg.create_pool(
+        settings.dsn.get_secret_value(),
+        connect=connect,
+        # asyncpg opens the minimum at once and fails if it can't; connections are made on demand.
+        min_size=0,
+        max_size=settings.pool_max,
+        timeout=settings.connect_timeout_s,
+        command_timeout=settings.command_timeout_s,
+        init=_prepare,
+        connection_class=StorableConnection,
+        # Nothing leaves session state behind, so the reset's extra round trip buys nothing.
+        reset=_keep,
+        server_settings={**_session_settings(application), **({} if jit else {"jit": "off"})},
+    )
+    await pool
+    try:
+        yield pool
+    finally:
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                await pool.close()
+        except TimeoutError:
+            pool.terminate()
+
+
+def _session_settings(application: str) -> dict[str, str]:
+    return {
+        "application_name": application,
+        "lock_timeout": str(LOCK_TIMEOUT_MS),
+        "idle_in_transaction_session_timeout": str(IDLE_IN_TRANSACTION_MS),
+    }
+
+
+async def _prepare(connection: Connection) -> None:
+    await connection.set_type_codec(
+        "jsonb",
+        schema="pg_catalog",
+        format="binary",
+        # The binary form of jsonb is one version byte (1), then the text.
+        encoder=lambda value: b"\x01" + storable_json(value),
+        decoder=lambda data: orjson.loads(data[1:]),
+    )
+
+
+async def _keep(connection: Connection) -> None:
+    del connection
