@@ -10,7 +10,7 @@ import sys
 import pytest
 import typer
 from hamictl.__main__ import COMMANDS
-from hamictl.lazy import LazyCommand
+from hamictl.verbs.lazy import LazyCommand
 
 HEAVY = ("numpy", "sqlalchemy", "alembic", "kubernetes", "kubelocal")
 RUN = """
@@ -56,4 +56,4 @@ def test_an_unknown_command_is_named() -> None:
     )
 
     assert done.returncode == 2
-    assert "No such command 'explian'" in done.stderr
+    assert "No such command 'explian'. Did you mean 'explain'" in done.stderr

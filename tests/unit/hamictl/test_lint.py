@@ -34,10 +34,10 @@ def test_a_good_pod_gets_what_would_be_filled_in() -> None:
     ]
 
 
-def test_a_pod_that_would_be_refused_ends_with_1_and_the_others_are_answered_too() -> None:
+def test_a_pod_that_would_be_refused_ends_with_6_and_the_others_are_answered_too() -> None:
     result = lint("-f", "-", stdin=f"{BAD}---{GOOD}")
 
-    assert result.exit_code == 1
+    assert result.exit_code == 6
     assert "default/bad would be refused: container 'c': nvidia.com/gpumem is 16Gi" in result.output
     assert "(the unit is MiB: write 16384)" in result.output
     assert "default/good would be admitted" in result.output
@@ -65,7 +65,7 @@ def test_against_a_dump_a_pod_that_no_card_can_take_is_warned_of(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("policy", "code", "expected"),
-    [("deny", 1, "would be refused: no node"), ("warn", 0, "warning: no node"), ("off", 0, "add")],
+    [("deny", 6, "would be refused: no node"), ("warn", 0, "warning: no node"), ("off", 0, "add")],
 )
 def test_what_no_card_can_take_is_answered_as_the_webhook_is_configured(
     policy: str, code: int, expected: str, tmp_path: Path

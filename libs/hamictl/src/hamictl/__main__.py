@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hamictl.lazy import LazyCommand, lazy_app
+from typer.completion import completion_init  # type: ignore[attr-defined] # its own use of it is the same
+
+from hamictl.verbs.lazy import LazyCommand, lazy_app
 
 COMMANDS = {
     "up": LazyCommand(
@@ -17,7 +19,7 @@ COMMANDS = {
         "Create pods (of workload kinds: the pods of their template), or update existing ones.",
     ),
     "get": LazyCommand(
-        "hamictl.commands.objects:get", "Show pods, nodes, cards, or who holds which slice."
+        "hamictl.commands.look.get:get", "Show nodes, cards, pods, or who holds which slice."
     ),
     "delete": LazyCommand("hamictl.commands.objects:delete", "Delete pods."),
     "explain": LazyCommand(
@@ -58,6 +60,17 @@ COMMANDS = {
         "Take over the pods that HAMi started; nothing is restarted, and it may be repeated.",
     ),
     "db": LazyCommand("hamictl.commands.database:app", "The ledger's schema."),
+    "completion": LazyCommand(
+        "hamictl.commands.about.completion:completion",
+        "Print the script that completes verbs, options and names in a shell.",
+    ),
+    "help": LazyCommand(
+        "hamictl.commands.about.topics:topics",
+        "Show what is true of all verbs: exit-codes, times, output.",
+    ),
+    "version": LazyCommand(
+        "hamictl.commands.about.version:version", "Show the version of this command."
+    ),
 }
 
 app = lazy_app(
@@ -68,7 +81,8 @@ app = lazy_app(
 
 def main() -> None:
     """Entry point of the console script."""
-    app()
+    completion_init()
+    app(prog_name="hamictl")
 
 
 if __name__ == "__main__":

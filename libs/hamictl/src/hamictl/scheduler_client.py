@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import httpx
-from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Forbidden, InvalidRequest, NotFound, Unavailable
 
 from hamictl.connection_errors import not_a_scheduler, sentence
 from hamictl.scheduler_address import SchedulerAddress
@@ -23,14 +23,14 @@ class SchedulerClient:
     async def get(self, path: str, **query: str) -> Any:
         """The decoded answer.
 
-        Raises: NotFound, InvalidRequest, Unavailable.
+        Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """
         return await self._ask("GET", path, params=query)
 
     async def post(self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Asks for something to be done; the decoded answer.
 
-        Raises: NotFound, InvalidRequest, Unavailable.
+        Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
         """
         return await self._ask("POST", path, json=body, timeout=timeout_s)
 
@@ -52,6 +52,8 @@ class SchedulerClient:
         message = str(body.get("error") or body.get("detail") or body)
         if answer.status_code == 404:
             raise NotFound(message)
+        if answer.status_code in (401, 403):
+            raise Forbidden(message)
         if answer.status_code < 500:
             raise InvalidRequest(message)
         raise Unavailable(message)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import sys
+from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import asyncpg
@@ -12,8 +14,14 @@ import typer
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.client import open_kube_api
 
-from hamictl.commands.objects import Namespace, Output
+from hamictl.commands.objects import Namespace
+from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
+from hamictl.exit_codes import ExitCode
+from hamictl.output import render
+from hamictl.output.formats import TABLE, OutputFormat
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, TableColumn
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
@@ -72,60 +80,75 @@ async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
 def explain(
     pod: Annotated[str, typer.Argument(help="name of a pod")],
     namespace: Namespace = "default",
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+    output: Answered = TABLE,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="end with status 6 when the pod waits")
+    ] = False,
 ) -> None:
     """Explain why a pod is where it is, or why it waits."""
-    run(_explain(pod, namespace, output))
+    answer = run(_explain(pod, namespace, output))
+    if exit_code and answer["outcome"] != "placed":
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
 
-async def _explain(pod: str, namespace: str, output: Output) -> None:
+async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
     target = find_target(Settings())
-    name = pod.removeprefix("pod/")
+    namespace, name = pod_name(pod, namespace)
     uid = await pod_uid(target, namespace, name)
     answer = await SchedulerClient(target.need_scheduler()).get(
         f"/v1/pods/{uid}/explain", namespace=namespace, name=name
     )
-    if output is Output.JSON:
-        console.print_json(data=answer)
-        return
+    if not output.for_people:
+        render.write_document(answer, output)
+        return answer
     for part in explanation(answer, name=f"{namespace}/{name}"):
         # Names and texts come from the cluster: nothing in them is markup.
         console.print(part, highlight=False, markup=False)
+    return answer
 
 
 def history(
     pod: Annotated[str, typer.Argument(help="name of a pod, also of one that is gone")],
     namespace: Namespace = "default",
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
+    output: Answered = TABLE,
 ) -> None:
     """Show every state that a pod's slices went through."""
     run(_history(pod, namespace, output))
 
 
-async def _history(pod: str, namespace: str, output: Output) -> None:
+async def _history(pod: str, namespace: str, output: OutputFormat) -> None:
     target = find_target(Settings())
-    uid = await pod_uid(target, namespace, pod.removeprefix("pod/"))
+    namespace, name = pod_name(pod, namespace)
+    uid = await pod_uid(target, namespace, name)
     rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/pods/{uid}/history")
-    if output is Output.JSON:
-        console.print_json(data={"items": rows})
-        return
-    console.print(
-        table(
-            f"History of {namespace}/{pod}",
-            ("WHEN", "STATE", "ATTEMPT", "NODE", "REASON", "BY"),
-            (
-                (
-                    of(row["at"])[:23].replace("T", " "),
-                    of(row["state"]),
-                    of(row["attempt"]),
-                    of(row["node"]),
-                    of(row["reason"]),
-                    of(row["actor"]),
-                )
-                for row in rows
-            ),
-        )
+    columns = (
+        TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
+        *(
+            TableColumn(header, partial(_text, key), key)
+            for header, key in (
+                ("STATE", "state"),
+                ("ATTEMPT", "attempt"),
+                ("NODE", "node"),
+                ("REASON", "reason"),
+                ("BY", "actor"),
+            )
+        ),
     )
+    name_of = f"pod/{namespace}/{name}"
+    shown = Records(
+        kind="Change", plural="changes", columns=columns, rows=rows, name=lambda row: name_of
+    )
+    render.write(shown, output)
+
+
+def _text(key: str, row: Mapping[str, Any]) -> str:
+    return of(row[key])
+
+
+def pod_name(given: str, namespace: str) -> tuple[str, str]:
+    """(namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
+    own, _, name = given.removeprefix("pod/").removeprefix("pods/").rpartition("/")
+    return own or namespace, name
 
 
 def sql(

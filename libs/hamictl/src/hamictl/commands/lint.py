@@ -35,6 +35,7 @@ from hamicommon.vendors.registry import Vendors
 from hamictl.commands import simulate
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.exit_codes import ExitCode
 from hamictl.input_file import read_text
 from hamictl.settings import Settings
 from hamictl.target import find_target
@@ -90,7 +91,7 @@ def lint(
 ) -> None:
     """Show what admission would answer: refusals, warnings, what would be filled in.
 
-    Ends with status 1 when a pod would be refused.
+    Ends with status 6 when a pod would be refused.
     """
     with spoken_errors():
         vendors = Vendors.from_config(
@@ -126,7 +127,7 @@ def lint(
         verdicts = asyncio.run(_live(linter, pods)) if live else [linter.verdict(p) for p in pods]
     _show([_name(pod) for pod in pods], verdicts, output)
     if not all(verdict.allowed for verdict in verdicts):
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
 
 def _namespaces(listed: str) -> frozenset[str]:

@@ -1,41 +1,29 @@
-"""`hamictl apply`, `get` and `delete`: pods of people, and what the ledger holds for them."""
+"""`hamictl apply` and `delete`: pods of people."""
 
 from __future__ import annotations
 
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
-from rich.table import Table
 
 from hamictl.commands.runner import console, fail, run
 from hamictl.input_file import read_text
 from hamictl.manifests import Manifest, read_manifest
 from hamictl.pods import apply_pod
-from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
-from hamictl.view import cluster_state, tables
 
 Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
 
 
-class ObjectKind(StrEnum):
-    """What `get` can show."""
-
-    PODS = "pods"
-    NODES = "nodes"
-    DEVICES = "devices"
-    ALLOCATIONS = "allocations"
-
-
 class Output(StrEnum):
-    """How `get` shows it."""
+    """How a verb that knows no more forms shows it."""
 
     TABLE = "table"
     JSON = "json"
@@ -100,39 +88,6 @@ def _sources(files: list[str]) -> list[tuple[str, str]]:
         paths = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
         found += [(str(each), read_text(str(each))) for each in paths]
     return found
-
-
-def get(
-    kind: Annotated[ObjectKind, typer.Argument(help="pods, nodes, devices or allocations")],
-    output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
-) -> None:
-    """Show pods, nodes, cards, or who holds which slice."""
-    run(_get(kind, output))
-
-
-async def _get(kind: ObjectKind, output: Output) -> None:
-    target = find_target(Settings())
-    if kind in (ObjectKind.DEVICES, ObjectKind.ALLOCATIONS):
-        query = {"live": "true"} if kind is ObjectKind.ALLOCATIONS else {}
-        rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/{kind}", **query)
-        render = tables.devices_table if kind is ObjectKind.DEVICES else tables.allocations_table
-        _show(rows, render(rows), output)
-        return
-    async with open_kube_api(target.need_kubeconfig()) as api:
-        state = await cluster_state.look(api, SchedulerClient(target.need_scheduler()))
-    if kind is ObjectKind.PODS:
-        _show(list(state.pods), tables.pods_table(cluster_state.pod_rows(state)), output)
-    else:
-        _show(list(state.nodes), tables.nodes_table(cluster_state.node_rows(state)), output)
-    for missing in state.missing:
-        console.print(f"not asked: {missing}", style="yellow")
-
-
-def _show(rows: list[Any], rendered: Table, output: Output) -> None:
-    if output is Output.JSON:
-        console.print_json(data={"items": rows})
-    else:
-        console.print(rendered)
 
 
 def delete(

@@ -1,4 +1,4 @@
-"""Runs a command's coroutine and turns our errors into one line for the person at the terminal."""
+"""Runs a verb's coroutine and turns our errors into one line and an exit status."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ import typer
 from hamicommon.errors import HamiError
 from hamilocal.supervisor.plan import ServerError
 from hamilocal.supervisor.state_file import SupervisorError
-from rich.console import Console
+
+from hamictl.exit_codes import ExitCode, exit_code_of
+from hamictl.output.terminal import console as console
 
 T = TypeVar("T")
 
-# Rich takes 80 columns where there is no terminal; logs and pipes can hold what a reader wants.
-WIDE = 160
 
-console = Console() if sys.stdout.isatty() else Console(width=WIDE)
-"""Standard output."""
-
-
-def fail(message: str) -> typer.Exit:
+def fail(message: str, code: ExitCode = ExitCode.FAILED) -> typer.Exit:
     """Prints the sentence on standard error; raise what it returns."""
     print(f"hamictl: {message}", file=sys.stderr)  # noqa: T201 (this is the user's terminal)
-    return typer.Exit(1)
+    return typer.Exit(code)
 
 
 @contextmanager
 def spoken_errors() -> Iterator[None]:
-    """Our own errors become one line and exit status 1; anything else is a bug and shows itself."""
+    """Our own errors become one line and their exit status (`exit_codes.py`).
+
+    Anything else is a bug and shows itself.
+    """
     try:
         yield
     except (HamiError, ServerError, SupervisorError) as exc:
-        raise fail(str(exc)) from None
+        raise fail(str(exc), exit_code_of(exc)) from None
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
 
-from hamictl.commands.objects import Output
+from hamictl.commands.options import Answered
 from hamictl.commands.runner import console, run
+from hamictl.exit_codes import ExitCode
+from hamictl.output import render
+from hamictl.output.formats import TABLE, OutputFormat
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, TableColumn
 from hamictl.scheduler_client import Row, SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
-from hamictl.view.tables import of, table
+from hamictl.view.tables import of
 
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="the latest so many")]
-Shown = Annotated[Output, typer.Option("--output", "-o")]
 
 
 def drift(
     kind: Annotated[str, typer.Option("--class", help="of this class only")] = "",
     limit: Limit = 30,
-    output: Shown = Output.TABLE,
+    output: Answered = TABLE,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="end with status 6 when one is not repaired")
+    ] = False,
 ) -> None:
     """Show where ledger, pods and nodes differed, and whether it was repaired."""
     query = {"limit": str(limit), **({"class": kind} if kind else {})}
     rows = run(_rows("/v1/drift", **query))
-    _show("Drift", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
+    _show("Drift", "differences", ("AT", "CLASS", "SUBJECT", "REPAIRED", "DETAIL"), rows, output)
+    if exit_code and not all(row["repaired"] for row in rows):
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
 
 def dead_letters(
@@ -33,7 +43,7 @@ def dead_letters(
         int | None, typer.Option("--send-again", help="number of a letter whose cause is repaired")
     ] = None,
     limit: Limit = 30,
-    output: Shown = Output.TABLE,
+    output: Answered = TABLE,
 ) -> None:
     """Show messages that no service could handle, with the reason; or send one again."""
     if send_again is not None:
@@ -42,7 +52,7 @@ def dead_letters(
         return
     rows = run(_rows("/v1/dead-letters", limit=str(limit)))
     columns = ("SEQUENCE", "AT", "SUBJECT", "USER", "REASON")
-    _show("Dead letters", columns, rows, output)
+    _show("DeadLetter", "dead letters", columns, rows, output)
 
 
 async def _rows(path: str, **query: str) -> list[Row]:
@@ -58,14 +68,18 @@ def _client() -> SchedulerClient:
     return SchedulerClient(find_target(Settings()).need_scheduler())
 
 
-def _show(title: str, columns: tuple[str, ...], rows: list[Row], output: Output) -> None:
-    if output is Output.JSON:
-        console.print_json(data={"items": rows})
-        return
-    keys = [column.lower() for column in columns]
-    cells = (tuple(_cell(key, row[key]) for key in keys) for row in rows)
-    console.print(table(title, columns, cells))
+def _show(
+    kind: str, plural: str, headers: tuple[str, ...], rows: list[Row], output: OutputFormat
+) -> None:
+    columns = [TableColumn(header, _cell(header.lower()), header.lower()) for header in headers]
+    name = headers[0].lower()
+    shown = Records(
+        kind=kind, plural=plural, columns=columns, rows=rows, name=lambda row: of(row[name])
+    )
+    render.write(shown, output)
 
 
-def _cell(key: str, value: object) -> str:
-    return of(value)[:19].replace("T", " ") if key == "at" else of(value)
+def _cell(key: str) -> Callable[[Mapping[str, Any]], str]:
+    if key == "at":
+        return lambda row: shown_time(row[key])
+    return lambda row: of(row[key])

@@ -28,11 +28,18 @@ class ClusterSummary:
     missing: Sequence[str] = field(default_factory=tuple)
 
 
-async def look(api: KubeApi, scheduler: SchedulerClient) -> ClusterSummary:
-    """Asks the API server and the scheduler; what does not answer is named, not guessed."""
+async def look(
+    api: KubeApi, scheduler: SchedulerClient, *, namespace: str = "", selector: str = ""
+) -> ClusterSummary:
+    """Asks the API server and the scheduler; what does not answer is named, not guessed.
+
+    Pods of `namespace`, where it is not empty; pods and nodes with labels that `selector` takes.
+    """
+    pods_path = f"/api/v1/namespaces/{namespace}/pods" if namespace else "/api/v1/pods"
+    where = {"labelSelector": selector} if selector else {}
     answers = await asyncio.gather(
-        api.get("/api/v1/pods"),
-        api.get("/api/v1/nodes"),
+        api.get(pods_path, **where),
+        api.get("/api/v1/nodes", **where),
         scheduler.rows("/v1/devices"),
         scheduler.rows("/v1/allocations", live="true"),
         return_exceptions=True,

@@ -9,6 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from hamictl.output.presentation import printable
+
 Row = Mapping[str, Any]
 
 UNKNOWN = "?"
@@ -27,14 +29,6 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for row in rows:
         made.add_row(*(Text(printable(cell)) for cell in row))
     return made
-
-
-def printable(text: str) -> str:
-    """The text with what a terminal would obey written out, such as `\\x1b`."""
-    return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-        for char in text
-    )
 
 
 def of(value: object) -> str:

@@ -1,0 +1,51 @@
+"""`hamictl help [TOPIC]`: what is true of all verbs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hamictl.exit_codes import MEANINGS
+from hamictl.output.terminal import console
+
+TIMES = """Times, for --at, --since and --until:
+  2026-11-20T14:05:00Z   RFC 3339
+  2026-11-20 14:05       in your zone, with --utc in UTC
+  14:05                  today
+  yesterday 14:05
+  -15m                   15 minutes ago; s, m, h, d and w, also together: -1h30m
+  2h                     with --since: the last two hours
+  now"""
+OUTPUT = """Forms of an answer, for -o:
+  table     for people (the default)
+  wide      with more columns
+  json      {"apiVersion", "kind", "asOf", "items"}: bytes, ratios of 0 to 1, seconds, RFC 3339,
+            null for what is unknown
+  yaml      the same
+  csv       one line a row, all fields
+  name      one name a line, as in pod/default/train
+  jsonpath={.items[*].node}   kubectl's templates, over the JSON
+Data is on standard output, words are on standard error."""
+
+
+def _exit_codes() -> str:
+    return "\n".join(f"  {code:<4} {text}" for code, text in MEANINGS.items())
+
+
+TOPICS = {
+    "exit-codes": lambda: f"Exit statuses:\n{_exit_codes()}",
+    "times": lambda: TIMES,
+    "output": lambda: OUTPUT,
+}
+
+
+def topics(
+    topic: Annotated[str, typer.Argument(help=f"{', '.join(TOPICS)}")] = "",
+) -> None:
+    """Show what is true of all verbs: exit-codes, times, output."""
+    if topic and topic not in TOPICS:
+        raise typer.BadParameter(f"{topic!r}: {', '.join(TOPICS)} is wanted", param_hint="TOPIC")
+    asked = [topic] if topic else list(TOPICS)
+    for name in asked:
+        console.print(TOPICS[name](), highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,46 @@
+"""Exit statuses of every verb: the one table, its documentation, and which error ends with which.
+
+`hamictl db check` alone has further ones (docs/operations.md): they name the gravest finding.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from hamicommon.errors import Forbidden, NotFound, Unavailable
+
+
+class ExitCode(IntEnum):
+    """What a script may rely on."""
+
+    DONE = 0
+    FAILED = 1
+    WRONG_USAGE = 2
+    NOT_FOUND = 3
+    NOT_ALLOWED = 4
+    UNREACHABLE = 5
+    ANSWER_IS_NO = 6
+    INTERRUPTED = 130
+
+
+MEANINGS = {
+    ExitCode.DONE: "done; an empty list too, with `No ... found` on standard error",
+    ExitCode.FAILED: "failed: one sentence on standard error has what, why and what to do",
+    ExitCode.WRONG_USAGE: "wrong usage: an unknown verb, option or value",
+    ExitCode.NOT_FOUND: "not found: the named pod, node, card or question does not exist",
+    ExitCode.NOT_ALLOWED: "not allowed, or not logged in",
+    ExitCode.UNREACHABLE: "a server is away, or is not what its address promises",
+    ExitCode.ANSWER_IS_NO: "the answer is no: fits, lint, doctor; with --exit-code explain, drift",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The status that an error of ours ends a verb with."""
+    if isinstance(error, NotFound):
+        return ExitCode.NOT_FOUND
+    if isinstance(error, Forbidden):
+        return ExitCode.NOT_ALLOWED
+    if isinstance(error, Unavailable):
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED

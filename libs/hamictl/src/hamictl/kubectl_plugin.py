@@ -1,0 +1,43 @@
+"""`kubectl hami VERB` and its completion inside kubectl.
+
+kubectl finds `kubectl-hami` on the path, and from 1.26 on asks `kubectl_complete-hami` for
+candidates: one a line, at the end cobra's directive (https://pkg.go.dev/github.com/spf13/cobra).
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+
+from hamictl.__main__ import app
+
+NO_FILE_NAMES = ":4"
+"""cobra's ShellCompDirectiveNoFileComp."""
+TIMEOUT_S = 10.0
+
+
+def main() -> None:
+    """Entry point of `kubectl-hami`."""
+    app(prog_name="kubectl hami")
+
+
+def complete() -> None:
+    """Entry point of `kubectl_complete-hami`: the words so far are the arguments."""
+    given = sys.argv[1:] or [""]
+    quoted = shlex.join(["hamictl", *given])
+    environment = (
+        "_HAMICTL_COMPLETE=complete_bash",
+        f"COMP_WORDS={quoted}",
+        f"COMP_CWORD={len(given)}",
+    )
+    # `env` hands our own environment on, with these three.
+    command = ["env", *environment, sys.executable, "-m", "hamictl"]
+    try:
+        answered = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        answered = ""
+    candidates = [line for line in answered.splitlines() if line]
+    sys.stdout.write("\n".join([*candidates, NO_FILE_NAMES]) + "\n")

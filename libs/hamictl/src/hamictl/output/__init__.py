@@ -1,0 +1,1 @@
+"""How answers leave: rows as table, JSON, YAML, CSV, names or JSONPath, on standard output."""

@@ -1,0 +1,155 @@
+"""Writes records: data on standard output, words on standard error."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import typer
+import yaml
+from rich.table import Table
+from rich.text import Text
+
+from hamictl.output import jsonpath
+from hamictl.output.formats import Form, OutputFormat
+from hamictl.output.presentation import Presentation, in_ascii, presentation, printable
+from hamictl.output.records import Records, Row, TableColumn, base_units, document
+from hamictl.output.terminal import console, words
+
+
+def write(records: Records, output: OutputFormat) -> None:
+    """Writes all of it in the form that was asked for."""
+    chosen = presentation()
+    records = _sorted(records, chosen.sort_by)
+    if not output.for_people:
+        sys.stdout.write(for_programs(records, output, chosen))
+        return
+    if not records.rows:
+        words(f"No {records.plural} found.")
+        return
+    columns = _columns(records, chosen.columns, wide=output.form is Form.WIDE)
+    console.print_whole(grid(columns, records.rows, chosen))
+
+
+def write_document(value: Any, output: OutputFormat) -> None:
+    """One object that is no list, as it is, as JSON, YAML or JSONPath.
+
+    Raises: typer.BadParameter where `-o` wants rows.
+    """
+    sys.stdout.write(_as_text(value, output))
+
+
+def for_programs(records: Records, output: OutputFormat, chosen: Presentation) -> str:
+    """The text of every form but the tables'."""
+    if output.form is Form.NAME:
+        return "".join(f"{printable(records.name(row))}\n" for row in records.rows)
+    if output.form is Form.CSV:
+        return _csv(records, chosen)
+    return _as_text(document(records), output)
+
+
+def _as_text(value: Any, output: OutputFormat) -> str:
+    if output.form is Form.JSON:
+        return orjson.dumps(
+            value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str
+        ).decode()
+    plain = json.loads(orjson.dumps(value, default=str))
+    if output.form is Form.YAML:
+        return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    if output.form is Form.JSONPATH:
+        return jsonpath.render(output.template, plain)
+    raise typer.BadParameter(f"-o {output}: this verb has table, json, yaml and jsonpath=")
+
+
+def grid(columns: Sequence[TableColumn], rows: Sequence[Row], chosen: Presentation) -> Table:
+    """A table as kubectl's: no lines, headers in capitals; the sorted column in reverse video."""
+    made = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=chosen.headers, expand=False
+    )
+    for column in columns:
+        style = "reverse" if _is(column, chosen.sort_by) else "bold"
+        made.add_column(Text(column.header, style=style), overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(_cell(column, row, chosen)) for column in columns))
+    return made
+
+
+def _cell(column: TableColumn, row: Row, chosen: Presentation) -> str:
+    text = printable(column.show(row))
+    return in_ascii(text) if chosen.ascii_only else text
+
+
+def _columns(records: Records, asked: Sequence[str], *, wide: bool) -> list[TableColumn]:
+    if not asked:
+        return [column for column in records.columns if wide or not column.wide]
+    return [_named(records, name, "--columns") for name in asked]
+
+
+def _sorted(records: Records, name: str) -> Records:
+    if not name:
+        return records
+    column = _named(records, name, "--sort-by")
+
+    def rank(row: Row) -> tuple[bool, float, str]:
+        value = row.get(column.key) if column.key else column.show(row)
+        if isinstance(value, int | float):
+            return False, float(value), ""
+        return value is None, 0.0, str(value)
+
+    return Records(
+        kind=records.kind,
+        plural=records.plural,
+        columns=records.columns,
+        rows=sorted(records.rows, key=rank),
+        name=records.name,
+        as_of=records.as_of,
+    )
+
+
+def _named(records: Records, name: str, option: str) -> TableColumn:
+    for column in records.columns:
+        if _is(column, name):
+            return column
+    known = ", ".join(column.header for column in records.columns)
+    raise typer.BadParameter(f"no column {name!r}: {known}", param_hint=option)
+
+
+def _is(column: TableColumn, name: str) -> bool:
+    return bool(name) and name.lower() in (column.header.lower(), column.key.lower())
+
+
+def _csv(records: Records, chosen: Presentation) -> str:
+    """The rows' own fields, all of them; `--columns` picks by field, or by header."""
+    rows = [base_units(row) for row in records.rows]
+    fields = list(dict.fromkeys(key for row in rows for key in row))
+    if chosen.columns:
+        fields = [_field(name, fields, records) for name in chosen.columns]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if chosen.headers:
+        writer.writerow(fields)
+    writer.writerows([_csv_cell(row.get(field)) for field in fields] for row in rows)
+    return text.getvalue()
+
+
+def _field(name: str, fields: Sequence[str], records: Records) -> str:
+    if not fields or name in fields:
+        return name
+    key = next((column.key for column in records.columns if _is(column, name)), "")
+    if key in fields:
+        return key
+    raise typer.BadParameter(f"no column {name!r}: {', '.join(fields)}", param_hint="--columns")
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    # A cell that begins like a formula would be one in a spreadsheet, and anybody names pods.
+    if isinstance(value, str) and value[:1] in "=+-@\t\r" and value:
+        return f"'{value}"
+    return value

@@ -1,0 +1,216 @@
+"""A group of verbs whose modules are imported when they are called, with the options of all verbs.
+
+The list of verbs knows each one's module and summary, so `hamictl --help` imports none of them and
+a verb only its own. The summaries are the first lines of the functions' docstrings; a test compares
+them. Help begins with the verb's examples (`examples.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any, get_type_hints
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from hamictl.output.presentation import Colour, Presentation, present
+from hamictl.verbs.examples import EXAMPLES
+
+PANEL = "Every verb"
+_EXTRA: dict[str, tuple[Any, Any]] = {
+    "no_headers": (
+        Annotated[
+            bool,
+            typer.Option("--no-headers", help="rows alone", rich_help_panel=PANEL),
+        ],
+        False,
+    ),
+    "columns": (
+        Annotated[
+            str, typer.Option(help="these columns, as in a,b", rich_help_panel=PANEL, metavar="A,B")
+        ],
+        "",
+    ),
+    "sort_by": (
+        Annotated[
+            str, typer.Option(help="order by this column", rich_help_panel=PANEL, metavar="COLUMN")
+        ],
+        "",
+    ),
+    "color": (
+        Annotated[
+            Colour,
+            typer.Option(
+                help="auto: on a terminal without NO_COLOR",
+                envvar="HAMICTL_COLOR",
+                rich_help_panel=PANEL,
+            ),
+        ],
+        Colour.AUTO,
+    ),
+    "ascii_only": (
+        Annotated[
+            bool,
+            typer.Option(
+                "--ascii", help="no other glyphs", envvar="HAMICTL_ASCII", rich_help_panel=PANEL
+            ),
+        ],
+        False,
+    ),
+    "utc": (
+        Annotated[
+            bool,
+            typer.Option("--utc", help="times in UTC", envvar="HAMICTL_UTC", rich_help_panel=PANEL),
+        ],
+        False,
+    ),
+    "quiet": (
+        Annotated[
+            bool,
+            typer.Option("--quiet", "-q", help="no words beside the answer", rich_help_panel=PANEL),
+        ],
+        False,
+    ),
+}
+"""Name -> (annotation, default) of the options that every verb has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """A verb before it is imported."""
+
+    target: str
+    """`module:name` of a function, or of a `typer.Typer`."""
+    summary: str
+
+
+class VerbCommand(TyperCommand):
+    """A verb whose help begins with examples."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The examples, then what Typer knows of the options."""
+        if shown := EXAMPLES.get(str(self.name)):
+            sys.stdout.write("\n" + "".join(f"  $ {line}\n" for line in shown))
+        super().format_help(ctx, formatter)
+
+
+class LazyGroup(TyperGroup):
+    """The group of `commands`, by name, in the order of the help page."""
+
+    commands_by_name: dict[str, LazyCommand]
+    """Set by the subclass that `lazy_app` makes."""
+    _listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """All names, in their order."""
+        return list(self.commands_by_name)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The verb, imported; while help is written a stand-in with its summary."""
+        found = self.commands_by_name.get(cmd_name)
+        if found is None:
+            return None
+        if self._listing:
+            return TyperCommand(cmd_name, help=found.summary)
+        return load(cmd_name, found)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As Typer does; an unknown verb names those nearest to it."""
+        verb = args[0] if args else ""
+        unknown = verb and not verb.startswith("-") and verb not in self.commands_by_name
+        if unknown and not ctx.resilient_parsing:
+            near = get_close_matches(verb, self.commands_by_name)
+            asked = f" Did you mean {' or '.join(repr(name) for name in near)}?" if near else ""
+            ctx.fail(f"No such command {verb!r}.{asked}")
+        return super().resolve_command(ctx, args)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """The help page, without an import."""
+        with self._stand_ins():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Verbs that begin so, without an import."""
+        with self._stand_ins():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _stand_ins(self) -> Iterator[None]:
+        self._listing = True
+        try:
+            yield
+        finally:
+            self._listing = False
+
+
+def load(name: str, command: LazyCommand) -> Any:
+    """Imports a verb and makes it callable."""
+    module, _, attribute = command.target.partition(":")
+    target = getattr(importlib.import_module(module), attribute)
+    if not isinstance(target, typer.Typer):
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        alone.command(name, cls=VerbCommand)(presented(target))
+        target = alone
+    made = typer.main.get_command(target)
+    made.name = name
+    return made
+
+
+def presented(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with the options of all verbs; they are in force when it is called."""
+    signature = inspect.signature(verb)
+    hints = get_type_hints(verb, include_extras=True)
+    own = [p.replace(annotation=hints[p.name]) for p in signature.parameters.values()]
+    added = {name: extra for name, extra in _EXTRA.items() if name not in signature.parameters}
+
+    @functools.wraps(verb)
+    def run(**given: Any) -> None:
+        chosen = {name: given.pop(name) for name in added}
+        present(_presentation(chosen))
+        # Here: the list of verbs is written without Rich.
+        from hamictl.output.terminal import console
+
+        console.set_up()
+        verb(**given)
+
+    extras = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, (kind, default) in added.items()
+    ]
+    run.__dict__["__signature__"] = signature.replace(parameters=[*own, *extras])
+    run.__annotations__ = {**hints, **{name: kind for name, (kind, _) in added.items()}}
+    return run
+
+
+def _presentation(chosen: dict[str, Any]) -> Presentation:
+    columns = str(chosen.get("columns", ""))
+    return Presentation(
+        headers=not chosen.get("no_headers", False),
+        columns=tuple(name for part in columns.split(",") if (name := part.strip())),
+        sort_by=chosen.get("sort_by", ""),
+        colour=chosen.get("color", Colour.AUTO),
+        ascii_only=chosen.get("ascii_only", False),
+        utc=chosen.get("utc", False),
+        quiet=chosen.get("quiet", False),
+    )
+
+
+def lazy_app(commands: dict[str, LazyCommand], summary: str) -> typer.Typer:
+    """An application of these verbs."""
+    group = type("Commands", (LazyGroup,), {"commands_by_name": commands})
+    app = typer.Typer(
+        cls=group,
+        help=summary,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)
+    return app

@@ -1,0 +1,117 @@
+"""What `hamictl get` lists: columns and names of nodes, cards, pods and allocations. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, Row, TableColumn
+from hamictl.view import tables
+from hamictl.view.tables import memory, of
+
+
+def devices(rows: Sequence[Row], as_of: str | None) -> Records:
+    """Cards, with what is granted of each."""
+    return Records(
+        kind="Device",
+        plural="cards",
+        rows=rows,
+        as_of=as_of,
+        name=lambda row: f"device/{row['uuid']}",
+        columns=(
+            _plain("NODE", "node"),
+            _plain("CARD", "index"),
+            TableColumn("MODEL", tables.model, "type"),
+            TableColumn(
+                "MEMORY",
+                lambda r: tables.amount(memory(r["used_memory_mib"]), memory(r["memory_mib"])),
+                "used_memory_mib",
+            ),
+            TableColumn("CORES", tables.card_cores, "used_core_percent"),
+            TableColumn("SLOTS", lambda r: f"{r['used_slots']} of {r['slots']}", "used_slots"),
+            TableColumn("HEALTH", tables.health),
+            _plain("UUID", "uuid"),
+            _plain("NUMA", "numa", wide=True),
+        ),
+    )
+
+
+def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
+    """Who holds what."""
+    return Records(
+        kind="Allocation",
+        plural="allocations",
+        rows=rows,
+        as_of=as_of,
+        name=lambda row: f"pod/{row['namespace']}/{row['pod_name']}",
+        columns=(
+            TableColumn("POD", _pod),
+            _plain("NODE", "node"),
+            TableColumn("STATE", _state, "state"),
+            TableColumn("SLICES", _slices),
+            TableColumn(
+                "LIMITS", lambda r: "-" if r.get("limit_state") is None else of(r["limit_state"])
+            ),
+            TableColumn("SINCE", lambda r: shown_time(r["reserved_at"]), "reserved_at"),
+            _plain("UID", "pod_uid", wide=True),
+            _plain("ATTEMPT", "attempt", wide=True),
+        ),
+    )
+
+
+def nodes(rows: Sequence[Row], as_of: str | None) -> Records:
+    """Kubernetes nodes with their GPU counts."""
+    return Records(
+        kind="Node",
+        plural="nodes",
+        rows=rows,
+        as_of=as_of,
+        name=lambda row: f"node/{row['name']}",
+        columns=(
+            _plain("NODE", "name"),
+            _plain("READY", "ready"),
+            _plain("SLOTS", "allocatable"),
+            _plain("MOUNTS", "mounts", wide=True),
+        ),
+    )
+
+
+def pods(rows: Sequence[Row], as_of: str | None) -> Records:
+    """Pods, with the reason beside each one that waits."""
+    return Records(
+        kind="Pod",
+        plural="pods",
+        rows=rows,
+        as_of=as_of,
+        name=lambda row: f"pod/{row['name']}",
+        columns=(
+            _plain("POD", "name"),
+            _plain("PHASE", "phase"),
+            TableColumn("NODE", lambda r: of(r["node"]) or "-", "node"),
+            _plain("SLICES / WHY IT WAITS", "detail"),
+        ),
+    )
+
+
+def _plain(header: str, key: str, *, wide: bool = False) -> TableColumn:
+    return TableColumn(header, lambda row: of(row.get(key)), key, wide)
+
+
+def _pod(row: Row) -> str:
+    return f"{row['namespace']}/{row['pod_name']}"
+
+
+def _state(row: Row) -> str:
+    return of(row["state"]) + (f": {row['reason']}" if row.get("reason") else "")
+
+
+def _slices(row: Row) -> str:
+    return ", ".join(_slice(share) for share in row["devices"])
+
+
+def _slice(share: dict[str, Any]) -> str:
+    return (
+        f"{share['container']}: {memory(share['memory_mib'])}, "
+        f"{tables.cores(share['core_percent'])} of {share['device_uuid']}"
+    )
