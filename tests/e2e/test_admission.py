@@ -111,7 +111,7 @@ def test_lint_asks_the_running_system(system: System, tmp_path: Path) -> None:
 
     file.write_text(yaml.safe_dump(a_pod("wrong", {"nvidia.com/gpu": -1})))
     refused = ran(system, "lint", "--live", "-f", str(file))
-    assert refused.returncode == 1
+    assert refused.returncode == 6
     assert "default/wrong would be refused: " in refused.stdout
     assert system.pod("huge") is None
 
