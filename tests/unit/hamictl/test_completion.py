@@ -20,7 +20,7 @@ PATIENCE_S = 120
 def run(*argv: str | Path, **environment: str) -> str:
     path = f"{BIN}:{os.environ['PATH']}"
     return subprocess.run(
-        [str(word) for word in argv],
+        [str(part) for part in argv],
         env=os.environ | {"PATH": path} | environment,
         capture_output=True,
         text=True,
@@ -39,7 +39,7 @@ def test_bash_completes_verbs_with_the_printed_script() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "wanted"),
+    ("typed", "wanted"),
     [
         (["expl"], ["explain"]),
         ([""], list(COMMANDS)),
@@ -49,9 +49,9 @@ def test_bash_completes_verbs_with_the_printed_script() -> None:
     ],
 )
 def test_kubectl_gets_candidates_and_the_directive_that_no_files_are_wanted(
-    words: list[str], wanted: list[str]
+    typed: list[str], wanted: list[str]
 ) -> None:
-    assert run(BIN / "kubectl_complete-hami", *words).splitlines() == [*wanted, ":4"]
+    assert run(BIN / "kubectl_complete-hami", *typed).splitlines() == [*wanted, ":4"]
 
 
 def test_kubectl_itself_completes_and_runs_the_plug_in() -> None:

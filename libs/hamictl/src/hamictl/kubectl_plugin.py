@@ -23,7 +23,7 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Entry point of `kubectl_complete-hami`: the words so far are the arguments."""
+    """Entry point of `kubectl_complete-hami`: what was typed so far are the arguments."""
     given = sys.argv[1:] or [""]
     quoted = shlex.join(["hamictl", *given])
     environment = (

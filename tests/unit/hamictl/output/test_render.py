@@ -119,7 +119,7 @@ def test_jsonpath_reads_the_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert written(capsys, "jsonpath={.items[*].memory_bytes}")[0] == "2097152 null"
 
 
-def test_an_empty_list_says_so_on_standard_error_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_list_is_noted_on_standard_error_alone(capsys: pytest.CaptureFixture[str]) -> None:
     for quiet, wanted in ((False, "No things found.\n"), (True, "")):
         present(Presentation(quiet=quiet))
         render.write(records([]), output_format("table"))

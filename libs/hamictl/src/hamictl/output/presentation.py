@@ -31,7 +31,7 @@ class Presentation:
     ascii_only: bool = False
     utc: bool = False
     quiet: bool = False
-    """No words on standard error but errors."""
+    """No messages on standard error but errors."""
 
 
 _DEFAULT = Presentation()

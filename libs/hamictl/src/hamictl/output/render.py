@@ -1,4 +1,4 @@
-"""Writes records: data on standard output, words on standard error."""
+"""Writes records: data on standard output, messages on standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hamictl.output import jsonpath
 from hamictl.output.formats import Form, OutputFormat
 from hamictl.output.presentation import Presentation, in_ascii, presentation, printable
 from hamictl.output.records import Records, Row, TableColumn, base_units, document
-from hamictl.output.terminal import console, words
+from hamictl.output.terminal import console, note
 
 
 def write(records: Records, output: OutputFormat) -> None:
@@ -30,7 +30,7 @@ def write(records: Records, output: OutputFormat) -> None:
         sys.stdout.write(for_programs(records, output, chosen))
         return
     if not records.rows:
-        words(f"No {records.plural} found.")
+        note(f"No {records.plural} found.")
         return
     columns = _columns(records, chosen.columns, wide=output.form is Form.WIDE)
     console.print_whole(grid(columns, records.rows, chosen))

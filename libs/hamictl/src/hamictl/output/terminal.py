@@ -1,4 +1,4 @@
-"""The two streams of the terminal: data on standard output, words on standard error.
+"""The two streams of the terminal: data on standard output, messages on standard error.
 
 Colours only on a terminal and without NO_COLOR, unless `--color` decides it.
 """
@@ -63,7 +63,7 @@ console = TerminalConsole()
 """Standard output."""
 
 
-def words(text: str) -> None:
+def note(text: str) -> None:
     """A line for the person, on standard error; nothing with `-q`."""
     if presentation().quiet:
         return

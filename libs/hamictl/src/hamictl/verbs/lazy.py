@@ -74,7 +74,9 @@ _EXTRA: dict[str, tuple[Any, Any]] = {
     "quiet": (
         Annotated[
             bool,
-            typer.Option("--quiet", "-q", help="no words beside the answer", rich_help_panel=PANEL),
+            typer.Option(
+                "--quiet", "-q", help="no messages beside the answer", rich_help_panel=PANEL
+            ),
         ],
         False,
     ),

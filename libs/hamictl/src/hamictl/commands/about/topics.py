@@ -26,7 +26,7 @@ OUTPUT = """Forms of an answer, for -o:
   csv       one line a row, all fields
   name      one name a line, as in pod/default/train
   jsonpath={.items[*].node}   kubectl's templates, over the JSON
-Data is on standard output, words are on standard error."""
+Data is on standard output, messages are on standard error."""
 
 
 def _exit_codes() -> str:

@@ -13,7 +13,7 @@ from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE
 from hamictl.output.records import Records
-from hamictl.output.terminal import words
+from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
@@ -71,7 +71,7 @@ async def listed(kind: str, *, namespace: str, selector: str) -> Records:
             api, _scheduler(target), namespace=namespace, selector=selector
         )
     for missing in state.missing:
-        words(f"not asked: {missing}")
+        note(f"not asked: {missing}")
     if kind == "pods":
         return lists.pods(cluster_state.pod_rows(state), now)
     return lists.nodes(cluster_state.node_rows(state), now)
