@@ -34,6 +34,13 @@ def test_the_help_has_the_table() -> None:
     assert set(MEANINGS) == set(ExitCode)
 
 
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "hamictl.md").read_text()
+
+    for code, text in MEANINGS.items():
+        assert f"| {code} | {text.replace('--exit-code', '`--exit-code`')} |" in page
+
+
 def test_a_wrong_option_ends_with_2() -> None:
     for argv in (["nope"], ["get", "nope"], ["get", "pods", "-o", "nope"], ["help", "nope"]):
         assert CliRunner().invoke(app, argv).exit_code == ExitCode.WRONG_USAGE, argv
