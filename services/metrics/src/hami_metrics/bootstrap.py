@@ -11,11 +11,14 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 
+from fastapi import APIRouter
 from hamicommon import events
 from hamicommon.access.checks import Access
+from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.access.scraping import scrape_access
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
 from hamicommon.k8s.client import open_kube_api
+from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
@@ -30,6 +33,10 @@ from hami_metrics.adapters.server_certificates import nats_certificate, postgres
 from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Certificate, UsageStore
+from hami_metrics.questions.asking import Asking
+from hami_metrics.questions.routes import question_routes
+from hami_metrics.questions.sealing import Seal
+from hami_metrics.questions.viewers import LocalViewers, TokenViewers, Viewers
 from hami_metrics.refusals import RefusalHistory
 from hami_metrics.routes import create_app
 from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days
@@ -95,7 +102,8 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
             return ["stopping"] if app.draining else view.not_ready_reasons()
 
         access = await _scrape_access(settings, stack)
-        api = create_app(instruments.registry, not_ready_reasons, access)
+        questions = await _questions(settings, stack)
+        api = create_app(instruments.registry, not_ready_reasons, access, [questions])
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
         yield app
@@ -108,6 +116,22 @@ async def _scrape_access(settings: Settings, stack: AsyncExitStack) -> Access | 
         return None
     kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
     return scrape_access(kubernetes, audience=settings.scrape_audience)
+
+
+async def _questions(settings: Settings, stack: AsyncExitStack) -> APIRouter:
+    """Over connections of their own, so that no question keeps a report waiting."""
+    postgres = settings.postgres.model_copy(update={"pool_max": settings.question_connections})
+    ledger = await stack.enter_async_context(
+        open_database(postgres, application="hami-metrics-questions")
+    )
+    viewers: Viewers = LocalViewers()
+    if settings.api_tokens:
+        kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
+        reviews = KubernetesAccessReviews(kubernetes, audience=settings.api_audience)
+        viewers = TokenViewers(Access(reviews))
+    seal = Seal(postgres.dsn.get_secret_value())
+    asking = Asking(ledger, viewers, seal, settings.show_owners)
+    return question_routes(asking, viewers)
 
 
 def _loops(

@@ -1,13 +1,13 @@
-"""HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`.
+"""HTTP of the metrics service: `/metrics`, `/healthz`, `/readyz`, and what is put beside them.
 
 The first names tenants, so it may be set to want a token (`hamicommon.access.scraping`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import PlainTextResponse
 from hamicommon import telemetry
 from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
@@ -20,7 +20,10 @@ NotReadyReasons = Callable[[], list[str]]
 
 
 def create_app(
-    registry: CollectorRegistry, not_ready_reasons: NotReadyReasons, access: Access | None = None
+    registry: CollectorRegistry,
+    not_ready_reasons: NotReadyReasons,
+    access: Access | None = None,
+    routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """The application; `access`: who may read /metrics, None: everybody."""
     app = FastAPI(
@@ -53,6 +56,8 @@ def create_app(
     def metrics() -> Response:
         return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
 
+    for router in routers:
+        app.include_router(router)
     return app
 
 

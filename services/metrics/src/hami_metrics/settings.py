@@ -15,6 +15,8 @@ from hamicommon.settings import (
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from hami_metrics.domain.redaction import ShowOwners
+
 
 class Settings(BaseSettings):
     """What the metrics service must know."""
@@ -31,6 +33,22 @@ class Settings(BaseSettings):
     scrape_audience: str = Field(
         default="hami-metrics",
         description="audience of those tokens; empty: the API server's own",
+    )
+    api_tokens: bool = Field(
+        default=False,
+        description="/api/v1 wants a Kubernetes token (ClusterRoles hami-reader, hami-viewer);"
+        " without it answers callers on the same machine alone",
+    )
+    api_audience: str = Field(
+        default="", description="audience of those tokens; empty: the API server's own"
+    )
+    show_owners: ShowOwners = Field(
+        default=ShowOwners.SIZES,
+        description="what one sees of slices of namespaces whose pods one may not list: names,"
+        " namespaces or sizes",
+    )
+    question_connections: int = Field(
+        default=4, ge=1, le=64, description="questions that are asked of the ledger at once"
     )
     snapshot_interval_s: float = Field(
         default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"

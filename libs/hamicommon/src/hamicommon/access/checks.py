@@ -40,13 +40,18 @@ class Right:
     verb: str
     group: str = ""
     resource: str = ""
+    namespace: str = ""
+    """Of a resource; empty: in all of them, or it is of none."""
     path: str = ""
     """Of a nonResourceURL; then there is no group and no resource."""
     role: str
     """The ClusterRole of `k8s/base` that grants it, for the sentence of a refusal."""
 
     def __str__(self) -> str:
-        return f"{self.verb} {self.path or f'{self.resource}.{self.group}'}"
+        if self.path:
+            return f"{self.verb} {self.path}"
+        what = f"{self.verb} {self.resource}{f'.{self.group}' if self.group else ''}"
+        return f"{what} in namespace {self.namespace}" if self.namespace else what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

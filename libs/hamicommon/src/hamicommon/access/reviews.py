@@ -56,6 +56,8 @@ def _attributes(right: Right) -> Json:
     if right.path:
         return {"nonResourceAttributes": {"path": right.path, "verb": right.verb}}
     of = {"group": right.group, "resource": right.resource, "verb": right.verb}
+    if right.namespace:
+        of["namespace"] = right.namespace
     return {"resourceAttributes": of}
 
 

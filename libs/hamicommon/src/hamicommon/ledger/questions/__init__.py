@@ -1,0 +1,36 @@
+"""Named questions to the ledger: one query each, behind every page, command and board.
+
+A question is its SQL (a file in `sql`, with `:name` where a parameter goes), and what the registry
+knows of it: number and title, typed parameters with defaults, columns with their units, and the key
+by which its answer is paged. `answer` asks it: read only, within two seconds, a page at a time.
+Nobody but this package writes SQL for what people ask.
+"""
+
+from __future__ import annotations
+
+from hamicommon.ledger.questions.answering import (
+    MOST_ROWS,
+    PAGE_ROWS,
+    TIMEOUT_MS,
+    Answer,
+    answer,
+)
+from hamicommon.ledger.questions.parameters import Parameter, ParameterKind
+from hamicommon.ledger.questions.question import AnswerColumn, Audience, ColumnKind, Question
+from hamicommon.ledger.questions.registry import question, questions
+
+__all__ = [
+    "MOST_ROWS",
+    "PAGE_ROWS",
+    "TIMEOUT_MS",
+    "Answer",
+    "AnswerColumn",
+    "Audience",
+    "ColumnKind",
+    "Parameter",
+    "ParameterKind",
+    "Question",
+    "answer",
+    "question",
+    "questions",
+]

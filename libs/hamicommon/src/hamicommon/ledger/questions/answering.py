@@ -1,0 +1,185 @@
+"""Asking a question: parameters in, one page of rows out, in a read-only transaction of 2 s.
+
+In: a connection to the ledger (asyncpg), the name, what the caller gave. Out: `Answer`, with the
+moment as of which it holds and what its NULLs mean. The next page is asked with `Answer.next`,
+which keeps that moment: times like `now` and `-7d` stand for the same on every page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+import orjson
+
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.database import translated
+from hamicommon.ledger.questions.parameters import SQL_TYPES, Value
+from hamicommon.ledger.questions.positions import Position, read_position, write_position
+from hamicommon.ledger.questions.question import ColumnKind, Question
+from hamicommon.ledger.questions.registry import question as named
+
+TIMEOUT_MS = 2000
+PAGE_ROWS = 100
+MOST_ROWS = 20_000
+"""Of one page: all slices of 1000 nodes with 8 cards."""
+
+_PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
+# What a NULL in a WHERE leaves out is only seen by a plan for these values; compiling pays for
+# itself in queries that take seconds.
+_SETTINGS = {
+    "statement_timeout": str(TIMEOUT_MS),
+    "plan_cache_mode": "force_custom_plan",
+    "jit": "off",
+}
+# The role is taken on where the login may: it has read rights alone.
+_BEGIN = """
+SELECT now(), {settings},
+       (SELECT set_config('role', r.rolname, true) FROM pg_roles r
+         WHERE r.rolname = 'hami_reader' AND pg_has_role(current_user, r.oid, 'MEMBER'))
+""".format(
+    settings=", ".join(
+        f"set_config('{name}', '{value}', true)" for name, value in _SETTINGS.items()
+    )
+)
+_KEY_TYPES: Mapping[ColumnKind, str] = {
+    ColumnKind.TIME: "timestamptz",
+    ColumnKind.SECONDS: "float8",
+    ColumnKind.RATIO: "float8",
+    ColumnKind.BYTES: "bigint",
+    ColumnKind.COUNT: "bigint",
+    ColumnKind.TEXT: "text",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One page of an answer."""
+
+    question: Question
+    as_of: datetime
+    """The moment of the first page; relative times are before it."""
+    parameters: Mapping[str, Value]
+    """As they were understood, with defaults."""
+    rows: tuple[Mapping[str, Any], ...]
+    """Text, numbers, booleans, lists and aware datetimes; None: unknown, or none (`unknown`)."""
+    next: str | None = None
+    """For the following page; None: this is the last."""
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    """Of the columns with an unknown value on this page: why it is not known."""
+
+
+async def answer(
+    connection: Connection,
+    name: str,
+    parameters: Mapping[str, object] | None = None,
+    *,
+    limit: int = PAGE_ROWS,
+    after: str | None = None,
+) -> Answer:
+    """Asks one page of at most `limit` rows, after the one whose `next` is given.
+
+    Raises: NotFound for a name that is none, InvalidRequest for parameters, limit or `after`;
+    Unavailable when Postgres is away or takes longer than `TIMEOUT_MS`.
+    """
+    asked = named(name)
+    if not 1 <= limit <= MOST_ROWS:
+        raise InvalidRequest(f"limit: {limit} is no number of rows from 1 to {MOST_ROWS}")
+    position = None if after is None else read_position(asked, after)
+    kinds = {column.name: column.kind for column in asked.columns}
+    with translated():
+        try:
+            async with connection.transaction(isolation="repeatable_read", readonly=True):
+                now: datetime = await connection.fetchval(_BEGIN)
+                as_of = (now if position is None else position.as_of).astimezone(UTC)
+                values = values_of(asked, parameters or {}, as_of)
+                sql, arguments = statement(asked, values, position, limit + 1)
+                records = await connection.fetch(sql, *arguments)
+        except asyncpg.QueryCanceledError as exc:
+            raise Unavailable(
+                f"{name} took longer than {TIMEOUT_MS / 1000:g} s: ask for a shorter time, or for"
+                f" one node, card or namespace"
+            ) from exc
+    rows = tuple(
+        {key: _plain(value, kinds.get(key)) for key, value in record.items()}
+        for record in records[:limit]
+    )
+    return Answer(
+        question=asked,
+        as_of=as_of,
+        parameters=values,
+        rows=rows,
+        next=write_position(asked, as_of, rows[-1]) if len(records) > limit else None,
+        unknown={
+            column.name: column.unknown
+            for column in asked.columns
+            if column.unknown and any(row[column.name] is None for row in rows)
+        },
+    )
+
+
+def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> dict[str, Value]:
+    """What each parameter stands for. Raises: InvalidRequest."""
+    known = {parameter.name for parameter in asked.parameters}
+    for name in given:
+        if name not in known:
+            takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise InvalidRequest(f"{asked.name} has no parameter {name[:60]!r}; {takes}")
+    values = {each.name: each.value_of(given.get(each.name), now) for each in asked.parameters}
+    if asked.needs and not any(
+        all(values[name] is not None for name in way) for way in asked.needs
+    ):
+        ways = " or ".join(" and ".join(sorted(way)) for way in asked.needs)
+        raise InvalidRequest(f"{asked.name} wants {ways}")
+    since, until = values.get("since"), values.get("until")
+    if isinstance(since, datetime) and isinstance(until, datetime) and since >= until:
+        raise InvalidRequest(f"parameter since: {since:%F %T}Z is not before {until:%F %T}Z")
+    return values
+
+
+def statement(
+    asked: Question, values: Mapping[str, Value], position: Position | None, limit: int
+) -> tuple[str, list[Value]]:
+    """One page of the question for the driver, and its arguments."""
+    arguments: list[Value] = []
+    places: dict[str, str] = {}
+
+    def place(name: str, sql_type: str, value: Value) -> str:
+        if name not in places:
+            arguments.append(value)
+            places[name] = f"${len(arguments)}::{sql_type}"
+        return places[name]
+
+    types = {parameter.name: SQL_TYPES[parameter.kind] for parameter in asked.parameters}
+    inner = _PLACEHOLDER.sub(
+        lambda found: place(found[1], types[found[1]], values[found[1]]), asked.sql
+    )
+    condition = ""
+    if position is not None:
+        after = [
+            place(f" {name}", _KEY_TYPES[asked.column(name).kind], value)
+            for name, value in zip(asked.key, position.key, strict=True)
+        ]
+        sign = "<" if asked.descending else ">"
+        condition = f"WHERE ({', '.join(asked.key)}) {sign} ({', '.join(after)})"
+    order = ", ".join(f"{name}{' DESC' if asked.descending else ''}" for name in asked.key)
+    rows = place(" limit", "bigint", limit)
+    return (
+        f"SELECT * FROM (\n{inner}\n) AS answered {condition} ORDER BY {order} LIMIT {rows}",
+        arguments,
+    )
+
+
+def _plain(value: Any, kind: ColumnKind | None) -> Any:
+    """Sums of bigint come as numeric, objects as text where a connection has no codec for them."""
+    if kind is ColumnKind.COUNTS and isinstance(value, str):
+        return orjson.loads(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value.astimezone(UTC) if isinstance(value, datetime) else value

@@ -1,0 +1,35 @@
+-- Who has waited longer. kube-scheduler owns the queue: this is no promise of an order or a time.
+WITH pod AS (
+    SELECT coalesce(:pod_uid, (
+        SELECT pod_uid FROM decisions WHERE namespace = :namespace AND pod_name = :pod
+           AND at <= :at AND at > :at - interval '31 days' ORDER BY at DESC LIMIT 1)) AS uid
+), waiting AS (
+    SELECT d.* FROM decisions d
+     WHERE d.outcome <> 'placed' AND d.at <= :at AND d.at > :at - interval '31 days'
+       AND d.last_at > :at - interval '10 minutes'
+       AND NOT EXISTS (SELECT FROM decisions later
+                        WHERE later.pod_uid = d.pod_uid AND later.at BETWEEN d.at AND :at
+                          AND (later.at, later.id) > (d.at, d.id))
+       AND NOT EXISTS (SELECT FROM allocations a
+                        WHERE a.pod_uid = d.pod_uid AND a.reserved_at <= :at
+                          AND (a.ended_at IS NULL OR a.ended_at > :at))
+), listed AS (
+    SELECT w.*, coalesce((SELECT key FROM jsonb_each_text(w.reason_counts)
+                  ORDER BY value::numeric DESC, key LIMIT 1), 'unknown') AS reason_code,
+           (SELECT min(f.at) FROM decisions f
+             WHERE f.pod_uid = w.pod_uid AND f.outcome <> 'placed'
+               AND f.at <= w.at AND f.at > :at - interval '31 days') AS since_at
+      FROM waiting w
+)
+SELECT w.since_at, w.pod_uid, w.namespace, w.pod_name, asks.card_count, asks.memory_bytes,
+       asks.memory_ratio, asks.core_ratio, w.reason_code
+  FROM listed w CROSS JOIN LATERAL (
+    SELECT greatest(sum((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'app'),
+                    max((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'init')) AS card_count,
+           nullif(max((r->>'memory_mib')::bigint), 0) * 1048576 AS memory_bytes,
+           max((r->>'memory_percent')::float8) / 100 AS memory_ratio,
+           max((r->>'core_percent')::float8) / 100 AS core_ratio
+      FROM jsonb_array_elements(w.request->'containers') c,
+           jsonb_array_elements(c->'requests') r) asks
+ WHERE (w.since_at, w.pod_uid) < (SELECT m.since_at, m.pod_uid FROM listed m, pod
+                                   WHERE m.pod_uid = pod.uid)

@@ -1,0 +1,148 @@
+"""`/api/v1/questions`: the list of them, and their answers as JSON.
+
+Names of questions and typed parameters are all that comes from a caller: no SQL, PromQL or address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, HTTPException, Request, Response
+from hamicommon.access.checks import NotAllowed, Unauthenticated
+from hamicommon.errors import HamiError, InvalidRequest, NotFound
+from hamicommon.ledger.questions import PAGE_ROWS, Answer, Question, questions
+
+from hami_metrics.questions.asking import Asking
+from hami_metrics.questions.viewers import Sender, Viewer, Viewers
+
+API_VERSION = "hami.io/v1"
+_FORMAT = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+# Answers are somebody's own, and as of now.
+_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
+
+
+def question_routes(asking: Asking, viewers: Viewers) -> APIRouter:
+    """The API."""
+    api = APIRouter(prefix="/api/v1/questions")
+
+    @api.get("")
+    async def listed(request: Request) -> Response:
+        await viewer_of(request, viewers)
+        items = [described(each) for each in questions().values()]
+        return _json({"apiVersion": API_VERSION, "items": items})
+
+    @api.get("/{name}")
+    async def answered(request: Request, name: str) -> Response:
+        viewer = await viewer_of(request, viewers)
+        try:
+            parameters = single_values(request)
+            limit = _limit(parameters.pop("limit", ""))
+            after = parameters.pop("after", None) or None
+            found = await asking.ask(viewer, name, parameters, limit=limit, after=after)
+        except HamiError as exc:
+            raise refusal(exc) from exc
+        return _json(as_json(found))
+
+    return api
+
+
+async def viewer_of(request: Request, viewers: Viewers) -> Viewer:
+    """Who asks. Raises: HTTPException (401, 403, 503)."""
+    sender = Sender(
+        address=request.client.host if request.client else "",
+        host=request.headers.get("host", ""),
+        authorizations=request.headers.getlist("authorization"),
+    )
+    try:
+        return await viewers.viewer(sender)
+    except HamiError as exc:
+        raise refusal(exc) from exc
+
+
+def refusal(error: HamiError) -> HTTPException:
+    """The status for an error of ours."""
+    statuses: tuple[tuple[type[HamiError], int], ...] = (
+        (Unauthenticated, 401),
+        (NotAllowed, 403),
+        (NotFound, 404),
+        (InvalidRequest, 400),
+    )
+    status = next((code for kind, code in statuses if isinstance(error, kind)), 503)
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return HTTPException(status, str(error), headers)
+
+
+def single_values(request: Request) -> dict[str, str]:
+    """The query's parameters. Raises: InvalidRequest for one that is there twice."""
+    found: dict[str, str] = {}
+    for key, value in request.query_params.multi_items():
+        if key in found:
+            raise InvalidRequest(f"parameter {key[:60]!r} is there more than once")
+        found[key] = value
+    return found
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """Base units, RFC 3339; null is unknown, or none."""
+    return {
+        "apiVersion": API_VERSION,
+        "question": found.question.name,
+        "title": found.question.title,
+        "number": found.question.number,
+        "asOf": found.as_of,
+        "parameters": {name: _parameter(value) for name, value in found.parameters.items()},
+        "rows": found.rows,
+        "unknown": found.unknown,
+        "next": found.next,
+    }
+
+
+def described(question: Question) -> Mapping[str, Any]:
+    """What a caller must know to ask."""
+    return {
+        "name": question.name,
+        "number": question.number,
+        "title": question.title,
+        "audience": question.audience,
+        "parameters": [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "meaning": each.meaning,
+                "default": each.default,
+                "required": each.required,
+                "choices": each.choices,
+            }
+            for each in question.parameters
+        ],
+        "needs": [sorted(way) for way in question.needs],
+        "columns": [
+            {
+                "name": each.name,
+                "kind": each.kind,
+                "unknown": each.unknown or None,
+                "none": each.none or None,
+            }
+            for each in question.columns
+        ],
+    }
+
+
+def _parameter(value: Any) -> Any:
+    return value.total_seconds() if hasattr(value, "total_seconds") else value
+
+
+def _limit(text: str) -> int:
+    if not text:
+        return PAGE_ROWS
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise InvalidRequest(f"limit: {text[:20]!r} is no number of rows")
+    return int(text)
+
+
+def _json(content: Mapping[str, Any]) -> Response:
+    return Response(
+        orjson.dumps(content, option=_FORMAT), media_type="application/json", headers=_HEADERS
+    )

@@ -1,0 +1,232 @@
+"""Named questions are answered page after page; some are worked out once more in Python."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import asyncpg
+import pytest
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, questions
+
+from bench.sql import made_up
+from tests.integration.db.four_days import HISTORY, NOW, Filled
+
+pytestmark = pytest.mark.integration
+
+PYTHON_TYPES: dict[ColumnKind, tuple[type, ...]] = {
+    ColumnKind.TEXT: (str,),
+    ColumnKind.TIME: (datetime,),
+    ColumnKind.SECONDS: (int, float),
+    ColumnKind.BYTES: (int,),
+    ColumnKind.RATIO: (int, float),
+    ColumnKind.COUNT: (int,),
+    ColumnKind.BOOLEAN: (bool,),
+    ColumnKind.TEXTS: (list,),
+    ColumnKind.COUNTS: (dict,),
+    ColumnKind.AMOUNT: (int,),
+    ColumnKind.MONEY: (int, float),
+}
+ENDED = next(g for g in HISTORY if g.ended is not None and g.number > 1000)
+
+
+@pytest.fixture
+async def reader(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled.dsn)
+    yield connection
+    await connection.close()
+
+
+def what_is_needed(name: str) -> dict[str, object]:
+    """Parameters without which a question is not answered."""
+    asked = questions()[name]
+    given: dict[str, object] = {}
+    if asked.needs:
+        have = {"pod_uid": ENDED.pod_uid, "card": ENDED.uuid}
+        given = {key: have[key] for key in have if frozenset({key}) in asked.needs}
+    return given
+
+
+async def all_pages(reader: asyncpg.Connection, name: str, given: dict[str, object]) -> Answer:
+    """Page by page, as if it were one."""
+    page = await answer(reader, name, given, limit=7)
+    rows, as_of = list(page.rows), page.as_of
+    for _ in range(3):
+        if page.next is None:
+            break
+        page = await answer(reader, name, given, limit=7, after=page.next)
+        assert page.as_of == as_of
+        rows += page.rows
+    whole = await answer(reader, name, given, limit=28)
+    if page.as_of == as_of:
+        return Answer(
+            question=whole.question, as_of=as_of, parameters=whole.parameters, rows=tuple(rows)
+        )
+    raise AssertionError
+
+
+@pytest.mark.parametrize("name", list(questions()))
+async def test_a_question_is_answered_as_it_is_declared(
+    reader: asyncpg.Connection, name: str
+) -> None:
+    """Columns and their types, the order, and pages that follow on one another."""
+    asked = questions()[name]
+
+    found = await all_pages(reader, name, what_is_needed(name))
+
+    for row in found.rows:
+        assert list(row) == [column.name for column in asked.columns]
+        for column in asked.columns:
+            value = row[column.name]
+            if value is None:
+                assert column.unknown or column.none, column.name
+            else:
+                assert isinstance(value, PYTHON_TYPES[column.kind]), (column.name, value)
+    keys = [tuple(row[name] for name in asked.key) for row in found.rows]
+    assert len(set(keys)) == len(keys)
+    numbers = [
+        key for key in keys if not any(isinstance(part, str) for part in key)
+    ]  # texts are in the order of the database's collation
+    assert numbers == sorted(numbers, reverse=asked.descending)
+
+
+async def test_what_runs_where_is_what_was_held_then(reader: asyncpg.Connection) -> None:
+    at = NOW - timedelta(days=1)
+
+    found = await answer(reader, "what-runs-where", {"at": at}, limit=10_000)
+
+    there = {
+        (g.pod_name, g.uuid)
+        for g in HISTORY
+        if g.reserved <= at.timestamp() and (g.ended is None or g.ended > at.timestamp())
+    }
+    assert {(row["pod_name"], row["device_uuid"]) for row in found.rows} == there
+    assert {row["memory_bytes"] for row in found.rows} == {made_up.SLICE_MIB << 20}
+    assert {row["core_ratio"] for row in found.rows} == {made_up.SLICE_CORES / 100}
+
+
+async def test_cards_and_nodes_add_up_to_what_runs_where(reader: asyncpg.Connection) -> None:
+    at = NOW - timedelta(hours=30)
+
+    slices = (await answer(reader, "what-runs-where", {"at": at}, limit=10_000)).rows
+    cards = (await answer(reader, "cards", {"at": at}, limit=10_000)).rows
+    nodes = (await answer(reader, "nodes", {"at": at}, limit=10_000)).rows
+
+    held = sum(row["memory_bytes"] for row in slices)
+    assert len(cards) == made_up.NODES * made_up.CARDS_PER_NODE
+    assert sum(row["held_memory_bytes"] for row in cards) == held
+    assert sum(row["held_memory_bytes"] for row in nodes) == held
+    assert sum(row["pod_count"] for row in cards) == len(slices)
+    assert {row["used_memory_bytes"] for row in cards} == {None}
+
+
+async def test_who_held_a_card_are_those_who_overlapped(reader: asyncpg.Connection) -> None:
+    since, until = NOW - timedelta(days=2), NOW - timedelta(days=1)
+    given = {"card": ENDED.uuid, "since": since, "until": until}
+
+    found = await answer(reader, "who-held-card", given, limit=10_000)
+
+    assert {row["pod_name"] for row in found.rows} == {
+        g.pod_name
+        for g in HISTORY
+        if g.uuid == ENDED.uuid
+        and g.reserved < until.timestamp()
+        and (g.ended is None or g.ended > since.timestamp())
+    }
+
+
+async def test_the_pods_that_wait_are_counted_under_their_reason(
+    reader: asyncpg.Connection,
+) -> None:
+    """One pod waits (four_days); an hour from now its last refusal is too old."""
+    reasons = await answer(reader, "pending-reasons", {})
+    waiting = await answer(reader, "waiting-pods", {})
+    since = (await answer(reader, "why-waiting", {"pod_uid": "w"})).rows[0]["decided_at"]
+    later = await answer(reader, "waiting-pods", {"at": since + timedelta(hours=1)})
+
+    assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
+        ("CardTypeMismatch", 1)
+    ]
+    assert [(row["pod_name"], row["ahead_count"]) for row in waiting.rows] == [("waits", 0)]
+    assert waiting.rows[0]["reason_counts"] == {"CardTypeMismatch": 100}
+    assert waiting.unknown["card_count"] == "the decision was recorded without its request"
+    assert later.rows == ()
+
+
+async def test_what_fits_is_the_sum_over_cards_and_shortfalls_are_the_others(
+    reader: asyncpg.Connection,
+) -> None:
+    wanted: dict[str, object] = {"memory": "50Gi", "cores": "30%"}
+
+    fits = await answer(reader, "what-fits", wanted)
+    short = await answer(reader, "card-shortfalls", wanted, limit=10_000)
+    cards = await answer(reader, "cards", {}, limit=10_000)
+
+    free = [
+        (
+            (row["memory_bytes"] - row["held_memory_bytes"]) // (50 << 30),
+            int((row["core_ratio"] - row["held_core_ratio"]) / 0.3 + 1e-9),
+            row["slot_count"] - row["held_slot_count"],
+        )
+        for row in cards.rows
+        if row["healthy"] and not row["cordoned"]
+    ]
+    assert fits.rows[0]["fitting_count"] == sum(max(0, min(each)) for each in free)
+    assert fits.rows[0]["card_count"] == sum(min(each) > 0 for each in free)
+    assert sum(not row["refusals"] for row in short.rows) == fits.rows[0]["card_count"]
+
+
+async def test_nothing_is_written_and_nothing_takes_longer_than_allowed(
+    reader: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The statement is ended by the server; the connection is as it was before."""
+    before = await reader.fetchval("SELECT current_setting('statement_timeout')")
+    slow = "SELECT 1 AS node FROM pg_sleep(600)"
+    monkeypatch.setattr(answering, "statement", lambda *_: (slow, []))
+    began = time.monotonic()
+
+    with pytest.raises(Unavailable, match="nodes took longer than 2 s"):
+        await answer(reader, "nodes", {})
+
+    assert time.monotonic() - began < 60
+    monkeypatch.setattr(
+        answering, "statement", lambda *_: ("INSERT INTO nodes (name) VALUES ('x')", [])
+    )
+    with pytest.raises(Unavailable, match="in a read-only transaction"):
+        await answer(reader, "nodes", {})
+    assert await reader.fetchval("SELECT current_setting('statement_timeout')") == before
+    assert await reader.fetchval("SELECT current_user = session_user")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "more", "sentence"),
+    [
+        ("nodes", {"nod": "x"}, {}, "nodes has no parameter 'nod'; it takes at, node"),
+        ("who-held-card", {}, {}, "who-held-card wants card or node"),
+        ("why-waiting", {"pod": "x"}, {}, "wants pod_uid or namespace and pod"),
+        ("drift", {"since": "-1h", "until": "-2h"}, {}, "parameter since: .* is not before"),
+        ("nodes", {"at": "soon"}, {}, "'soon' is no time; right is 2026"),
+        ("nodes", {}, {"limit": 0}, "limit: 0 is no number of rows"),
+        ("nodes", {}, {"after": "ab"}, "after: it is no page of nodes"),
+        ("nodes", {}, {"after": "W10="}, "after: it is no page of nodes"),
+    ],
+)
+async def test_a_mistake_is_one_clear_sentence(
+    reader: asyncpg.Connection,
+    name: str,
+    given: dict[str, object],
+    more: dict[str, Any],
+    sentence: str,
+) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        await answer(reader, name, given, **more)
+
+
+async def test_names_from_callers_are_values_and_never_sql(reader: asyncpg.Connection) -> None:
+    hostile = "'; DROP TABLE nodes; --"
+
+    assert (await answer(reader, "nodes", {"node": hostile})).rows == ()
+    assert (await answer(reader, "nodes", {"at": datetime.now(UTC)})).rows
