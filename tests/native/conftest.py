@@ -1,13 +1,14 @@
 """Fixtures of the native tests; the machine and its programs are in machine.py."""
 
+import functools
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.native.compiled import compiled
 from tests.native.machine import ROOT, Container, Machine
-from tests.waiting import PATIENCE_S
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,12 +40,4 @@ def container(machine: Machine) -> Container:
 @pytest.fixture
 def compile_c(tmp_path: Path) -> Callable[..., Path]:
     """compile_c(source, *options) -> program"""
-
-    def compile_source(source: str, *options: str | Path, name: str = "program") -> Path:
-        file = tmp_path / f"{name}.c"
-        file.write_text(source)
-        program = tmp_path / name
-        subprocess.run(["cc", "-o", program, file, *options], check=True, timeout=PATIENCE_S)
-        return program
-
-    return compile_source
+    return functools.partial(compiled, tmp_path)

@@ -195,7 +195,9 @@ class Tenant:
     def close_files(self) -> None:
         """Its numbers are free, or files of its own."""
         if one := self.awake():
-            one.call("close_descriptors", path=self.chance.choice([None, str(self.theirs)]))
+            own = self.container.folder / f"own-{one.pid}"
+            own.touch()
+            one.call("close_descriptors", path=self.chance.choice([None, str(own)]))
 
     def churn(self) -> None:
         if one := self.awake():

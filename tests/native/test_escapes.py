@@ -27,6 +27,7 @@ def attempt(container: Container, compile_c: Callable[..., Path]) -> Callable[..
         done = subprocess.run(
             [program, way, *path],
             env=container.env(**env),
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -151,16 +152,7 @@ def test_an_audit_module_that_hides_the_library_is_not_held(
 ) -> None:
     # The dynamic linker asks it before it loads anything (rtld-audit(7)).
     audit = compile_c(
-        r"""
-#define _GNU_SOURCE
-#include <link.h>
-#include <string.h>
-unsigned int la_version(unsigned int version) { return version; }
-char *la_objsearch(const char *name, uintptr_t *cookie, unsigned int flag)
-{
-    return strstr(name, "libvgpu.so") != NULL ? (char *)"libm.so.6" : (char *)name;
-}
-""",
+        (DATA / "audit.c").read_text(),
         *("-shared", "-fPIC", "-w"),
         name="audit.so",
     )
@@ -173,23 +165,7 @@ def test_a_library_that_the_linker_binds_to_the_driver_first_is_not_held(
 ) -> None:
     # It is linked with the driver, and its own dependencies come before everything else.
     linked = compile_c(
-        r"""
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
-int cuMemAlloc_v2(uint64_t *, size_t), cuMemGetInfo_v2(size_t *, size_t *);
-int attempt(void)
-{
-    void *context; uint64_t pointer; size_t left, total = 0;
-    if (cuInit(0) != 0 || cuDevicePrimaryCtxRetain(&context, 0) != 0) return 1;
-    cuCtxSetCurrent(context);
-    const int result = cuMemAlloc_v2(&pointer, 8 << 20);
-    cuMemGetInfo_v2(&left, &total);
-    printf("%d %zu\n", result, total);
-    return fflush(stdout);
-}
-""",
+        (DATA / "linked.c").read_text(),
         *("-shared", "-fPIC", "-w", f"-L{FAKEGPU}", "-l:libcuda.so.1"),
         name="linked.so",
     )

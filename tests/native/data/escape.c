@@ -1,5 +1,6 @@
 /* A tenant who tries to take 8 MiB of a slice of 1 MiB: ./escape WAY [PATH]. Prints "<CUresult> <total>" of cuMemAlloc and
- * cuMemGetInfo as found in that way, or "none" where it finds nothing. */
+ * cuMemGetInfo as found in that way, or "none" where it finds nothing. Then it takes as many bytes more as each line of its input has, and
+ * holds everything until that ends. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <elf.h>
@@ -54,7 +55,7 @@ static int take(finder find)
     int (*init)(unsigned), (*retain)(void **, int), (*current)(void *), (*alloc)(uint64_t *, size_t), (*info)(size_t *, size_t *);
     void *context;
     uint64_t pointer;
-    size_t left, total = 0;
+    size_t left, total = 0, bytes;
     *(void **)&init = find("cuInit");
     *(void **)&retain = find("cuDevicePrimaryCtxRetain");
     *(void **)&current = find("cuCtxSetCurrent");
@@ -62,10 +63,14 @@ static int take(finder find)
     *(void **)&info = find("cuMemGetInfo_v2");
     if (init == NULL || retain == NULL || current == NULL || alloc == NULL || info == NULL) return puts("none"), 0;
     if (init(0) != 0 || retain(&context, 0) != 0 || current(context) != 0) return puts("no device"), 0;
-    const int result = alloc(&pointer, 8 << 20);
+    int result = alloc(&pointer, 8 << 20);
     (void)info(&left, &total);
-    printf("%d %zu\n", result, total);
-    return 0;
+    do {
+        printf("%d %zu\n", result, total);
+        fflush(stdout);
+        if (scanf("%zu", &bytes) != 1) return 0;
+        result = alloc(&pointer, bytes);
+    } while (1);
 }
 
 int main(int count, char **arguments)

@@ -1,0 +1,84 @@
+"""The ways around the library that it can't close (tests/native/test_escapes.py), from outside.
+
+Each program takes a little first, by which it is past the library, and then more than its grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.node_agent.control import Control
+from tests.integration.node_agent.machine import FAKEGPU, AgentProcess
+from tests.integration.node_agent.tenants import Tenants, seen
+from tests.native.compiled import compiled
+from tests.native.machine import MIB, ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.native]
+
+DATA = ROOT / "tests/native/data"
+SOURCES = ROOT / "native/fakegpu/src"
+BEYOND = 6144 * MIB
+"""Of a slice of 4096 MiB."""
+Start = Callable[[str], subprocess.Popen[str]]
+
+
+@pytest.fixture
+def starts(tenants: Tenants, tmp_path: Path) -> dict[str, Start]:
+    """By way: starts the program of that way in a pod's container."""
+
+    def made(name: str, *options: str | Path) -> Path:
+        return compiled(tmp_path, (DATA / f"{name}.c").read_text(), "-w", *options, name=name)
+
+    escape = made("escape", "-ldl")
+    shared = ("-shared", "-fPIC")
+    audit = made("audit", *shared)
+    linked = made("linked", *shared, f"-L{FAKEGPU}", "-l:libcuda.so.1")
+    machine = [FAKEGPU / f"{file.stem}.o" for file in (SOURCES / "machine").glob("*.c")]
+    includes = (f"-I{SOURCES}", f"-I{ROOT / 'native/libvgpu/include'}")
+    raw = made("raw", "-static", *includes, *machine, "-pthread")
+    return {
+        "the driver's symbol table": lambda pod: tenants.run(pod, escape, "elf"),
+        "the symbol table of a driver in a namespace of its own": lambda pod: tenants.run(
+            pod, escape, "namespace-elf"
+        ),
+        "LD_AUDIT": lambda pod: tenants.run(pod, escape, "plain", LD_AUDIT=str(audit)),
+        "a library bound to the driver": lambda pod: tenants.run(
+            pod, escape, "library-deepbind", linked
+        ),
+        "a library in a namespace of its own": lambda pod: tenants.run(
+            pod, escape, "library-namespace", linked
+        ),
+        "a static program without libcuda": lambda pod: tenants.run(pod, raw),
+    }
+
+
+def answer(program: subprocess.Popen[str]) -> int:
+    """The CUresult of what it took."""
+    assert program.stdout
+    return int(program.stdout.readline().split()[0])
+
+
+async def test_every_way_that_is_not_held_is_seen(
+    tenants: Tenants, starts: dict[str, Start], agent: AgentProcess, control: Control
+) -> None:
+    programs: dict[str, subprocess.Popen[str]] = {}
+    for number, start in enumerate(starts.values()):
+        pod = f"way-{number}"
+        await tenants.granted(pod, control, device=number)
+        programs[pod] = start(pod)
+        assert await asyncio.to_thread(answer, programs[pod]) == 0
+    for pod, way in zip(programs, starts, strict=True):
+        await seen(agent, pod, "bypassed", f"{way}, 8 MiB")
+
+    for program in programs.values():
+        assert program.stdin
+        program.stdin.write(f"{BEYOND}\n")
+        program.stdin.flush()
+        assert await asyncio.to_thread(answer, program) == 0
+    for pod, way in zip(programs, starts, strict=True):
+        await seen(agent, pod, "exceeded", f"{way}, beyond its grant")
