@@ -6,7 +6,7 @@ TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8
 # C of clang-format's layout.
 FORMATTED := native
 C_SOURCES = $(shell find $(FORMATTED) -name build -prune -o -name '*.[ch]' -print)
-FAULTS := tests/faults tests/simulation tests/native/test_siege.py
+FAULTS := tests/faults tests/simulation tests/native/test_siege.py tests/native/test_hostile_container.py tests/integration/node_agent/test_escapes.py
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -29,7 +29,7 @@ test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_A
 	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
-test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice
+test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice, hostile tenants
 	@$(BIN)/pytest $(FAULTS) --slow -n 3 $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
 	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)

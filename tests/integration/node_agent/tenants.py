@@ -9,6 +9,7 @@ import asyncio
 import re
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,11 +163,27 @@ def states(agent: AgentProcess) -> dict[str, str]:
 
 async def seen(agent: AgentProcess, name: str, state: str, what: str) -> float:
     """Waits until /metrics shows it; seconds."""
-    began_s = time.monotonic()
-    while (now := await asyncio.to_thread(states, agent)).get(name) != state:
-        assert time.monotonic() - began_s < PATIENCE_S, f"{now}: {agent.log[-2000:]}"
+    return (await all_seen(agent, {name: time.monotonic()}, state, {name: what}))[name]
+
+
+async def all_seen(
+    agent: AgentProcess,
+    began_s: Mapping[str, float],
+    state: str,
+    what: Mapping[str, str],
+    *,
+    grace_s: float = GRACE_S,
+) -> dict[str, float]:
+    """Waits until /metrics shows it of all pods; seconds of each since its own beginning."""
+    took_s: dict[str, float] = {}
+    while missing := began_s.keys() - took_s.keys():
+        now = await asyncio.to_thread(states, agent)
+        at_s = time.monotonic()
+        took_s |= {pod: at_s - began_s[pod] for pod in missing if now.get(pod) == state}
+        late = at_s - max(began_s.values()) > PATIENCE_S
+        assert not late, f"{now}: {agent.log[-2000:]}"
         await asyncio.sleep(0.05)
-    took_s = time.monotonic() - began_s
-    measured.note(f"{what}: {state} after {took_s:.1f} s (grace {GRACE_S:g} s)")
-    assert took_s < SEEN_WITHIN_S
+    for pod, seconds in took_s.items():
+        measured.note(f"{what[pod]}: {state} after {seconds:.1f} s (grace {grace_s:g} s)")
+    assert max(took_s.values()) < SEEN_WITHIN_S
     return took_s

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.integration.node_agent.control import Control
-from tests.integration.node_agent.machine import FAKEGPU, AgentProcess
-from tests.integration.node_agent.tenants import Tenants, seen
+from tests.integration.node_agent.machine import FAKEGPU, AgentProcess, Machine
+from tests.integration.node_agent.tenants import GRACE_S, Proc, Tenants, all_seen
 from tests.native.compiled import compiled
 from tests.native.machine import MIB, ROOT
 
@@ -63,22 +64,44 @@ def answer(program: subprocess.Popen[str]) -> int:
     return int(program.stdout.readline().split()[0])
 
 
+@pytest.fixture(
+    params=[
+        pytest.param((GRACE_S, 0.3), id="soon"),
+        pytest.param((10.0, 5.0), id="as installed", marks=pytest.mark.slow),
+    ]
+)
+def grace_s(request: pytest.FixtureRequest, machine: Machine, proc: Proc) -> float:
+    """Of the agent, which looks once in so many seconds."""
+    grace_s, interval_s = request.param
+    machine.extra |= {
+        "HAMI_NODE_AGENT_ENFORCEMENT_GRACE_S": str(grace_s),
+        "HAMI_NODE_AGENT_SAMPLE_INTERVAL_S": str(interval_s),
+    }
+    return float(grace_s)
+
+
 async def test_every_way_that_is_not_held_is_seen(
-    tenants: Tenants, starts: dict[str, Start], agent: AgentProcess, control: Control
+    grace_s: float,
+    tenants: Tenants,
+    starts: dict[str, Start],
+    agent: AgentProcess,
+    control: Control,
 ) -> None:
     programs: dict[str, subprocess.Popen[str]] = {}
-    for number, start in enumerate(starts.values()):
+    began_s: dict[str, float] = {}
+    what: dict[str, str] = {}
+    for number, (way, start) in enumerate(starts.items()):
         pod = f"way-{number}"
         await tenants.granted(pod, control, device=number)
-        programs[pod] = start(pod)
+        programs[pod], what[pod] = start(pod), way
         assert await asyncio.to_thread(answer, programs[pod]) == 0
-    for pod, way in zip(programs, starts, strict=True):
-        await seen(agent, pod, "bypassed", f"{way}, 8 MiB")
+        began_s[pod] = time.monotonic()
+    await all_seen(agent, began_s, "bypassed", what, grace_s=grace_s)
 
-    for program in programs.values():
+    for pod, program in programs.items():
         assert program.stdin
         program.stdin.write(f"{BEYOND}\n")
         program.stdin.flush()
         assert await asyncio.to_thread(answer, program) == 0
-    for pod, way in zip(programs, starts, strict=True):
-        await seen(agent, pod, "exceeded", f"{way}, beyond its grant")
+        began_s[pod] = time.monotonic()
+    await all_seen(agent, began_s, "exceeded", what, grace_s=grace_s)
