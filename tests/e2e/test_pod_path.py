@@ -153,7 +153,7 @@ def test_the_ledger_knows_who_held_which_slice_when(system: System) -> None:
     assert states.split()[:4] == ["reserved", "binding", "bound", "allocated"]
 
 
-def test_one_trace_goes_from_admission_to_allocate(system: System) -> None:
+def test_one_trace_goes_from_admission_to_the_first_kernel(system: System) -> None:
     [pod] = system.run(a_pod("traced", slice_of(1000)))
     admission = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
@@ -173,9 +173,10 @@ def test_one_trace_goes_from_admission_to_allocate(system: System) -> None:
             for span in recorded
             if span["context"]["trace_id"] in linked | {f"0x{admission}"}
         }
-        return names >= {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
+        decided = {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
+        return names >= {*decided, "first-kernel"}
 
-    wait(spans, "admission, filter, bind and allocate in linked traces")
+    wait(spans, "admission, filter, bind, allocate and first-kernel in linked traces")
 
 
 def test_prometheus_shows_the_slices_under_hamis_names(system: System) -> None:

@@ -133,6 +133,28 @@ def test_a_launch_is_noted_for_the_monitor(container: Container) -> None:
     assert abs(fields(content, 2008912, "Q")[0] - time.time()) < 60
 
 
+FIRST_KERNEL_AT = 1856 + 4 * 1960 + 1160 + 24
+"""In the utilization of the fifth slot, where HAMi's layout has a field that nobody uses."""
+
+
+def test_the_first_launch_of_the_container_is_noted_once(container: Container) -> None:
+    container.limit(10 * MIB)
+    client = container.start()
+    client.call("open_device")
+    assert fields(container.region.read_bytes(), FIRST_KERNEL_AT, "Q") == (0,)
+    began_ms = time.time() * 1000
+
+    assert client.call("launch", kernels=3) == {"result": 0}
+    [first_ms] = fields(container.region.read_bytes(), FIRST_KERNEL_AT, "Q")
+    assert began_ms - 1 <= first_ms <= time.time() * 1000
+    client.close()
+    second = container.start()
+    second.call("open_device")
+    assert second.call("launch", kernels=3) == {"result": 0}
+
+    assert fields(container.region.read_bytes(), FIRST_KERNEL_AT, "Q") == (first_ms,)
+
+
 def test_a_monitor_may_lower_a_limit_while_the_program_runs_but_not_raise_it(
     container: Container,
 ) -> None:

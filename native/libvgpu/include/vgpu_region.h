@@ -11,6 +11,7 @@
  *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (shared_time.h); the region's, likewise
  *   slots[3].util[d].spare[0]  bytes of processes that have ended, which others of the container still have open; the region's,
  *                              likewise, and part of what is reserved
+ *   slots[4].util[0].spare[0]  when the container's first kernel was launched (ms since 1970); 0: none was; the region's, likewise
  *   slot.mem[d].spare[0], [1]  of the process's bytes those that it has shared with others by handle, and bytes of others that it
  *                              has open; for device 0 of a bank in the slot's last two fields, as mem[0] holds the process's own
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
@@ -168,6 +169,11 @@ static inline _Atomic int64_t *vgpu_region_paid_until(struct vgpu_region *region
 static inline _Atomic int64_t *vgpu_region_claimed_until(struct vgpu_region *region, int device)
 {
     return (_Atomic int64_t *)&vgpu_slot_util(&region->slots[2], device)->spare[0];
+}
+
+static inline _Atomic uint64_t *vgpu_region_first_kernel_ms(struct vgpu_region *region)
+{
+    return &region->slots[4].util[0].spare[0];
 }
 static inline _Atomic uint64_t *vgpu_slot_core_had(struct vgpu_region_slot *slot, int device)
 {

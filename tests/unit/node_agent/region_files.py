@@ -38,6 +38,7 @@ def v1_file(
     recent_kernel: int = 2,
     utilization_switch: int = 1,
     last_kernel_epoch_s: int = 1_700_000_000,
+    first_kernel_epoch_ms: int = 0,
 ) -> Path:
     """Version 1.2, by default with a living and an exited process."""
     slots = slots or (Slot(), Slot(pid=8, status=0))
@@ -60,6 +61,8 @@ def v1_file(
             file.write(_slot_v1(slot))
         file.seek(layout.TAIL_AT_V1)
         file.write(bytes(tail))
+        file.seek(layout.V1.first_kernel_at or 0)
+        file.write(first_kernel_epoch_ms.to_bytes(8, "little"))
     return path
 
 

@@ -4,11 +4,20 @@
 #include "intercept/real.h"
 #include "region/region_account.h"
 
+/* Written once in a container's life: by whichever process launches first. */
+static void note_first_launch(struct vgpu_region *region)
+{
+    uint64_t none = 0;
+    if (atomic_load(vgpu_region_first_kernel_ms(region)) != 0) return;
+    atomic_compare_exchange_strong(vgpu_region_first_kernel_ms(region), &none, (uint64_t)vgpu_now_ms(CLOCK_REALTIME));
+}
+
 static void note_launch(struct vgpu_process_state *state)
 {
     const int64_t now_s = vgpu_now_ms(CLOCK_REALTIME_COARSE) / 1000;
     if (!vgpu_is_due(&state->next_launch_s, now_s, state->launch_interval_s)) return;
     struct vgpu_region *region = state->shared.region;
+    note_first_launch(region);
     atomic_store(&region->last_kernel_time_s, (uint64_t)now_s);
     /* Negative: a monitor has asked this container to wait for another; that is the monitor's to lift. */
     if (atomic_load(&region->recent_kernel) >= 0) atomic_store(&region->recent_kernel, 2);

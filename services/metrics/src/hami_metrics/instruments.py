@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable
 from datetime import datetime
 
+from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
@@ -15,6 +16,7 @@ class MetricsInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(telemetry.SPAN_FATES)
         self.samples = Counter(
             "hami_metrics_usage_samples",
             "Usage samples by result: stored, repeated",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -34,6 +35,7 @@ class SchedulerInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(telemetry.SPAN_FATES)
         self.filter_seconds = Histogram(
             "hami_scheduler_filter_seconds",
             "Time to answer /filter",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from hamicommon import telemetry
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 # A verdict takes well under a millisecond; past 5 s the API server has given up.
@@ -15,6 +16,7 @@ class WebhookInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.registry.register(telemetry.SPAN_FATES)
         self.reviews = Counter(
             "hami_webhook_reviews",
             "Reviews answered, by verdict (mutated, untouched, denied, failed, malformed), reason",

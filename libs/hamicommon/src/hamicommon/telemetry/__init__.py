@@ -3,7 +3,8 @@
 Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
 Spans are the OpenTelemetry SDK's and go, clipped (`clipped.py`), to a file (`spans.py`), to an OTLP
 endpoint, to both or nowhere; they are exported from a bounded background queue, so a collector that
-is down costs spans, never time. The context travels
+is down costs spans, never time, and they are counted (`fates.py`). Refusals, errors and what is
+slow are kept whatever the sampler decides (`kept.py`). The context travels
 in W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject`
 and `extract`).
 """
@@ -24,10 +25,13 @@ from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.settings import TelemetrySettings
 from hamicommon.telemetry.clipped import ClippedSpans
+from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
+from hamicommon.telemetry.kept import KeptSpans, RecordAll
 from hamicommon.telemetry.logs import JsonFormatter, log_context
 from hamicommon.telemetry.spans import FileSpans, pod_attributes
 
 __all__ = [
+    "SPAN_FATES",
     "extract",
     "inject",
     "is_probe",
@@ -39,6 +43,12 @@ __all__ = [
     "traceparent",
     "traceparent_of",
 ]
+
+
+SPAN_FATES = SpanFates()
+"""Of this process; each service's registry has it."""
+MOST_QUEUED = 8192
+"""Spans that wait for the collector: minutes of decisions."""
 
 
 def is_probe(scope: Mapping[str, Any]) -> bool:
@@ -60,7 +70,14 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
     provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
-    provider.add_span_processor(ClippedSpans(_exporters(settings)))
+    provider.sampler = RecordAll(provider.sampler)
+    provider.add_span_processor(
+        KeptSpans(
+            ClippedSpans(_exporters(settings)),
+            slow_s=settings.slow_trace_s,
+            unsampled=lambda spans: SPAN_FATES.count(SpanFate.UNSAMPLED, spans),
+        )
+    )
     trace.set_tracer_provider(provider)
 
 
@@ -73,15 +90,12 @@ def _exporters(settings: TelemetrySettings) -> list[SpanProcessor]:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
-        # 500 ms: a trace shall be readable soon after the pod ran; 8192 spans is minutes of
-        # decisions.
-        exporters.append(
-            BatchSpanProcessor(
-                OTLPSpanExporter(endpoint=endpoint, timeout=5),
-                max_queue_size=8192,
-                schedule_delay_millis=500,
-            )
+        counted = CountedExporter(OTLPSpanExporter(endpoint=endpoint, timeout=5), SPAN_FATES)
+        # 500 ms: a trace shall be readable soon after the pod ran.
+        batches = BatchSpanProcessor(
+            counted, max_queue_size=2 * MOST_QUEUED, schedule_delay_millis=500
         )
+        exporters.append(BoundedQueue(batches, counted, SPAN_FATES, most=MOST_QUEUED))
     return exporters
 
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+from hamicommon import telemetry
 from hamicommon.access.scraping import scrape_access
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
@@ -111,6 +112,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 BindingCollector(way),
                 RemovalCollector(connections.files),
                 BulkheadCollector(bulkhead),
+                telemetry.SPAN_FATES,
                 AuthorityCollector(
                     {
                         "kubernetes": lambda: connections.api.trusted_until,

@@ -24,6 +24,7 @@ from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.usage.feedback import Feedback
+from hami_node_agent.usage.first_kernels import FirstKernels
 from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor
 from hami_node_agent.usage.owners import Owners
@@ -67,6 +68,7 @@ def monitoring(
         usage,
         limits_writer=limits_writer,
         interval_s=settings.sample_interval_s,
+        first_kernels=FirstKernels(lambda uid: connections.state.book.of(uid)),
         bulkhead=bulkhead,
     )
 

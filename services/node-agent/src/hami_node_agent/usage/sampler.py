@@ -22,6 +22,7 @@ from hamicommon.process.periodic import every
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.usage.changes import PublishedState, Round, changes
+from hami_node_agent.usage.first_kernels import FirstKernels
 from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor, Seen
 from hami_node_agent.usage.owners import Owner
@@ -100,6 +101,7 @@ class Sampler:
         *,
         limits_writer: LimitsWriter,
         interval_s: float,
+        first_kernels: FirstKernels | None = None,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
@@ -108,6 +110,7 @@ class Sampler:
         self._publisher = publisher
         self._limits_writer = limits_writer
         self._interval_s = interval_s
+        self._first_kernels = first_kernels
         self._latest = Observation()
 
     @property
@@ -129,6 +132,9 @@ class Sampler:
             devices = ()
         seen = await self._monitor.look()
         await self._limits_writer.processes(seen)
+        if self._first_kernels is not None:
+            with self._bulkhead.item("first-kernels", "spans"):
+                self._first_kernels.look(one.container for one in seen)
         now = datetime.now(UTC)
         containers = tuple(sample for one in seen for sample in self._samples(one, now))
         self._latest = Observation(

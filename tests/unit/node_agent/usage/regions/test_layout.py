@@ -73,6 +73,8 @@ def test_every_offset_is_that_of_the_c_header(tmp_path: Path) -> None:
     ):
         expected.append(ctypes.sizeof(kind))
         lines.append(f'printf("%zu\\n", sizeof(struct {struct}));')
+    expected.append(layout.V1.first_kernel_at or 0)
+    lines.append('printf("%zu\\n", (size_t)vgpu_region_first_kernel_ms((struct vgpu_region *)0));')
     expected += [layout.SIZE_V1, layout.BANKS, layout.BANK_BYTES]
     lines.append('printf("%zu\\n", sizeof(struct vgpu_region));')
     lines.append('printf("%d\\n%d\\n", VGPU_BANKS, VGPU_BANK_BYTES);')

@@ -51,6 +51,18 @@ def test_a_region_of_version_1_is_read(tmp_path: Path, trailing: int) -> None:
     )
 
 
+def test_the_first_kernel_of_the_container_is_read_and_a_change_of_it_is_seen(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "a.cache"
+    before = reading(v1_file(file))
+    after = read_region(v1_file(file, first_kernel_epoch_ms=1_800_000_000_123), before)
+
+    assert before.region.first_kernel_epoch_ms == 0
+    assert after is not None
+    assert after.region.first_kernel_epoch_ms == 1_800_000_000_123
+
+
 def test_a_file_of_version_0_is_read_too(tmp_path: Path) -> None:
     region = reading(v0_file(tmp_path / "a.cache")).region
 

@@ -65,6 +65,8 @@ class Region:
     processes: tuple[RegionProcess, ...]
     last_kernel_epoch_s: int = 0
     """0: unknown."""
+    first_kernel_epoch_ms: int = 0
+    """Of the container's life; 0: none yet, or HAMi's library, which does not write it."""
     priority: int = 1
     recent_kernel: int = 0
     utilization_switch: int = 1

@@ -17,6 +17,8 @@ UUID_BYTES = 96
 # libvgpu alone: devices 16 to 31 have the same structure again behind the first, and so on.
 BANKS = 4
 BANK_BYTES = 2011136
+FIRST_KERNEL_SLOT = 4
+"""libvgpu alone: in a field of this slot that HAMi leaves unused, whoever has the slot."""
 MOST_BYTES = BANKS * BANK_BYTES
 """Of the longest region: whatever a tenant writes behind it is nobody's account."""
 
@@ -168,6 +170,8 @@ class RegionForm:
     sequence_at: int | None
     """None: this version has no sequence."""
     started_at: int | None
+    first_kernel_at: int | None
+    """From the beginning of the file."""
 
 
 V1 = RegionForm(
@@ -188,6 +192,10 @@ V1 = RegionForm(
     sequence_at=SlotV1.sequence.offset,
     # Ours alone, in a field that HAMi leaves unused: `vgpu_region.h`.
     started_at=SlotV1.memory.offset + MemoryV1.unused.offset,
+    first_kernel_at=SLOTS_AT_V1
+    + FIRST_KERNEL_SLOT * ctypes.sizeof(SlotV1)
+    + SlotV1.utilization.offset
+    + UtilizationV1.unused.offset,
 )
 V0 = RegionForm(
     uuids_at=HeadV0.uuids.offset,
@@ -206,4 +214,5 @@ V0 = RegionForm(
     status_at=SlotV0.status.offset,
     sequence_at=None,
     started_at=None,
+    first_kernel_at=None,
 )

@@ -80,10 +80,11 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
         tail = _read(descriptor, form.tail_size, form.tail_at)
         count = max(0, min(_I32.unpack_from(tail)[0], layout.MAX_SLOTS))
         slots = _read(descriptor, count * form.slot_size, form.slots_at) if count else b""
+        first_kernel = _first_kernel(descriptor, form)
         banks = [_Bank(head, slots), *_further_banks(descriptor, form, count, size)]
         head = b"".join(bank.head for bank in banks)
         slots = b"".join(bank.slots for bank in banks)
-        mark = hash((head, slots, tail))
+        mark = hash((head, slots, tail, first_kernel))
         if last is not None and last.mark == mark:
             return last
         cards = tuple(card for at, bank in enumerate(banks) for card in _cards(bank.head, form, at))
@@ -94,6 +95,7 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
         cards=cards,
         processes=used,
         last_kernel_epoch_s=0 if kernel_at is None else _U64.unpack_from(tail, kernel_at)[0],
+        first_kernel_epoch_ms=first_kernel,
         priority=priority,
         recent_kernel=recent,
         utilization_switch=switch,
@@ -171,6 +173,12 @@ def _whole(data: bytes, size: int, offset: int) -> bytes:
     if len(data) < size:
         raise NotARegion("truncated", f"it ends at {offset + len(data)}")
     return data
+
+
+def _first_kernel(descriptor: int, form: layout.RegionForm) -> int:
+    if form.first_kernel_at is None:
+        return 0
+    return int(_U64.unpack(_read(descriptor, _U64.size, form.first_kernel_at))[0])
 
 
 def _further_banks(

@@ -1,0 +1,84 @@
+"""A collector that is away costs spans, which are counted, and no time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.waiting import PATIENCE_S
+
+MOST = 10
+
+
+class Collector(SpanExporter):
+    """One that answers, refuses, or hangs until it is let go."""
+
+    def __init__(self, answer: SpanExportResult | Exception) -> None:
+        self.answer = answer
+        self.hangs = threading.Event()
+        self.let_go = threading.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.hangs.set()
+        assert self.let_go.wait(PATIENCE_S)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def shutdown(self) -> None:
+        """Nothing to end."""
+
+
+def provider_of(collector: Collector, fates: SpanFates) -> TracerProvider:
+    counted = CountedExporter(collector, fates)
+    batches = BatchSpanProcessor(counted, max_queue_size=4 * MOST, max_export_batch_size=1)
+    provider = TracerProvider()
+    provider.add_span_processor(BoundedQueue(batches, counted, fates, most=MOST))
+    return provider
+
+
+def test_what_does_not_fit_while_the_collector_hangs_is_dropped_at_once() -> None:
+    fates, collector = SpanFates(), Collector(SpanExportResult.SUCCESS)
+    provider = provider_of(collector, fates)
+    tracer = provider.get_tracer("t")
+
+    for _ in range(MOST + 7):
+        tracer.start_span("s").end()
+    assert collector.hangs.wait(PATIENCE_S)
+    assert fates.counts[SpanFate.DROPPED] == 7
+
+    collector.let_go.set()
+    provider.shutdown()
+    assert fates.counts == {
+        SpanFate.EXPORTED: MOST,
+        SpanFate.DROPPED: 7,
+        SpanFate.UNSAMPLED: 0,
+    }
+
+
+def test_what_the_collector_refuses_is_counted_as_dropped() -> None:
+    fates, collector = SpanFates(), Collector(SpanExportResult.FAILURE)
+    collector.let_go.set()
+    provider = provider_of(collector, fates)
+
+    provider.get_tracer("t").start_span("s").end()
+    provider.shutdown()
+
+    assert fates.counts[SpanFate.DROPPED] == 1
+
+
+def test_prometheus_gets_all_results_from_the_start_on() -> None:
+    fates, registry = SpanFates(), CollectorRegistry()
+    registry.register(fates)
+    fates.count(SpanFate.DROPPED, 3)
+
+    text = generate_latest(registry).decode()
+
+    assert 'hami_trace_spans_total{result="dropped"} 3.0' in text
+    assert 'hami_trace_spans_total{result="exported"} 0.0' in text
+    assert 'hami_trace_spans_total{result="unsampled"} 0.0' in text
