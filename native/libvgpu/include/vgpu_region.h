@@ -171,10 +171,7 @@ static inline _Atomic int64_t *vgpu_region_claimed_until(struct vgpu_region *reg
     return (_Atomic int64_t *)&vgpu_slot_util(&region->slots[2], device)->spare[0];
 }
 
-static inline _Atomic uint64_t *vgpu_region_first_kernel_ms(struct vgpu_region *region)
-{
-    return &region->slots[4].util[0].spare[0];
-}
+static inline _Atomic uint64_t *vgpu_region_first_kernel_ms(struct vgpu_region *region) { return &region->slots[4].util[0].spare[0]; }
 static inline _Atomic uint64_t *vgpu_slot_core_had(struct vgpu_region_slot *slot, int device)
 {
     return &vgpu_slot_util(slot, device)->spare[1];

@@ -81,7 +81,7 @@ def test_it_goes_from_the_programs_start_to_the_kernel_in_the_pods_trace(
     }
 
 
-def test_it_is_published_once_and_again_for_a_directory_that_came_anew(
+def test_it_is_published_once_and_again_for_a_directory_that_came_back(
     exported: InMemorySpanExporter,
 ) -> None:
     kernels = looking()

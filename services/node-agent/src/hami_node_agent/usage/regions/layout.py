@@ -18,7 +18,7 @@ UUID_BYTES = 96
 BANKS = 4
 BANK_BYTES = 2011136
 FIRST_KERNEL_SLOT = 4
-"""libvgpu alone: in a field of this slot that HAMi leaves unused, whoever has the slot."""
+"""libvgpu alone: in a field of this slot that HAMi leaves unused, which belongs to the region."""
 MOST_BYTES = BANKS * BANK_BYTES
 """Of the longest region: whatever a tenant writes behind it is nobody's account."""
 
