@@ -48,6 +48,10 @@ COMMANDS = {
         "hamictl.commands.replay.command:replay",
         "Show how much of the cards a trace would get under each policy; nothing is changed.",
     ),
+    "dump": LazyCommand(
+        "hamictl.commands.replay.dump:dump",
+        "Write the ledger's pods and cards as JSON lines, for hamictl replay --from.",
+    ),
     "lint": LazyCommand(
         "hamictl.commands.lint:lint",
         "Show what admission would answer: refusals, warnings, what would be filled in.",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any
@@ -172,6 +173,26 @@ def sql(
 
 
 async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    async with ledger_reader() as connection:
+        if not query.lstrip().lower().startswith(_ASKS_ONLY):
+            # A cursor takes a query and nothing else: COPY and DO would run programs on the
+            # server where the login may, read-only or not. Prepared: it is one statement.
+            declared = f"DECLARE hamictl NO SCROLL CURSOR FOR {query}"
+            await (await connection.prepare(declared)).fetch(timeout=SQL_TIMEOUT_S)
+            query = "FETCH ALL FROM hamictl"
+        statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
+        records = await statement.fetch(timeout=SQL_TIMEOUT_S)
+        return [attribute.name for attribute in statement.get_attributes()], [
+            tuple(record) for record in records
+        ]
+
+
+@asynccontextmanager
+async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
+    """One read-only transaction as `hami_reader`, which sees one moment of the ledger.
+
+    Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
+    """
     dsn = find_target(Settings()).need_postgres()
     try:
         connection = await asyncpg.connect(
@@ -183,20 +204,12 @@ async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
         raise InvalidRequest(f"HAMI_POSTGRES_DSN is not usable: {exc}") from exc
     try:
         await _become_reader(connection)
-        async with connection.transaction(readonly=True):
-            if not query.lstrip().lower().startswith(_ASKS_ONLY):
-                # A cursor takes a query and nothing else: COPY and DO would run programs on the
-                # server where the login may, read-only or not. Prepared: it is one statement.
-                declared = f"DECLARE hamictl NO SCROLL CURSOR FOR {query}"
-                await (await connection.prepare(declared)).fetch(timeout=SQL_TIMEOUT_S)
-                query = "FETCH ALL FROM hamictl"
-            statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
-            records = await statement.fetch(timeout=SQL_TIMEOUT_S)
-        return [attribute.name for attribute in statement.get_attributes()], [
-            tuple(record) for record in records
-        ]
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            yield connection
     except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
         raise InvalidRequest(f"SQL: {exc}") from exc
+    except TimeoutError as exc:
+        raise Unavailable(f"Postgres: no answer within {SQL_TIMEOUT_S:g} s") from exc
     finally:
         await connection.close(timeout=5)
 

@@ -37,7 +37,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "kubectl get nodes,pods -A -o json | hamictl simulate --cluster - -f pod.yaml",
         "hamictl simulate --cluster dump.json -f deployment.yaml --gpu-policy binpack",
     ),
-    "replay": ("hamictl replay --help",),
+    "replay": (
+        "hamictl replay --from ledger --since 30d --policy binpack,fragmentation",
+        "hamictl replay --nodes nodes.csv --pods pods.csv --seeds 42-51 --picture curve.svg",
+        "hamictl replay --nodes nodes.csv --pods pods.csv --mean-load 70,85,95",
+    ),
+    "dump": ("hamictl dump --since 30d > history.jsonl", "hamictl dump --since 12h | gzip > h.gz"),
     "lint": (
         "hamictl lint -f pod.yaml",
         "hamictl lint -f deployment.yaml --cluster dump.json",

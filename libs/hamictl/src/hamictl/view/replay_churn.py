@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
+from hamicommon.simulation.replay.history import PodHistory
 from hamicommon.simulation.replay.trace import KINDS, Trace
 from rich.table import Table
 
@@ -134,3 +135,41 @@ def _run(course: ChurnCourse) -> dict[str, Any]:
         "longest_wait_s": round(course.longest_wait_s, 3),
         "in_use_over_time": {str(at): round(value, 3) for at, value in course.curve.items()},
     }
+
+
+def about(history: PodHistory) -> dict[str, Any]:
+    """What a history is of, for `as_json`."""
+    return {
+        "since": history.since.isoformat(),
+        "until": history.until.isoformat(),
+        "pods_known_by_their_grants_alone": history.granted_only,
+        "nodes_without_known_cpu": history.without_host,
+    }
+
+
+def sentences(history: PodHistory, found: Mapping[str, ChurnSummary]) -> Iterator[str]:
+    """The answer in card-hours, and what it was made without."""
+    names = list(found)
+    for name in names[1:]:
+        gained = _hours(found[name]) - _hours(found[names[0]])
+        what = "more" if gained >= 0 else "less"
+        yield (
+            f"{name} would have had {abs(gained):.1f} card-hours {what} in use than {names[0]} "
+            f"from {history.since:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC."
+        )
+    never = [pod for pod in history.trace.pods if not pod.ran]
+    if never:
+        yield (
+            f"{len(never)} pods never got a place; where a policy has one they run as long as the "
+            "median of the others."
+        )
+    if history.granted_only:
+        yield (
+            f"Of {history.granted_only} pods only is known what they got: their decisions are no "
+            "longer kept (HAMI_SCHEDULER_DECISION_DAYS), nor is the CPU that they asked for."
+        )
+    if history.without_host:
+        yield (
+            f"The CPU of {history.without_host} nodes is not known (no cluster answers): it never "
+            "runs out here."
+        )

@@ -27,14 +27,20 @@ def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Tra
 
     Raises: InvalidRequest naming the file, the line, the column and what would be right.
     """
-    found = Trace(
-        nodes=[node for node in _nodes(nodes, nodes_file) if node.cards],
-        pods=list(_pods(pods, pods_file)),
-    )
-    if not found.nodes:
-        raise InvalidRequest(f"{nodes_file} holds no node with a card")
+    found = Trace(nodes=read_nodes(nodes, nodes_file=nodes_file), pods=list(_pods(pods, pods_file)))
     if not any(pod.cards for pod in found.pods):
         raise InvalidRequest(f"{pods_file} holds no pod that asks for a card")
+    return found
+
+
+def read_nodes(text: str, *, nodes_file: str) -> list[TraceNode]:
+    """Those with a card.
+
+    Raises: InvalidRequest as `read_trace`.
+    """
+    found = [node for node in _nodes(text, nodes_file) if node.cards]
+    if not found:
+        raise InvalidRequest(f"{nodes_file} holds no node with a card")
     return found
 
 

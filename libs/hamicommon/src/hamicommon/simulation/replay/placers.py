@@ -7,8 +7,9 @@ takes 1 MiB, so that cores alone decide. Slots never run out.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -54,13 +55,15 @@ class EnginePlacer:
         """`mix`: given, in place of the one that is learned from arrivals."""
         self._policy = policy
         self._host_in_score = host_in_score
-        self.view = ClusterView()
+        self.view = ClusterView(trace.rules)
         self._nodes = sorted(nodes, key=lambda node: node.name)
         self._memory_mib = {n.model: n.card_memory_mib or _NO_MEMORY_MIB for n in nodes}
         self._used: dict[GpuUuid, list[int]] = {}
+        self._details: dict[GpuUuid, list[Mapping[str, Any]]] = {}
         self._versions: dict[GpuUuid, int] = {}
         for node in self._nodes:
-            self.view.set_node(node.name, [CardState(u, 1) for u in self._cards(node)])
+            states = [CardState(usage, 1) for usage in self._cards(node)]
+            self.view.set_node(node.name, states, pair_scores=node.pair_scores)
             if host_in_score:
                 self.view.set_free_cpu(node.name, node.cpu_milli)
         self._free_cpu = np.array([node.cpu_milli for node in self._nodes])
@@ -96,16 +99,18 @@ class EnginePlacer:
         if not len(rows):
             return None
         if not pod.cards:
-            return self._hold(pod, self._best_host(pod, rows), ())
+            return self._hold(pod, Held(self._best_host(pod, rows)))
         placement = best_of(request, self.view, rows)
         if placement is None:
             return None
-        shares = [
-            (share.uuid, share.memory_mib, share.core_percent)
+        details = [
+            (share.uuid, share.detail)
             for container in placement.containers
             for share in container.shares
+            if share.detail
         ]
-        return self._hold(pod, self._row_of(placement.node), shares)
+        taken = placement.footprints()
+        return self._hold(pod, Held(self._row_of(placement.node), taken, details))
 
     def _saw(self, request: PodRequest) -> None:
         shape = shape_of(request)
@@ -116,12 +121,14 @@ class EnginePlacer:
         """Whether the host has room, and cards enough have the cores: else nobody need ask."""
         if self._free_cpu[row] < pod.cpu_milli or self._free_memory[row] < pod.memory_mib:
             return False
+        if pod.request is not None:
+            return True
         cores = -(-pod.card_milli // 10)
         return sum(left >= cores for left in self._free_core[row]) >= pod.cards
 
     def give_back(self, pod: TracePod, held: Held) -> None:
         """The pod has ended."""
-        self._count(held.shares, -1)
+        self._count(held, -1)
         self._host(held.row, -pod.cpu_milli, -pod.memory_mib)
 
     def stranded_milli(self) -> float | None:
@@ -144,10 +151,10 @@ class EnginePlacer:
         [row], _ = self.view.rows_of([node])
         return int(row)
 
-    def _hold(self, pod: TracePod, row: int, shares: Sequence[tuple[GpuUuid, int, int]]) -> Held:
-        self._host(row, pod.cpu_milli, pod.memory_mib)
-        self._count(shares, 1)
-        return Held(row, shares)
+    def _hold(self, pod: TracePod, held: Held) -> Held:
+        self._host(held.row, pod.cpu_milli, pod.memory_mib)
+        self._count(held, 1)
+        return held
 
     def _host(self, row: int, cpu_milli: int, memory_mib: int) -> None:
         self._free_cpu[row] -= cpu_milli
@@ -155,13 +162,18 @@ class EnginePlacer:
         if self._host_in_score:
             self.view.set_free_cpu(self._nodes[row].name, int(self._free_cpu[row]))
 
-    def _count(self, shares: Sequence[tuple[GpuUuid, int, int]], sign: int) -> None:
-        for uuid, memory_mib, core_percent in shares:
+    def _count(self, held: Held, sign: int) -> None:
+        for uuid, detail in held.details:
+            known = self._details.setdefault(uuid, [])
+            known.append(detail) if sign > 0 else known.remove(detail)
+        detailed = {uuid for uuid, _ in held.details}
+        for took in held.taken:
+            uuid = took.uuid
             used = self._used.setdefault(uuid, [0, 0, 0])
-            for at, amount in enumerate((1, memory_mib, core_percent)):
+            for at, amount in enumerate((took.slots, took.memory_mib, took.core_percent)):
                 used[at] += sign * amount
             row, place = self._places[uuid]
-            self._free_core[row][place] -= sign * core_percent
+            self._free_core[row][place] -= sign * took.core_percent
             self._versions[uuid] = version = self._versions.get(uuid, 1) + 1
             self.view.apply(
                 uuid,
@@ -169,9 +181,12 @@ class EnginePlacer:
                 memory_mib=used[1],
                 core_percent=used[2],
                 version=version,
+                holdings=tuple(self._details[uuid]) if uuid in detailed else None,
             )
 
     def _cards(self, node: TraceNode) -> list[DeviceUsage]:
+        if node.devices:
+            return [DeviceUsage(device=device) for device in node.devices]
         return [
             DeviceUsage(
                 device=GpuDevice(
@@ -196,6 +211,8 @@ class EnginePlacer:
 
 def request_of(pod: TracePod, policy: Policy) -> PodRequest:
     """What the engine is asked for a pod of a trace."""
+    if pod.request is not None:
+        return replace(pod.request, policy=policy)
     requests: tuple[DeviceRequest, ...] = ()
     if pod.cards:
         wanted = DeviceRequest(

@@ -20,6 +20,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.simulation.replay.trace import (
     WHOLE_CARD_MILLI,
     Held,
+    Shape,
     Trace,
     TraceNode,
     TracePod,
@@ -157,19 +158,19 @@ class Fgd(_Reference):
     def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
         super().__init__(trace, nodes)
         counts = Counter(pod.shape for pod in sorted(trace.pods, key=lambda pod: pod.name))
-        usual: list[tuple[tuple[int, int, int, int, tuple[str, ...]], int]] = []
+        usual: list[tuple[Shape, int]] = []
         for shape, count in counts.most_common():
             if sum(taken for _, taken in usual) >= _COVERED * len(trace.pods):
                 break
             usual.append((shape, count))
         total = sum(count for _, count in usual)
-        self._cpus = np.unique([shape[0] for shape, _ in usual if shape[1]])
+        self._cpus = np.unique([shape.cpu_milli for shape, _ in usual if shape.cards])
         width, levels = self.free.shape[1], len(self._cpus) + 1
         self._share = np.zeros((len(self.models), levels, WHOLE_CARD_MILLI // 10 + 1))
         """Part of the pods that one card with so much left could take, by model and CPU level."""
         self._whole = np.zeros((len(self.models), levels, width + 1))
         """Part of the pods that want several cards and find them, by how many are wholly free."""
-        for (cpu, cards, milli, _, models), count in usual:
+        for (cpu, cards, milli, _, models, _), count in usual:
             if not cards:
                 continue
             level = int(np.searchsorted(self._cpus, cpu)) + 1

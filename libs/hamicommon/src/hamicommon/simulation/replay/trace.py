@@ -6,11 +6,15 @@ is in MiB, and 0 where the trace has none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from hamicommon.domain.allocations import Footprint
+from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.requests import PodRequest
+from hamicommon.placement.vendor_policy import PairScores, VendorRules
 
 WHOLE_CARD_MILLI = 1000
 
@@ -20,7 +24,7 @@ KINDS = ("no card", "share", "1 card", "2 cards", "3-4 cards", "5-8 cards", "mor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceNode:
-    """One node: its host and its cards, which are all of one model."""
+    """One node: its host and its cards, which are all of one model unless `devices` names them."""
 
     name: NodeName
     cpu_milli: int
@@ -29,11 +33,29 @@ class TraceNode:
     model: str
     card_memory_mib: int = 0
     """0: not known."""
+    devices: tuple[GpuDevice, ...] = ()
+    """The cards themselves, of a real cluster; empty: `cards` of `model`."""
+    pair_scores: PairScores = field(default_factory=dict)
+    """How well its cards are connected, where that is known."""
+
+
+class Shape(NamedTuple):
+    """What makes two pods alike for a policy."""
+
+    cpu_milli: int
+    cards: int
+    card_milli: int
+    """Of each card."""
+    card_memory_mib: int
+    """Of each card."""
+    models: tuple[str, ...]
+    asks: Hashable = None
+    """The containers and selections of a real pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracePod:
-    """One pod, with one container that asks for cards."""
+    """One pod, with one container that asks for cards unless `request` has more."""
 
     name: str
     cpu_milli: int
@@ -54,6 +76,8 @@ class TracePod:
     """When a pod was gone that never got a place; None: it got one, or still waits."""
     ran: bool = True
     """False: it never got a place, so how long it would run is not known."""
+    request: PodRequest | None = None
+    """What a real pod asks for; the numbers above then only sum it up."""
 
     @property
     def runs_s(self) -> float | None:
@@ -65,9 +89,18 @@ class TracePod:
         return self.ends_s - (self.arrives_s if self.starts_s is None else self.starts_s)
 
     @property
-    def shape(self) -> tuple[int, int, int, int, tuple[str, ...]]:
-        """What makes two pods alike: host CPU, cards, milli and MiB of each, models."""
-        return self.cpu_milli, self.cards, self.card_milli, self.card_memory_mib, self.models
+    def shape(self) -> Shape:
+        """What makes two pods alike."""
+        return Shape(
+            self.cpu_milli,
+            self.cards,
+            self.card_milli,
+            self.card_memory_mib,
+            self.models,
+            None
+            if self.request is None
+            else (self.request.containers, tuple(sorted(self.request.selections.items()))),
+        )
 
     @property
     def kind(self) -> str:
@@ -85,8 +118,10 @@ class Held(NamedTuple):
 
     row: int
     """Of its node, in the order of names."""
-    shares: Sequence[tuple[GpuUuid, int, int]] = ()
-    """Card, MiB and percent of every slice."""
+    taken: Sequence[Footprint] = ()
+    """Of the engine's cards."""
+    details: Sequence[tuple[GpuUuid, Mapping[str, Any]]] = ()
+    """What vendors keep with slices (`DeviceShare.detail`)."""
     places: tuple[int, ...] = ()
     """Numbers of the cards on the node, where a card has one amount alone."""
 
@@ -97,11 +132,13 @@ class Trace:
 
     nodes: Sequence[TraceNode]
     pods: Sequence[TracePod]
+    rules: Mapping[str, VendorRules] | None = None
+    """How the cards of each vendor are judged; None: all by the standard loop."""
 
     @property
     def has_card_memory(self) -> bool:
         """Whether pods ask for memory of cards, so that a card has two amounts that can run out."""
-        return any(pod.card_memory_mib for pod in self.pods)
+        return any(pod.card_memory_mib or pod.request is not None for pod in self.pods)
 
     @property
     def cards(self) -> int:

@@ -6,6 +6,7 @@ and the answer is written as a table, JSON or a picture.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,10 +14,12 @@ import typer
 from hamicommon.errors import InvalidRequest
 from hamicommon.simulation.replay.openb import read_trace
 from hamicommon.simulation.replay.policies import checked
+from hamicommon.simulation.replay.schedule import as_it_was
 from hamicommon.simulation.replay.trace import Trace
 
 from hamictl.commands.objects import Output
 from hamictl.commands.replay import runs
+from hamictl.commands.replay.dump import history_of, nodes_of
 from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import read_text
@@ -25,16 +28,37 @@ from hamictl.view import replay_churn as churn_view
 from hamictl.view.replay_picture import picture
 
 _ARRIVING, _CHURNING = "130", "300"
+_OWN = "binpack,fragmentation"
 
 
 def replay(
     nodes: Annotated[
-        str, typer.Option("--nodes", help="CSV of nodes, openb's form; - is stdin")
+        str,
+        typer.Option(
+            "--nodes", help="CSV of nodes, openb's form; - is stdin; with --from also: live"
+        ),
     ] = "",
     pods: Annotated[str, typer.Option("--pods", help="CSV of pods, openb's form; - is stdin")] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="pods and cards of a cluster's own history: ledger, or a file that hamictl dump "
+            "wrote; - is stdin",
+        ),
+    ] = "",
+    since: Annotated[
+        str,
+        typer.Option("--since", help="with --from ledger: how far back [default: 30d]"),
+    ] = "",
     policy: Annotated[
-        str, typer.Option("--policy", help="a comma list; docs/packing.md has them all")
-    ] = "binpack,fragmentation,fgd",
+        str,
+        typer.Option(
+            "--policy",
+            help="a comma list; docs/packing.md has them all [default: binpack,fragmentation, "
+            "without --from also fgd]",
+        ),
+    ] = "",
     seeds: Annotated[str, typer.Option("--seeds", help="orders of arrival, such as 42-51")] = "42",
     load: Annotated[
         str,
@@ -64,14 +88,28 @@ def replay(
     """Show how much of the cards a trace would get under each policy; nothing is changed.
 
     Every policy meets the same arrivals in the same order, and places them by the engine that
-    places real pods.
+    places real pods. With --from these are the pods of your own cluster at their own times.
     """
     with spoken_errors():
-        chosen, orders = checked(policy), seeds_of(seeds)
+        if source:
+            if pods or mean_load or load:
+                raise InvalidRequest(
+                    "--from has the pods at their own times: --pods, --load and --mean-load are of "
+                    "no use with it"
+                )
+            _look_back(source, since, nodes, checked(policy or _OWN), patience, output, svg)
+            return
+        chosen, orders = checked(policy or f"{_OWN},fgd"), seeds_of(seeds)
         if patience and not mean_load:
-            raise InvalidRequest("--patience is of use with --mean-load alone: else no pod waits")
+            raise InvalidRequest(
+                "--patience is of use with --mean-load or --from alone: else no pod waits"
+            )
+        if since:
+            raise InvalidRequest("--since is of use with --from ledger alone")
         if not nodes or not pods:
-            raise InvalidRequest("--nodes and --pods are wanted: docs/packing.md has their form")
+            raise InvalidRequest(
+                "--nodes and --pods, or --from, are wanted: docs/packing.md has their form"
+            )
         given = load or (_CHURNING if mean_load else _ARRIVING)
         target = percent_of(given, "--load", least=1, most=1000)
         trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
@@ -124,6 +162,38 @@ def _churn(
         return
     for line in churn_view.tables(trace, seeds, found):
         console.print(line)
+
+
+def _look_back(
+    source: str,
+    since: str,
+    nodes: str,
+    policies: list[str],
+    patience: str,
+    output: Output,
+    svg: Path | None,
+) -> None:
+    history = history_of(source, since)
+    trace = history.trace
+    if nodes:
+        trace = replace(trace, nodes=nodes_of(nodes))
+    stays, window = as_it_was(
+        trace.pods,
+        history.length_s,
+        patience_s=seconds_of(patience, "--patience") if patience else float("inf"),
+    )
+    load, churned = runs.as_it_was(trace, policies, stays, window)
+    found = {load / 100: churned}
+    if svg is not None:
+        _write(svg, picture(churn_view.curves(found), churn_view.AXES))
+    if output is Output.JSON:
+        answer = churn_view.as_json(trace, [], found) | churn_view.about(history)
+        console.print_json(data=answer)
+        return
+    for line in churn_view.tables(trace, [], found):
+        console.print(line)
+    for sentence in churn_view.sentences(history, churned):
+        console.print(sentence, highlight=False, markup=False)
 
 
 def _write(path: Path, text: str) -> None:
