@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.allocation.adopted import AdoptedAnswers
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.device_moves import LedgerMoves

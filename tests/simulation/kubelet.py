@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hami_node_agent.devices.replica_ids import replicas_of
-from hami_node_agent.grants.ownership import Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
 from hami_node_agent.grants.ports import KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import Json

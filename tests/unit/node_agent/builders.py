@@ -3,7 +3,7 @@
 from typing import Any
 
 from hami_node_agent.grants.book import GrantBook, NodeGrant
-from hami_node_agent.grants.ownership import Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
 from hami_node_agent.grants.records import Record
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hami_node_agent.allocation import adopted as subject
 from hami_node_agent.allocation.adopted import AdoptedAnswers
-from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 

@@ -9,7 +9,7 @@ from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.candidates import Candidate, PodsSeen
-from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState

@@ -14,7 +14,7 @@ from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ownership import Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid

@@ -8,11 +8,12 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from hami_node_agent.allocation import prestart
+from hami_node_agent.allocation import container_owners, prestart
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.grants.candidates import PodsSeen
-from hami_node_agent.grants.ownership import Holding, Reassigned
+from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ownership import Reassigned
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
@@ -101,7 +102,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prestart, "_KUBELET_STATE_POLL_S", 0.001)
+    monkeypatch.setattr(container_owners, "_KUBELET_STATE_POLL_S", 0.001)
 
 
 async def test_both_of_a_swap_are_asked_for_at_once_and_before_anything_is_written() -> None:

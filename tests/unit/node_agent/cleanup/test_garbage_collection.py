@@ -10,7 +10,7 @@ import orjson
 import pytest
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState

@@ -2,16 +2,15 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from hami_node_agent.allocation.foreign_records import foreign_records
 from hami_node_agent.grants.book import GrantBook
+from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding
 from hami_node_agent.grants.ownership import (
     Confirmed,
-    ForeignAnswer,
-    Holding,
     Reassigned,
     RefusedHolding,
     Verdict,
     cards_for,
-    foreign_records,
     partners_of,
     record_of,
     verdict,

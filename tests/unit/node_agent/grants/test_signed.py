@@ -10,8 +10,8 @@ from unittest.mock import AsyncMock
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_node_agent.adapters.kept_pods import GRANT_ANNOTATION
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.kubernetes.kept_pods import GRANT_ANNOTATION
+from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.records import MOST_TOKENS, AgentState

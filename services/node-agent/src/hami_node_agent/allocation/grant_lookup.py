@@ -17,7 +17,8 @@ from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
-from hami_node_agent.grants.ownership import Holding, record_of
+from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ownership import record_of
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import read_signed, refresh_book
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
@@ -22,6 +21,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
+from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import (
@@ -32,15 +32,13 @@ from hami_node_agent.allocation.response import (
 )
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ownership import Holding
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 
-KUBELET_STATE_WAIT_S = 3.0
-_KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 # containerd learns of a file by inotify; 5 ms were enough in 3600 of 3600 trials, none was not.
 SETTLE_S = 0.02
 
@@ -70,7 +68,7 @@ class LateBinding:
         self._named_by = named_by
         self._unproven = unproven
         self._state = node.state
-        self._kubelet_state = node.kubelet_state
+        self._owners = ContainerOwners(node.kubelet_state, node.pods)
         self._source = node.source
         self._pods = node.pods
         self._files = node.files
@@ -89,7 +87,7 @@ class LateBinding:
 
         Raises: Conflict when it must not start, Unavailable when that can't be known now.
         """
-        owners = await self._owners(ids)
+        owners = await self._owners.with_answers(ids)
         if any(owner.answer is None or owner.answer.cards for owner in owners):
             return False  # HAMi's answer, or ours from the lock way
         if self._unproven:
@@ -117,30 +115,6 @@ class LateBinding:
         if not settled:
             raise refused[0]
         return any(settled)
-
-    async def _owners(self, ids: frozenset[str]) -> list[Holding]:
-        """Who holds exactly these ids: one container, or several of one pod that follow on."""
-        deadline = time.monotonic() + KUBELET_STATE_WAIT_S
-        while True:
-            problem = (
-                "no container with these devices is in the kubelet's checkpoint or PodResources"
-            )
-            try:
-                ended = self._pods.seen().ended
-                owners = [
-                    holding
-                    for holding in await self._kubelet_state.holdings()
-                    if holding.device_ids == ids and holding.pod_uid not in ended
-                ]
-                if owners and all(owner.answer or owner.foreign for owner in owners):
-                    return owners
-                if owners:
-                    problem = "the kubelet's checkpoint, which alone has the names, can't be read"
-            except Unavailable as exc:
-                problem = str(exc)
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the container waits: {problem}")
-            await asyncio.sleep(_KUBELET_STATE_POLL_S)
 
     async def _settle(self, owner: Holding) -> bool:
         """Puts everything in place; True when something is new. Raises: Conflict, Unavailable."""

@@ -1,6 +1,6 @@
 """PreStartContainer: before every start, the limits in the answer must be the owner's own.
 
-In: the ids of the container about to start. The kubelet's state shows who that is, `ownership.py`
+In: the ids of the container about to start. `container_owners.py` finds whose, `ownership.py`
 decides, and this carries it out: nothing, limits rewritten, or an error that keeps the container
 from starting (HAMi#3096). Where the kubelet gave other cards than granted, the ledger is asked
 first (`device_moves.py`): what starts is counted where it runs.
@@ -9,7 +9,6 @@ first (`device_moves.py`): what starts is counted where it runs.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Sequence
@@ -21,12 +20,13 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
 from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.unmanaged import UnmanagedPods
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     TRY_AGAIN,
     Confirmed,
-    Holding,
     Reassigned,
     RefusedHolding,
     Verdict,
@@ -43,10 +43,6 @@ from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 
-# The kubelet writes its checkpoint before it starts containers; this covers a slow disk. It gives a
-# plugin 30 s for the call.
-KUBELET_STATE_WAIT_S = 3.0
-_KUBELET_STATE_POLL_S = 0.1  # PodResources has no watch
 # Two pods that got each other's answers are admitted one after the other, within a moment. Until
 # the kubelet shows both, the first finds the second's card full.
 PARTNER_WAIT_S = 2.0
@@ -82,7 +78,7 @@ class PreStart:
         off."""
         self._late = late
         self._state = node.state
-        self._kubelet_state = node.kubelet_state
+        self._owners = ContainerOwners(node.kubelet_state, node.pods)
         self._source = node.source
         self._pods = node.pods
         self._files = node.files
@@ -102,7 +98,7 @@ class PreStart:
         while True:
             last = time.monotonic() >= deadline
             async with self._turn:
-                owners, holdings = await self._owners(ids)
+                owners, holdings = await self._owners.of(ids)
                 if await self._bound_late(ids, owners):
                     return
                 refusals = [await self._settle(owner, holdings) for owner in owners]
@@ -111,7 +107,7 @@ class PreStart:
                     return
                 if last:
                     await self._refuse(refused)
-            await self._kubelet_state_changed(holdings, deadline)
+            await self._owners.changed(holdings, deadline)
 
     async def _bound_late(self, ids: frozenset[str], owners: Sequence[Holding]) -> bool:
         """True when the container's answer was but a name, and it may start.
@@ -121,42 +117,6 @@ class PreStart:
         if self._late is None or all(one.answer is None or one.answer.cards for one in owners):
             return False
         return await self._late.check(ids)
-
-    async def _kubelet_state_changed(self, seen: Sequence[Holding], deadline: float) -> None:
-        """Waits, with others having their turn, until the kubelet has admitted somebody else."""
-        while time.monotonic() < deadline:
-            await asyncio.sleep(_KUBELET_STATE_POLL_S)
-            with contextlib.suppress(Unavailable):
-                if set(await self._kubelet_state.holdings()) != set(seen):
-                    return
-
-    async def _owners(self, ids: frozenset[str]) -> tuple[list[Holding], tuple[Holding, ...]]:
-        """Who holds exactly these ids: one container, or several of one pod that follow on."""
-        deadline = time.monotonic() + KUBELET_STATE_WAIT_S
-        while True:
-            problem = (
-                "no container with these devices is in the kubelet's checkpoint or PodResources"
-            )
-            try:
-                # The kubelet writes its checkpoint before it calls us. The rest of its state takes
-                # as long to read again, and shows more where the checkpoint is damaged or behind.
-                with contextlib.suppress(Unavailable):
-                    holdings = await self._kubelet_state.checkpointed()
-                    if owners := self._with_ids(ids, holdings):
-                        return owners, holdings
-                holdings = await self._kubelet_state.holdings()
-                if owners := self._with_ids(ids, holdings):
-                    return owners, holdings
-            except Unavailable as exc:
-                problem = str(exc)
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the container waits: {problem}")
-            await asyncio.sleep(_KUBELET_STATE_POLL_S)
-
-    def _with_ids(self, ids: frozenset[str], holdings: Sequence[Holding]) -> list[Holding]:
-        # A dead pod's entry stays in the checkpoint until the kubelet next allocates.
-        ended = self._pods.seen().ended
-        return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]
 
     async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> RefusedHolding | None:
         """A refusal of the ledger, which a partner that is still to come may change; else None.

@@ -19,7 +19,8 @@ from hamicommon.events import (
 from pydantic import ValidationError
 
 from hami_node_agent.grants.feed import node_grant
-from hami_node_agent.grants.ownership import Holding, record_of
+from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ownership import record_of
 from hami_node_agent.grants.ports import NodePodApi, RequestBus
 from hami_node_agent.grants.state import NodeState
 

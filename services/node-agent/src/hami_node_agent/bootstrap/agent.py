@@ -14,7 +14,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.cancellation import end
 
 from hami_node_agent.adapters.host.cgroups import PodCgroups
-from hami_node_agent.adapters.kubernetes import NodeObject
+from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.allocation.adopted import AdoptedAnswers
 from hami_node_agent.bootstrap.connections import AgentConnections, open_connections

@@ -19,7 +19,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
 from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import StateFile
 from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.bootstrap.driver import DriverConnection, open_driver

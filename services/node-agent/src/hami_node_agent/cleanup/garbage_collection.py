@@ -11,20 +11,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Protocol
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.errors import HamiError, Unavailable
+from hamicommon.errors import HamiError
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
+from hami_node_agent.cleanup.strays import PodFiles, Strays
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ownership import Holding
 from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
@@ -34,9 +33,6 @@ logger = logging.getLogger(__name__)
 
 # A grant that is still being bound has no pod on this node yet.
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING})
-# HAMi's resync interval: directories that nobody knows are kept as long.
-STRAY_AGE_S = 300.0
-STRAY_INTERVAL_S = 60.0
 # Of a pod that can't be checked: the first pause is the sweep's own.
 RETRY_LAST_S = 30.0
 
@@ -65,18 +61,6 @@ class Processes(Protocol):
         """True when processes of the pod are seen (blocking)."""
 
 
-class StrayFiles(Protocol):
-    """The host's directories."""
-
-    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Removes directories of a pod that left (blocking)."""
-
-    def remove_strays(
-        self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
-    ) -> None:
-        """Removes directories that nobody knows (blocking)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Suspect:
     pod_uid: str
@@ -103,7 +87,7 @@ class Sweeper:
         pods: PodLookup,
         kubelet_state: KubeletState,
         processes: Processes,
-        files: StrayFiles,
+        files: PodFiles,
         reports: Reports,
         interval_s: float,
         bulkhead: Bulkhead | None = None,
@@ -116,8 +100,7 @@ class Sweeper:
         self._files = files
         self._reports = reports
         self._interval_s = interval_s
-        self._strays_at = time.monotonic()
-        self._unheld: frozenset[str] = frozenset()
+        self._strays = Strays(state, kubelet_state=kubelet_state, files=files)
         self._retries: dict[str, _Retry] = {}
         """By pod: those whose last look failed."""
         self._reported_to_stay: set[str] = set()
@@ -139,9 +122,7 @@ class Sweeper:
             kept = await self._kubelet_state.pods()
             for suspect in due:
                 await self._check(suspect, kept)
-        if time.monotonic() - self._strays_at > STRAY_INTERVAL_S:
-            await self._remove_strays()
-            self._strays_at = time.monotonic()
+        await self._strays.sweep()
 
     def _is_due(self, suspect: _Suspect) -> bool:
         retry = self._retries.get(suspect.pod_uid)
@@ -180,7 +161,7 @@ class Sweeper:
         Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
         the kubelet gave to another pod than was meant) shows only that the pod was here.
         """
-        # Nobody's yet: PreStartContainer finds out whose, or `_remove_strays` that nobody is.
+        # Nobody's yet: PreStartContainer finds out whose, or `strays.py` that nobody is.
         records = [record for record in self._state.saved.records.values() if record.pod_uid]
         here = {record.pod_uid for record in records}
         bound = (
@@ -271,20 +252,6 @@ class Sweeper:
             [record.nonce for record in records],
         )
 
-    async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
-        """Answers without a pod that the kubelet has not had for two rounds."""
-        nonces = {h.answer.nonce for h in holdings if h.answer is not None}
-        ids = {h.device_ids for h in holdings if h.answer is None}
-        unheld = frozenset(
-            record.nonce
-            for record in self._state.saved.records.values()
-            if not record.pod_uid and record.nonce not in nonces and record.device_ids not in ids
-        )
-        gone = unheld & self._unheld
-        self._unheld = unheld - gone
-        if gone:
-            await self._state.change(lambda saved: saved.without_records(gone))
-
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
         """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.
 
@@ -294,24 +261,4 @@ class Sweeper:
             holding.answer.nonce
             for holding in await self._kubelet_state.holdings()
             if holding.answer is not None and holding.pod_uid != suspect.pod_uid
-        )
-
-    async def _remove_strays(self) -> None:
-        """Leftovers of kills between writing and recording, and of pods before our time."""
-        try:
-            holdings = await self._kubelet_state.holdings()
-        except Unavailable:
-            return
-        answers = [holding.answer for holding in holdings if holding.answer is not None]
-        await self._drop_nobodys(holdings)
-        records = self._state.saved.records.values()
-        known_dirs = {record.cache_dir for record in records}
-        known_dirs |= {answer.cache_dir for answer in answers}
-        known_dirs |= {h.foreign.cache_dir for h in holdings if h.foreign is not None}
-        known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
-        await asyncio.to_thread(
-            self._files.remove_strays,
-            nonces=frozenset(r.nonce for r in records) | {answer.nonce for answer in answers},
-            cache_dirs=frozenset(known_dirs),
-            older_than_s=STRAY_AGE_S,
         )

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.candidates import PodsSeen
-from hami_node_agent.grants.ownership import Holding, Reassigned
+from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ownership import Reassigned
 from hami_node_agent.grants.records import AgentState, Record
 
 

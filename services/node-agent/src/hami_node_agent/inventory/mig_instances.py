@@ -12,14 +12,13 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError
-from hamicommon.k8s.mig import MigReservation, MigSlice
+from hamicommon.k8s.mig import MigSlice
 
 from hami_node_agent.devices.mig_partition import (
     Instance,
@@ -34,6 +33,7 @@ from hami_node_agent.grants.ownership import TRY_AGAIN
 from hami_node_agent.grants.ports import MigDevice, NodePodApi
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState, Signal
+from hami_node_agent.inventory.mig_holders import MigHolders
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class MigInstances:
         """`cards` may grow; `on_foreign` is given what others have made at every look."""
         self._state = state
         self._driver = driver
-        self._pods = pods
+        self._holders = MigHolders(state, pods)
         self._cards = cards
         self._on_foreign = on_foreign
         self._interval_s = interval_s
@@ -87,13 +87,7 @@ class MigInstances:
 
     def devices(self) -> list[MigDevice]:
         """The instances that containers hold."""
-        known = {each.uuid: each for each in self._state.saved.instances if each.uuid}
-        found = []
-        for record in self._state.saved.records.values():
-            for position, uuid in enumerate(record.mig_uuids):
-                if uuid in known and self._is_live(record):
-                    found.append(_device(record, position, known[uuid]))
-        return found
+        return self._holders.devices()
 
     async def run(self) -> None:
         """Looks every few seconds, and after each failure to make one, until cancelled."""
@@ -133,7 +127,7 @@ class MigInstances:
             try:
                 found = await self._found(record)
                 own = [
-                    self._standing(record, card, part, found)
+                    self._holders.standing(record, card, part, found)
                     or await self._make(record, card, part)
                     for card, part in _parts(record)
                 ]
@@ -157,7 +151,7 @@ class MigInstances:
                 if len(record.mig_uuids) != len(parts):
                     return f"its answer was given before the cards were in MIG mode; {TRY_AGAIN}"
                 for uuid, (card, part) in zip(record.mig_uuids, parts, strict=True):
-                    if self._standing(record, card, part, found) is not None:
+                    if self._holders.standing(record, card, part, found) is not None:
                         continue
                     if (await self._make(record, card, part)).uuid != uuid:
                         self._look.notify()
@@ -169,20 +163,6 @@ class MigInstances:
     async def _found(self, record: Record) -> tuple[Instance, ...]:
         """What is on the record's cards. Raises: Unavailable."""
         return await self._driver.instances(tuple(dict.fromkeys(record.cards)))
-
-    def _standing(
-        self, record: Record, card: GpuUuid, part: MigSlice, found: Iterable[Instance]
-    ) -> OwnInstance | None:
-        """The instance at that place that the record's pod has, if it is there.
-
-        Init containers may share it with those that run after them.
-        """
-        of_pod = self._state.saved.of_pod(record.pod_uid)
-        uuids = {uuid for each in (record, *of_pod) for uuid in each.mig_uuids}
-        for own in self._state.saved.instances:
-            if (own.card, own.part) == (card, part) and own.uuid in uuids:
-                return own if any(own.is_at(each) for each in found) else None
-        return None
 
     async def _make(self, record: Record, card: GpuUuid, part: MigSlice) -> OwnInstance:
         started = time.monotonic()
@@ -219,11 +199,11 @@ class MigInstances:
             others = in_the_way(part, card, found)
             if not others:
                 return
-            now = plan(self._of(card), found, self._held())
+            now = plan(self._holders.of(card), found, self._holders.held())
             where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
             for other in others:
                 if not any(other == instance for _, instance in now.destroy):
-                    whose = self._whose(other, record, foreign=other in now.foreign)
+                    whose = self._holders.whose(other, record, foreign=other in now.foreign)
                     raise Conflict(
                         f"{where}: GPU instance {other.gpu_instance} at {other.start}+{other.size},"
                         f" which {whose}"
@@ -237,27 +217,10 @@ class MigInstances:
                     raise Conflict(f"{where}: {exc}, {BUSY_WAIT_S:g} s after its release") from exc
                 await asyncio.sleep(_BUSY_POLL_S)
 
-    def _whose(self, other: Instance, wanting: Record, *, foreign: bool) -> str:
-        """Describes an instance that lies where `wanting` was to have one."""
-        if foreign:
-            return "somebody else made, is in the way"
-        for record in self._state.saved.of_pod(wanting.pod_uid):
-            if other.uuids & set(record.mig_uuids):
-                return (
-                    f"container {record.container} of the same pod holds, is in the way: the "
-                    "kubelet asks for the devices of init and app containers at once, so both "
-                    "instances would have to be there together; let these containers ask for equal "
-                    "amounts"
-                )
-        return "another container holds, is in the way"
-
-    def _of(self, card: GpuUuid) -> tuple[OwnInstance, ...]:
-        return tuple(each for each in self._state.saved.instances if each.card == card)
-
     async def _settle(self, card: GpuUuid) -> PartitionPlan:
         """What is left to do on the card. Raises: Unavailable."""
         found = await self._driver.instances([card])
-        now = plan(self._of(card), found, self._held())
+        now = plan(self._holders.of(card), found, self._holders.held())
         gone = list(now.forget)
         for own, instance in now.destroy:
             try:
@@ -302,20 +265,6 @@ class MigInstances:
         self._logged = news
         self._on_foreign(now.foreign)
 
-    def _held(self) -> frozenset[str]:
-        """What answers to containers named whose pod is not over."""
-        return frozenset(
-            uuid
-            for record in self._state.saved.records.values()
-            if self._is_live(record)
-            for uuid in record.mig_uuids
-        )
-
-    def _is_live(self, record: Record) -> bool:
-        # A pod whose object is gone may run on: that it left is the sweep's to find out.
-        over = record.pod_uid in self._pods.seen().ended
-        return not over or self._pods.name_of(record.pod_uid) is None
-
 
 def _parts(record: Record) -> list[tuple[GpuUuid, MigSlice]]:
     """Raises: Conflict when the grant names no place."""
@@ -335,20 +284,4 @@ def _gone(uuid: str) -> str:
     return (
         f"its MIG device {uuid} is gone (the card was reset, the node restarted, or somebody "
         f"destroyed it), and a new one has another name; {TRY_AGAIN}"
-    )
-
-
-def _device(record: Record, position: int, own: OwnInstance) -> MigDevice:
-    return MigDevice(
-        pod=PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name),
-        container=record.container,
-        reservation=MigReservation(
-            container_index=0,
-            device_index=position,
-            card=own.card,
-            slice=own.part,
-            mig_uuid=own.uuid,
-            gpu_instance_id=own.gpu_instance,
-            compute_instance_id=own.compute_instance,
-        ),
     )

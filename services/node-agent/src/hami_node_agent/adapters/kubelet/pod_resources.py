@@ -20,7 +20,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2_grpc
 
 from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
-from hami_node_agent.grants.ownership import ForeignAnswer, Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.grants.ports import KubeletReading
 
 logger = logging.getLogger(__name__)

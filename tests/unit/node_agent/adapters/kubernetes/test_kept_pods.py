@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import AsyncMock
 
-from hami_node_agent.adapters.kept_pods import CONFIG_HASH, MIRROR, kept_of
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.kubernetes.kept_pods import CONFIG_HASH, MIRROR, kept_of
+from hami_node_agent.adapters.kubernetes.pods import NodePods
 
 RESOURCE = "nvidia.com/gpu"
 WHOLE: dict[str, Any] = {

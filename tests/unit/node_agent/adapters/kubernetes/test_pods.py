@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import AsyncMock
 
-from hami_node_agent.adapters.kubernetes import NodePods
+from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.grants.candidates import PodsSeen
 from hamicommon.domain.ids import PodUid
 

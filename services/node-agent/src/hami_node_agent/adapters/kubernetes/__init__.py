@@ -1,0 +1,1 @@
+"""The API server: this node's pods and its Node object."""

@@ -1,0 +1,91 @@
+"""What the agent reads of a pod, in the shape that the API server gives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.k8s.mig import decode_reservations
+from hamicommon.k8s.types import Json
+
+from hami_node_agent.adapters.kubernetes.kept_pods import GRANT_ANNOTATION, STATUSES
+from hami_node_agent.grants.ports import MigDevice
+
+logger = logging.getLogger(__name__)
+
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+
+
+def ref_of(pod: Json) -> PodRef:
+    """Uid, namespace and name."""
+    metadata = pod["metadata"]
+    return PodRef(uid=metadata["uid"], namespace=metadata["namespace"], name=metadata["name"])
+
+
+def signed_text(pod: Json) -> str:
+    """Its annotation `hami.io/grant`, or the empty string."""
+    return str((pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION, ""))
+
+
+def is_terminal(pod: Json) -> bool:
+    """Whether the pod has ended."""
+    return phase_of(pod) in _TERMINAL
+
+
+def phase_of(pod: Json) -> str:
+    """`status.phase`, or the empty string."""
+    return str((pod.get("status") or {}).get("phase", ""))
+
+
+def containers_of(pod: Json) -> list[dict[str, Any]]:
+    """Init containers first."""
+    spec = pod.get("spec") or {}
+    return [*(spec.get("initContainers") or []), *(spec.get("containers") or [])]
+
+
+def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
+    """(id, name) of those that were started; the API server has `containerd://<id>`."""
+    status = pod.get("status") or {}
+    for key in STATUSES:
+        for each in status.get(key) or []:
+            _, _, container_id = str(each.get("containerID") or "").rpartition("//")
+            if container_id:
+                yield container_id, each["name"]
+
+
+def literal_env(pod: Json, container: str) -> dict[str, str]:
+    """The env entries of the container that have a value of their own."""
+    return {
+        entry["name"]: entry["value"]
+        for spec in containers_of(pod)
+        if spec["name"] == container
+        for entry in spec.get("env") or []
+        if isinstance(entry.get("value"), str)
+    }
+
+
+def mig_devices_of(pod: Json) -> list[MigDevice]:
+    """The MIG slices of the pod that were made, by its annotation."""
+    text = (pod["metadata"].get("annotations") or {}).get(MIG_ALLOCATIONS, "")
+    try:
+        reservations = decode_reservations(text)
+    except InvalidRequest as exc:
+        logger.debug("MIG reservations not read", extra={"error": str(exc)})
+        return []
+    names = [container["name"] for container in containers_of(pod)]
+    return [
+        MigDevice(pod=ref_of(pod), container=names[one.container_index], reservation=one)
+        for one in reservations
+        if one.mig_uuid and one.container_index < len(names)
+    ]
+
+
+def devices_of(container: dict[str, Any], resource: str) -> int:
+    """As many devices of `resource` as the container asks for; 0 for a malformed quantity."""
+    quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
+    text = str(quantity)
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -1,0 +1,219 @@
+"""This node's pods: a watch, and what is asked of it.
+
+The agent never writes a pod: annotations of pods belong to the scheduler (architecture 2.4).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import HamiError, NotFound
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
+from hamicommon.process.bulkhead import Bulkhead
+from nacl.signing import VerifyKey
+
+from hami_node_agent.adapters.kubernetes.events import warning
+from hami_node_agent.adapters.kubernetes.kept_pods import CONFIG_HASH, MIRROR, kept_of
+from hami_node_agent.adapters.kubernetes.pod_fields import (
+    container_ids,
+    containers_of,
+    devices_of,
+    is_terminal,
+    literal_env,
+    mig_devices_of,
+    phase_of,
+    ref_of,
+    signed_text,
+)
+from hami_node_agent.adapters.kubernetes.signed_grants import SignedGrants
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.ports import MigDevice
+
+logger = logging.getLogger(__name__)
+
+# Gone pods are remembered only against grants that arrive late: a minute's worth is plenty.
+MAX_GONE = 1000
+
+
+class NodePods:
+    """Pods whose spec.nodeName is this node."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        node: str,
+        resource: str,
+        key: VerifyKey | None,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._resource = resource
+        self._signed = SignedGrants(node, key)
+        self._gone: OrderedDict[PodUid, None] = OrderedDict()
+        self._by_uid: dict[str, Json] = {}
+        self._containers: dict[str, tuple[str, str]] = {}
+        """By the runtime's id: pod uid and name."""
+        self._seen: PodsSeen | None = None
+        """Until a pod changes: every answer asks, of all the node's pods."""
+        self._informer = Informer(
+            api,
+            "/api/v1/pods",
+            on_upsert=self._on_upsert,
+            on_delete=self._on_delete,
+            trim=kept_of,
+            bulkhead=bulkhead,
+            fieldSelector=f"spec.nodeName={node}",
+        )
+
+    async def run(self) -> None:
+        """Keeps the watch going until cancelled."""
+        await self._informer.run()
+
+    @property
+    def live(self) -> bool:
+        """True while the watch follows the API server."""
+        return self._informer.synced.is_set() and self._informer.connected
+
+    def _on_upsert(self, pod: Json, old: Json | None) -> None:
+        uid = pod["metadata"]["uid"]
+        self._by_uid[uid] = pod
+        if old is not None:
+            self._drop_containers(old)
+        self._containers |= {each: (uid, name) for each, name in container_ids(pod)}
+        self._seen = None
+        if old is None or signed_text(old) != signed_text(pod):
+            self._signed.of(pod)
+
+    def _on_delete(self, pod: Json) -> None:
+        uid = PodUid(pod["metadata"]["uid"])
+        self._by_uid.pop(uid, None)
+        self._drop_containers(pod)
+        self._signed.forget(uid)
+        self._gone[uid] = None
+        self._seen = None
+        while len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
+
+    def _drop_containers(self, pod: Json) -> None:
+        for container_id, _ in container_ids(pod):
+            self._containers.pop(container_id, None)
+
+    def container_of(self, container_id: str) -> tuple[str, str] | None:
+        """(pod uid, name) of the container that the runtime calls so, as the kubelet reported it.
+
+        Its report comes a moment after the start.
+        """
+        return self._containers.get(container_id)
+
+    def knows(self, pod_uid: str) -> bool:
+        """True while the pod object is there."""
+        return pod_uid in self._by_uid
+
+    def seen(self) -> PodsSeen:
+        """What the watch has at present."""
+        if self._seen is None:
+            over = {uid for uid, pod in self._by_uid.items() if is_terminal(pod)}
+            self._seen = PodsSeen(
+                bound=frozenset(PodUid(uid) for uid in self._by_uid.keys() - over),
+                ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
+            )
+        return self._seen
+
+    def name_of(self, pod_uid: str) -> PodRef | None:
+        """The pod of this node with that uid."""
+        pod = self._by_uid.get(pod_uid)
+        return None if pod is None else ref_of(pod)
+
+    def mig_devices(self) -> list[MigDevice]:
+        """The MIG slices of this node's pods that were made, by their annotation."""
+        return [
+            device
+            for pod in self._by_uid.values()
+            if not is_terminal(pod)
+            for device in mig_devices_of(pod)
+        ]
+
+    def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
+        """Literal env entries of a container; None when the watch has no such pod."""
+        pod = self._by_uid.get(pod_uid)
+        return None if pod is None else literal_env(pod, container)
+
+    def uid_of(self, namespace: str, name: str) -> str:
+        """The uid of a pod of this node, or the empty string."""
+        pod = self._informer.store.get((namespace, name))
+        return "" if pod is None else str(pod["metadata"]["uid"])
+
+    def api_uid(self, kubelet_uid: str) -> str:
+        """The uid at the API server of the pod that the kubelet calls so.
+
+        They differ for static pods: there the API server has a mirror, which names the other.
+        """
+        if kubelet_uid not in self._by_uid:
+            for uid, pod in self._by_uid.items():
+                annotations = pod["metadata"].get("annotations") or {}
+                if MIRROR in annotations and annotations.get(CONFIG_HASH) == kubelet_uid:
+                    return uid
+        return kubelet_uid
+
+    async def still_there(self, *, namespace: str, name: str, pod_uid: str) -> bool:
+        """Asks the API server itself whether the pod object exists. Raises: Unavailable."""
+        try:
+            pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        except NotFound:
+            return False
+        return bool(pod["metadata"]["uid"] == pod_uid)
+
+    async def container_env(self, grant: NodeGrant, container: str) -> Mapping[str, str]:
+        """Literal env entries of a container's spec; empty when the API server is away."""
+        pod = self._by_uid.get(grant.pod_uid)
+        if pod is None:
+            try:
+                pod = await self._api.request(
+                    "GET",
+                    f"/api/v1/namespaces/{grant.namespace}/pods/{grant.pod_name}",
+                    timeout_s=1.0,
+                )
+            except HamiError as exc:
+                logger.warning("pod not read, its env is unknown", extra={"error": str(exc)})
+                return {}
+        if pod["metadata"]["uid"] != grant.pod_uid:
+            return {}
+        return literal_env(pod, container)
+
+    async def signed_grants(self) -> tuple[NodeGrant, ...]:
+        """Grants in `hami.io/grant` of this node's pods that our scheduler signed for us.
+
+        Read from the API server, not from the watch: it may be what is behind. Raises: Unavailable.
+        """
+        if not self._signed.readable:
+            return ()
+        answer = await self._api.get("/api/v1/pods", fieldSelector=f"spec.nodeName={self._node}")
+        found = (self._signed.of(pod) for pod in answer.get("items") or [])
+        return tuple(grant for grant in found if grant is not None)
+
+    async def warn(self, pod: PodRef, message: str) -> None:
+        """A Warning event on the pod; failures are logged."""
+        involved = {"kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        event = warning(involved, pod.namespace, "DeviceAllocationFailed", message, node=self._node)
+        try:
+            await self._api.create(f"/api/v1/namespaces/{pod.namespace}/events", event)
+        except HamiError as exc:
+            logger.warning("event not written", extra={"pod": pod.name, "error": str(exc)})
+
+    def waiting_for(self, count: int) -> tuple[PodRef, ...]:
+        """Pods that have not started and ask for `count` devices in one container."""
+        return tuple(
+            ref_of(pod)
+            for pod in self._by_uid.values()
+            if phase_of(pod) == "Pending"
+            and any(devices_of(c, self._resource) == count for c in containers_of(pod))
+        )
