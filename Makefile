@@ -16,9 +16,9 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs, house terms
+lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs and chart, house terms
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/codespell $(TERMS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/codespell $(TERMS)
 test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
@@ -48,9 +48,11 @@ native-sanitize: setup ## C unit tests, the library and fuzz targets under the s
 	@$(MAKE) --no-print-directory -C native/libvgpu sanitize-address sanitize-thread fuzz-limits fuzz-region
 proto: setup ## regenerate the gRPC stubs
 	@scripts/proto
+chart: setup ## write the Helm chart's templates from k8s/base
+	@$(BIN)/python scripts/chart
 requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: help setup up down lint release test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
+.PHONY: chart help setup up down lint release test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format

@@ -15,6 +15,7 @@ COPIES = (
     "k8s/base/kustomization.yaml",
     "k8s/base/bootstrap/kustomization.yaml",
     "k8s/base/migrations/kustomization.yaml",
+    "k8s/chart/Chart.yaml",
 )
 FILES = ("scripts/release", "VERSION", "docker-compose.yml", *COPIES)
 CHANGELOG = """# Changelog
@@ -100,7 +101,8 @@ def test_a_release_sets_the_version_and_cuts_the_changelog(repository: Repositor
         assert not re.search(r"\b0[.-]1[.-]0\b", repository.read(name)), name
     assert repository.read("docker-compose.yml").count(":0.2.0") == 6
     assert repository.read(COPIES[0]).count("newTag: 0.2.0\n") == 4
-    for jobs in COPIES[1:]:
+    assert repository.read(COPIES[3]).count("ersion: 0.2.0\n") == 2
+    for jobs in COPIES[1:3]:
         assert "nameSuffix: -0-2-0\n" in repository.read(jobs)
 
 

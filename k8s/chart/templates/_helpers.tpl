@@ -1,0 +1,32 @@
+{{/* The image of a container: (list root values-of-the-image default-tag). */}}
+{{- define "hami.image" -}}
+{{- $root := index . 0 }}{{ $image := index . 1 }}{{ $tag := index . 2 -}}
+{{- with $image.registry | default $root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
+{{ $image.repository }}:{{ $image.tag | default $tag }}
+{{- end }}
+
+{{/* Not empty where the API server has admission policies and they are wanted. */}}
+{{- define "hami.admissionPolicies" -}}
+{{- if and .Values.admissionPolicies.enabled (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") -}}
+true
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap with HAMi's config.json; empty: none. */}}
+{{- define "hami.nodeConfiguration" -}}
+{{- with .Values.devicePlugin.nodeConfiguration -}}
+{{- if .externalConfigName }}{{ .externalConfigName }}{{ else if .config }}hami-node-config{{ end }}
+{{- end }}
+{{- end }}
+
+{{/* Of all values that a ConfigMap shows. */}}
+{{- define "hami.configChecksum" -}}
+{{- $values := pick .Values "schedulerName" "resourceName" "resourceMem" "resourceMemPercentage" "resourceCores" "resourcePriority" "device-config" -}}
+{{- $agent := omit .Values.devicePlugin "image" "resources" "podAnnotations" "extraEnvs" "tolerations" "nvidiaNodeSelector" "updateStrategy" -}}
+{{ list $values $agent .Chart.Version | toJson | sha256sum }}
+{{- end }}
+
+{{/* A Job can't be changed: another name for another version or other values. */}}
+{{- define "hami.jobSuffix" -}}
+{{ .Values.global.imageTag | default .Chart.AppVersion | replace "." "-" | lower }}-{{ .Values | toJson | sha256sum | trunc 8 }}
+{{- end }}

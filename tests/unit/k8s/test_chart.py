@@ -1,0 +1,304 @@
+"""The Helm chart renders `k8s/base`, and each of its values changes what it promises."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+K8S = Path(__file__).parents[3] / "k8s"
+CHART, BASE = K8S / "chart", K8S / "base"
+HELM = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")
+POLICIES = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+Json = dict[str, Any]
+Objects = dict[tuple[str, str], Json]
+Render = Callable[..., Objects]
+
+pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
+
+
+def helm(*argv: str) -> subprocess.CompletedProcess[str]:
+    assert HELM is not None
+    return subprocess.run([HELM, *argv], capture_output=True, text=True, timeout=120, check=False)
+
+
+def key_of(each: Json) -> tuple[str, str]:
+    """Kind and name; a Job's name without its version and digest."""
+    name = each["metadata"]["name"]
+    return each["kind"], re.sub(r"-\d+-\d+-\d+.*$", "", name) if each["kind"] == "Job" else name
+
+
+@pytest.fixture
+def render(tmp_path: Path) -> Render:
+    def run(
+        values: Json | None = None, *, namespace: str = "hami-system", policies: bool = True
+    ) -> Objects:
+        file = tmp_path / "values.yaml"
+        file.write_text(yaml.safe_dump(values or {}))
+        apis = ["--api-versions", POLICIES] if policies else []
+        done = helm("template", "x", str(CHART), "-n", namespace, "-f", str(file), *apis)
+        assert done.returncode == 0, done.stderr
+        return {key_of(each): each for each in yaml.safe_load_all(done.stdout) if each}
+
+    return run
+
+
+def base() -> Objects:
+    """What `k8s/base` says, with its images' tags and its label."""
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    tags = {each["name"]: each["newTag"] for each in kustomization["images"]}
+    found: Objects = {}
+    for path in sorted(BASE.rglob("*.yaml")):
+        if path.name == "kustomization.yaml":
+            continue
+        for each in filter(None, yaml.safe_load_all(path.read_text())):
+            each["metadata"].setdefault("labels", {})["app.kubernetes.io/part-of"] = "hami"
+            for container in containers(each):
+                container["image"] += ":" + tags[container["image"]]
+            found[key_of(each)] = each
+    del found["Namespace", "hami-system"]
+    return found
+
+
+def pod_of(each: Json) -> Json:
+    spec = each.get("spec", {})
+    spec = spec.get("jobTemplate", {}).get("spec", spec)
+    return dict(spec.get("template", {}).get("spec", {})) if isinstance(spec, dict) else {}
+
+
+def containers(each: Json) -> list[Json]:
+    pod = pod_of(each)
+    return [*pod.get("initContainers", ()), *pod.get("containers", ())]
+
+
+def comparable(each: Json) -> Json:
+    """Without the digests that make new pods, and with texts in YAML as what they mean."""
+    each["metadata"]["name"] = key_of(each)[1]
+    metadata = each.get("spec", {}).get("template", {}).get("metadata", {})
+    notes = metadata.get("annotations", {})
+    notes.pop("checksum/config", None)
+    if not notes:
+        metadata.pop("annotations", None)
+    for name, text in each.get("data", {}).items():
+        if name.endswith(".yaml"):
+            each["data"][name] = yaml.safe_load(text)
+    return each
+
+
+def environment(container: Json) -> dict[str, Any]:
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_the_templates_are_those_of_the_manifests() -> None:
+    done = subprocess.run(
+        [sys.executable, str(K8S.parent / "scripts" / "chart"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_by_default_it_renders_the_base(render: Render) -> None:
+    [scheduler] = containers(base()["Deployment", "hami-kube-scheduler"])
+    tag = scheduler["image"].partition(":")[2]
+
+    rendered = render({"scheduler": {"kubeScheduler": {"image": {"tag": tag}}}})
+
+    expected = base()
+    assert rendered.keys() == expected.keys()
+    for key, each in expected.items():
+        assert comparable(rendered[key]) == comparable(each), key
+
+
+def test_kube_scheduler_is_of_the_clusters_version(render: Render) -> None:
+    done = helm("template", "x", str(CHART), "--kube-version", "v1.36.2+k3s1")
+
+    assert "image: kube-scheduler:v1.36.2\n" in done.stdout
+
+
+def test_another_namespace_is_named_everywhere(render: Render) -> None:
+    rendered = render(namespace="gpu")
+
+    texts = {key: json.dumps(each) for key, each in rendered.items()}
+    named = {key for key, text in texts.items() if re.search(r"hami-system(?!-pods)", text)}
+    assert named == set()
+    hook = rendered["MutatingWebhookConfiguration", "hami-webhook"]["webhooks"][0]
+    assert hook["clientConfig"]["service"]["namespace"] == "gpu"
+    assert "gpu" in hook["namespaceSelector"]["matchExpressions"][0]["values"]
+
+
+def test_policies_are_left_out_where_the_api_server_has_none(render: Render) -> None:
+    kinds = {kind for kind, _ in render(policies=False)}
+
+    assert not any(kind.startswith("ValidatingAdmissionPolicy") for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    ("values", "gone"),
+    [
+        ({"postgres": {"enabled": False}}, {("StatefulSet", "hami-postgres")}),
+        ({"redis": {"enabled": False}}, {("StatefulSet", "hami-redis")}),
+        (
+            {"scheduler": {"kubeScheduler": {"enabled": False}}},
+            {("Deployment", "hami-kube-scheduler")},
+        ),
+        ({"networkPolicies": {"enabled": False}}, {("NetworkPolicy", "hami-default")}),
+        (
+            {"admissionPolicies": {"enabled": False}},
+            {("ValidatingAdmissionPolicy", "hami-system-pods")},
+        ),
+    ],
+    ids=["postgres", "redis", "kube-scheduler", "network", "policies"],
+)
+def test_what_is_switched_off_is_not_there(
+    render: Render, values: Json, gone: set[tuple[str, str]]
+) -> None:
+    before, after = render().keys(), render(values).keys()
+
+    assert gone <= before - after
+    assert after <= before
+
+
+def test_images_come_from_the_registry_with_its_secrets(render: Render) -> None:
+    rendered = render(
+        {
+            "global": {
+                "imageRegistry": "registry.example/gpu",
+                "imagePullSecrets": ["one"],
+                "imageTag": "9.9",
+            }
+        }
+    )
+
+    for each in rendered.values():
+        for container in containers(each):
+            assert container["image"].startswith("registry.example/gpu/")
+            if "/hami-" in container["image"]:
+                assert container["image"].endswith(":9.9")
+            assert pod_of(each)["imagePullSecrets"] == [{"name": "one"}]
+
+
+def test_names_of_resources_change_in_all_three_places(render: Render) -> None:
+    rendered = render({"resourceName": "acme.com/gpu"})
+
+    config = rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    scheduler = rendered["ConfigMap", "hami-kube-scheduler"]["data"]["config.yaml"]
+    hook = rendered["MutatingWebhookConfiguration", "hami-webhook"]["webhooks"][0]
+    nvidia = yaml.safe_load(config)["nvidia"]
+    assert nvidia["resourceCountName"] == "acme.com/gpu"
+    assert nvidia["resourceMemoryName"] == "nvidia.com/gpumem"
+    [extender] = yaml.safe_load(scheduler)["extenders"]
+    managed = {each["name"] for each in extender["managedResources"]}
+    assert "acme.com/gpu" in managed
+    assert "nvidia.com/gpu" not in managed
+    assert "acme.com/gpu" in json.dumps(hook["matchConditions"])
+
+
+def test_the_agents_knobs(render: Render) -> None:
+    rendered = render(
+        {
+            "devicePlugin": {
+                "nvidiaNodeSelector": {"gpu": None, "pool": "a"},
+                "runtimeClassName": "nvidia",
+                "deviceSplitCount": 4,
+                "deviceMemoryScaling": 1.5,
+                "nodeConfiguration": {"config": '{"nodeconfig": []}'},
+                "podAnnotations": {"a/b": "c"},
+                "extraEnvs": {"HAMI_NODE_AGENT_BINDING": "late"},
+            }
+        }
+    )
+
+    agent = rendered["DaemonSet", "hami-node-agent"]
+    pod = pod_of(agent)
+    [container] = containers(agent)
+    assert (pod["nodeSelector"], pod["runtimeClassName"]) == ({"pool": "a"}, "nvidia")
+    # Of two entries with one name Kubernetes takes the last.
+    assert environment(container)["HAMI_NODE_AGENT_BINDING"] == "late"
+    assert agent["spec"]["template"]["metadata"]["annotations"]["a/b"] == "c"
+    [mount] = [each for each in container["volumeMounts"] if each["mountPath"] == "/config"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    config = rendered["ConfigMap", volume["configMap"]["name"]]["data"]["config.json"]
+    assert json.loads(config) == {"nodeconfig": []}
+    nvidia = yaml.safe_load(
+        rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    )["nvidia"]
+    assert (nvidia["deviceSplitCount"], nvidia["deviceMemoryScaling"]) == (4, 1.5)
+    assert nvidia["runtimeClassName"] == "nvidia"
+
+
+def test_a_device_config_of_the_users_own_is_taken_whole(render: Render) -> None:
+    own = "nvidia:\n  resourceCountName: acme.com/gpu\n"
+
+    rendered = render({"device-config": {"content": own}})
+
+    found = rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    assert yaml.safe_load(found) == yaml.safe_load(own)
+
+
+def test_changed_configuration_makes_new_pods_and_a_changed_replica_count_does_not(
+    render: Render,
+) -> None:
+    def digest(values: Json) -> str:
+        pod = render(values)["Deployment", "hami-scheduler"]["spec"]["template"]
+        return str(pod["metadata"]["annotations"]["checksum/config"])
+
+    before = digest({})
+    assert digest({"devicePlugin": {"deviceSplitCount": 4}}) != before
+    assert digest({"scheduler": {"replicas": 3}}) == before
+
+
+def test_jobs_have_other_names_with_other_values(render: Render) -> None:
+    def names(values: Json) -> set[str]:
+        return {each["metadata"]["name"] for key, each in render(values).items() if key[0] == "Job"}
+
+    assert names({}) == names({})
+    assert not names({}) & names({"global": {"imageTag": "9.9"}})
+    assert not names({}) & names({"scheduler": {"replicas": 3}})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"scheduler": {"replica": 3}}, "scheduler: Additional property replica is not allowed"),
+        ({"scheduler": {"replicas": 0}}, "scheduler.replicas: Must be greater than or equal to 1"),
+        (
+            {"scheduler": {"defaultSchedulerPolicy": {"nodeSchedulerPolicy": "pack"}}},
+            'nodeSchedulerPolicy must be one of the following: "binpack", "spread"',
+        ),
+        ({"postgres": {"storage": "much"}}, "postgres.storage: Does not match pattern"),
+    ],
+    ids=["typo", "replicas", "policy", "storage"],
+)
+def test_a_wrong_value_is_one_sentence(tmp_path: Path, values: Json, sentence: str) -> None:
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+
+    done = helm("template", "x", str(CHART), "-f", str(file))
+
+    assert done.returncode != 0
+    assert sentence in done.stderr
+
+
+def test_the_schema_knows_every_value_and_no_other() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def check(described: Json, held: object, path: str) -> None:
+        if isinstance(held, dict) and "properties" in described:
+            extra = {"registry"} if path.endswith(".image") else set()
+            assert described["properties"].keys() - extra == held.keys(), path
+            for key, value in held.items():
+                check(described["properties"][key], value, f"{path}.{key}")
+
+    check(schema, values, "")
