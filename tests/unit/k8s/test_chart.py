@@ -52,7 +52,7 @@ def render(tmp_path: Path) -> Render:
 
 
 def base() -> Objects:
-    """What `k8s/base` says, with its images' tags and its label."""
+    """What `k8s/base` has, with its images' tags and its label."""
     kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
     tags = {each["name"]: each["newTag"] for each in kustomization["images"]}
     found: Objects = {}
