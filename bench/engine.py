@@ -38,6 +38,8 @@ SIZES = (100, 400, 1000, 5000)
 CHOOSER_SIZES = (100, 1000)
 BUDGET_MS = {1000: 1.0, 5000: 3.0}
 """p50 of one decision that finds a node for a slice of an NVIDIA card."""
+FRAGMENTATION_BUDGET = 1.5
+"""p50 of the node policy `fragmentation` for such a slice, in those of binpack."""
 CHOOSER_BUDGET_MS = 25.0
 """The same at 1000 nodes for what a vendor's chooser must be asked of every node."""
 
@@ -236,6 +238,16 @@ def growth(rows: list[dict[str, Any]]) -> Iterator[str]:
             )
 
 
+def beside_binpack(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """What the node policy `fragmentation` takes of the time that binpack takes."""
+    p50 = {(row["nodes"], row["request"], row["policy"]): row["p50_ms"] for row in rows}
+    for nodes, request, policy in p50:
+        if policy == "fragmentation":
+            times = p50[nodes, request, policy] / p50[nodes, request, "binpack"]
+            budget = f" of {FRAGMENTATION_BUDGET}" if request == "fits" else ""
+            yield f"{request}, {nodes} nodes: fragmentation takes x {times:.2f}{budget} of binpack"
+
+
 def machine() -> dict[str, Any]:
     """What it ran on."""
     model = next(
@@ -266,7 +278,7 @@ def main() -> None:
     for row in [dict(zip(columns, columns, strict=True)), *rows]:
         print("  ".join(f"{row[name]!s:>16}" for name in columns))
     print()
-    print(*growth(rows), sep="\n")
+    print(*growth(rows), *beside_binpack(rows), sep="\n")
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=2) + "\n")
 

@@ -20,11 +20,11 @@ from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.choice.picks import Picks
 from hamicommon.placement.cluster.cache import ByRow
-from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_places
 from hamicommon.placement.fragmentation import whole_nodes
-from hamicommon.placement.fragmentation.card_costs import costs_by_card
+from hamicommon.placement.fragmentation.card_costs import outcomes
 from hamicommon.placement.fragmentation.current import tables_of
 from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.stranded import stranded
@@ -66,17 +66,13 @@ class Costs(NamedTuple):
         if self.ask is None or self.places is None:
             return None
         row = self.rows[at : at + 1]
-        cards = view.table(row)
-        amounts = (self.ask.need.memory_on, self.ask.need.core_on, self.ask.need.slots_on)
-        memory, core, slots = (
-            np.broadcast_to(amount(cards), cards.model.shape)[:, self.places[at]]
-            for amount in amounts
-        )
+        places = self.places[at : at + 1]
+        memory, core, slots = self.ask.need.amounts_at(view.table(row), places)
         number = next(n for n, c in enumerate(request.containers) if c.requests)
         picks = Picks(
             container=number,
             vendor=self.ask.request.vendor,
-            places=self.places[at : at + 1],
+            places=places,
             memory=memory,
             core=core,
             slots=slots,
@@ -113,6 +109,8 @@ class _Now(ByRow):
         super().__init__(rows)
         self.states = States.empty(rows, places)
         self.stranded = np.zeros(rows)
+        self.unvalued = np.zeros(rows, np.bool_)
+        """Rows of which `stranded` is older than the state."""
         self.places = np.zeros((rows, lots), np.int64)
         self.idle_milli = np.zeros(rows)
 
@@ -124,10 +122,20 @@ class _Now(ByRow):
         if len(rows):
             states = states_of(view.table(rows), view.free_cpu(rows))
             self.states.put(rows, states)
-            self.stranded[rows] = stranded(tables, states)
+            self.unvalued[rows] = True
             self.places[rows] = whole_nodes.places(tables.lots, states)
             self.idle_milli[rows] = tables.idle_milli(states.core, states.memory).sum(axis=1)
             self.saw(rows, changed[rows])
+
+    def value(self, tables: Tables, rows: Int, beside: States | None = None) -> Float64:
+        """What is stranded on the states `beside`, asked together with rows not valued yet."""
+        rows = rows[self.unvalued[rows]]
+        if not len(rows):
+            return np.zeros(0) if beside is None else stranded(tables, beside)
+        states = self.states.take(rows)
+        found = stranded(tables, states if beside is None else states.followed_by(beside))
+        self.stranded[rows], self.unvalued[rows] = found[: len(rows)], False
+        return found[len(rows) :]
 
 
 class NodeCosts:
@@ -168,13 +176,14 @@ class NodeCosts:
         """For a pod without cards: what its CPU would strand of the nodes' cards."""
         tables = self._current(view)
         states = self._now.states.take(rows)
-        after = stranded(tables, replace(states, cpu=states.cpu - cpu_milli))
+        after = self._now.value(tables, rows, replace(states, cpu=states.cpu - cpu_milli))
         return Costs(rows, after - self._now.stranded[rows], np.zeros(len(rows)))
 
     def stranded_milli(self, view: ClusterView) -> float:
         """On all nodes, by the same measure."""
-        self._current(view)
-        return float(self._now.stranded[: len(view.nodes)].sum())
+        every = np.arange(len(view.nodes))
+        self._now.value(self._current(view), every)
+        return float(self._now.stranded[every].sum())
 
     def _current(self, view: ClusterView) -> Tables:
         """Everything else is up to date with the view afterwards."""
@@ -231,8 +240,12 @@ class NodeCosts:
             return
         now = self._now.states.take(rows)
         now = replace(now, cpu=now.cpu - cpu_milli)
-        after, then, known.places[rows] = _after(self._tables, known.ask, now, cards, fitting)
-        self._note(known, rows, after, then)
+        ask = known.ask
+        could = outcomes(now, cards, ask.need, ask.request.count, fitting)
+        after = self._now.value(self._tables, rows, could.states)
+        best = could.best(after, *fitting.shape)
+        known.places[rows] = could.taken[best]
+        self._note(known, rows, after[best], could.states.take(best))
 
     def _walk(
         self,
@@ -249,7 +262,7 @@ class NodeCosts:
             if request.containers[picks.container].role == "app":
                 picks.spend(cards)
         then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
-        self._note(known, rows, stranded(self._tables, then), then)
+        self._note(known, rows, self._now.value(self._tables, rows, then), then)
 
     def _note(self, known: _Known, rows: Int, after: Float64, then: States) -> None:
         assert self._tables is not None
@@ -275,7 +288,7 @@ def _asks_chooser(
     rules = view.rules(wanted.vendor)
     if rules.chooser is None:
         return False
-    for makeup in np.unique(view.makeups(rows)).tolist():
+    for makeup in set(view.makeups(rows).tolist()):
         mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
         if mine and rules.applies(wanted, selection, mine):
             return True
@@ -291,29 +304,3 @@ def _ask(wanted: DeviceRequest, selection: Selection, view: ClusterView) -> Ask:
         need=needs(view.models, wanted, selection, rules),
         mutex=False,
     )
-
-
-def _after(
-    tables: Tables, ask: Ask, now: States, cards: Cards, fitting: Bools
-) -> tuple[Float64, States, Int]:
-    """(rows,): what is stranded with the pod on the row; the rows as they are then; (rows, count):
-    the cards it takes."""
-    width = fitting.shape[1]
-    if ask.request.count == 1:
-        costs = costs_by_card(tables, now, cards, ask.need, fitting)
-        # Of equal cards the last, as the walk takes them.
-        place = width - 1 - costs.stranded[:, ::-1].argmin(axis=1)
-        rows = np.arange(len(fitting))
-        then = costs.states.take(costs.number[rows, place])
-        return costs.stranded[rows, place], then, place[:, None]
-    full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
-    walked = np.argsort(full[:, ::-1], axis=1, kind="stable")[:, : ask.request.count]
-    taken = np.zeros(fitting.shape, np.bool_)
-    places = width - 1 - walked
-    np.put_along_axis(taken, places, values=True, axis=1)
-    after = cards.fresh()
-    after.free_memory -= taken * ask.need.memory_on(cards)
-    after.free_core -= taken * ask.need.core_on(cards)
-    after.free_slots -= taken * ask.need.slots_on(cards)
-    then = states_of(after, now.cpu)
-    return stranded(tables, then), then, places

@@ -163,6 +163,16 @@ class Needs:
         """Slots of each card."""
         return self._slots if isinstance(self._slots, int) else self._slots[cards.model]
 
+    def amounts_at(self, cards: Cards, places: Int) -> tuple[Int, Int, Int]:
+        """(rows, count) each: MiB, cores and slots on the cards at these places of every row."""
+        memory, core, slots = (
+            np.full(places.shape, amount)
+            if isinstance(amount, int)
+            else np.take_along_axis(amount, places, axis=1)
+            for amount in (self.memory_on(cards), self.core_on(cards), self.slots_on(cards))
+        )
+        return memory, core, slots
+
     def whole_core_of(self, cards: Cards) -> Int:
         """Cores of each card as the request counts them (`Need.of_core`)."""
         if self._whole_core is None:

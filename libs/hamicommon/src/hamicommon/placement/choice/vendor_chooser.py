@@ -19,7 +19,7 @@ from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.cluster.cache import Answers
 from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.fragmentation.card_costs import costs_by_card
+from hamicommon.placement.fragmentation.card_costs import stranded_by_card
 from hamicommon.placement.fragmentation.current import tables_of
 from hamicommon.placement.fragmentation.states import states_of
 from hamicommon.placement.predicates import Ask, typed_as
@@ -81,8 +81,8 @@ class VendorChoosers:
             return -(cards.free_core + cards.free_memory).astype(np.float32)
         ask = self.ask.take(np.arange(len(self.rows))[positions])
         now = states_of(cards, view.free_cpu(rows) - self.cpu_milli)
-        costs = costs_by_card(tables_of(view), now, cards, ask.need, ask.fits(cards))
-        return -costs.stranded.astype(np.float32)
+        costs = stranded_by_card(tables_of(view), now, cards, ask.need, ask.fits(cards))
+        return -costs.astype(np.float32)
 
     def rows_that_need_it(self) -> Bools:
         """(rows,): where the vendor wants the chooser asked."""

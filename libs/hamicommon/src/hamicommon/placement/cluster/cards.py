@@ -82,6 +82,10 @@ class Cards:
             index=self.index[rows],
         )
 
+    def at(self, rows: Int, places: Int) -> Cards:
+        """(pairs,): a copy of single cards."""
+        return Cards(**{name: getattr(self, name)[rows, places] for name in self.__slots__})
+
     def fresh(self) -> Cards:
         """The same cards with usage of their own: taking from them leaves this unchanged."""
         return self._with_free(

@@ -228,7 +228,11 @@ class ClusterView:
         return rows[known], tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
 
     def table(self, rows: Int) -> Cards:
-        """The cards of the given rows; shares memory with the view when `rows` are all rows."""
+        """The cards of the given rows; shares memory with the view when it is one row, or all."""
+        if len(rows) == 1:
+            # The row that a commit has changed: slices of the columns are made in no time.
+            row = int(rows[0])
+            return self._rows.table.take(slice(row, row + 1))
         count = len(self._rows.names)
         if len(rows) == count and np.array_equal(rows, np.arange(count)):
             return self._rows.table.take(slice(0, count))

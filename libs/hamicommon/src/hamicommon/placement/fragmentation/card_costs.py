@@ -1,4 +1,4 @@
-"""What a slice strands on each card of a node that could give it."""
+"""The states that a plain pod could leave a node in, and which of them strands least."""
 
 from __future__ import annotations
 
@@ -7,49 +7,75 @@ from typing import NamedTuple
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
-from hamicommon.placement.fragmentation.states import States, amounts_of
+from hamicommon.placement.fragmentation.states import States, amounts_of, states_of
 from hamicommon.placement.fragmentation.stranded import stranded
 from hamicommon.placement.fragmentation.tables import Float64, Tables
 from hamicommon.placement.predicates import Needs
 
 
-class CardCosts(NamedTuple):
-    """What it strands by card; the states are those of the cards that were asked."""
+class CardOutcomes(NamedTuple):
+    """What the pod could do, on any of the rows that were asked: every row has one or more."""
 
-    stranded: Float64
-    """(rows, places): milli on the whole node afterwards; infinite where it was not asked."""
     states: States
-    number: Int
-    """(rows, places): which of the states."""
+    row: Int
+    """(outcomes,): which of the rows."""
+    taken: Int
+    """(outcomes, count): the cards that it takes there, in the order picked."""
+
+    def best(self, stranded: Float64, rows: int, width: int) -> Int:
+        """(rows,): which outcome of each row strands least; of equal cards the last.
+
+        The walk of a container takes the last first, too.
+        """
+        if self.taken.shape[1] > 1:
+            return self.row
+        cost = np.full((rows, width), np.inf)
+        number = np.zeros((rows, width), np.int64)
+        at = self.row, self.taken[:, 0]
+        cost[at], number[at] = stranded, np.arange(len(stranded))
+        place = width - 1 - cost[:, ::-1].argmin(axis=1)
+        best: Int = number[np.arange(rows), place]
+        return best
 
 
-def costs_by_card(
-    tables: Tables, now: States, cards: Cards, need: Needs, fitting: Bools
-) -> CardCosts:
-    """For one slice on each of the cards where it fits; `now` has the CPU that is left after it.
+def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> CardOutcomes:
+    """For `count` cards of every row; `now` has the CPU that is left after it.
 
-    Of a node's cards that are alike only the last is asked, as the walk of a container takes it
-    first.
+    One slice may go on any card where it fits: of cards that are alike only the last is asked.
+    Several go where the walk of a container would put them, on the fullest cards.
     """
+    if count == 1:
+        rows, places = np.nonzero(fitting & ~now.later_alike())
+        then = now.take(rows)
+        at = np.arange(len(rows)), places
+        amounts = amounts_of(_with_slice(cards, need, rows, places))
+        then.model[at], then.core[at], then.memory[at], then.idle[at] = amounts
+        return CardOutcomes(then, rows, places[:, None])
+    full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
+    walked = np.argsort(full[:, ::-1], axis=1, kind="stable")[:, :count]
+    taken = np.zeros(fitting.shape, np.bool_)
+    places = fitting.shape[1] - 1 - walked
+    np.put_along_axis(taken, places, values=True, axis=1)
+    after = cards.fresh()
+    after.free_memory -= taken * need.memory_on(cards)
+    after.free_core -= taken * need.core_on(cards)
+    after.free_slots -= taken * need.slots_on(cards)
+    return CardOutcomes(states_of(after, now.cpu), np.arange(len(fitting)), places)
+
+
+def stranded_by_card(
+    tables: Tables, now: States, cards: Cards, need: Needs, fitting: Bools
+) -> Float64:
+    """(rows, places): milli that one slice there strands; infinite where none was asked."""
+    found = outcomes(now, cards, need, 1, fitting)
     cost = np.full(fitting.shape, np.inf)
-    number = np.zeros(fitting.shape, np.int64)
-    rows, places = np.nonzero(fitting & ~now.later_alike())
-    then = now.take(rows)
-    pairs = np.arange(len(rows))
-    for name, amount in zip(
-        ("model", "core", "memory", "idle"),
-        amounts_of(_with_slice(cards, need, rows, places)),
-        strict=True,
-    ):
-        getattr(then, name)[pairs, places] = amount
-    cost[rows, places] = stranded(tables, then)
-    number[rows, places] = pairs
-    return CardCosts(cost, then, number)
+    cost[found.row, found.taken[:, 0]] = stranded(tables, found.states)
+    return cost
 
 
 def _with_slice(cards: Cards, need: Needs, rows: Int, places: Int) -> Cards:
-    """(pairs,): the cards at these places, each with the slice on it."""
-    alone = Cards(**{name: getattr(cards, name)[rows, places] for name in Cards.__slots__})
+    """(outcomes,): the cards at these places, each with the slice on it."""
+    alone = cards.at(rows, places)
     alone.free_memory -= need.memory_on(alone)
     alone.free_core -= need.core_on(alone)
     alone.free_slots -= need.slots_on(alone)

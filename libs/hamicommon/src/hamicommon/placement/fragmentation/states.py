@@ -6,7 +6,8 @@ that nothing is taken for usable which is not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -51,19 +52,37 @@ class States:
             cpu=self.cpu[states],
         )
 
+    def followed_by(self, others: States) -> States:
+        """A copy of both."""
+        return States(
+            model=np.concatenate((self.model, others.model)),
+            core=np.concatenate((self.core, others.core)),
+            memory=np.concatenate((self.memory, others.memory)),
+            idle=np.concatenate((self.idle, others.idle)),
+            cpu=np.concatenate((self.cpu, others.cpu)),
+        )
+
     def put(self, states: Int, others: States) -> None:
         """Writes the others in place of some of them."""
-        for each in fields(self):
-            getattr(self, each.name)[states] = getattr(others, each.name)
+        self.model[states] = others.model
+        self.core[states] = others.core
+        self.memory[states] = others.memory
+        self.idle[states] = others.idle
+        self.cpu[states] = others.cpu
 
     def later_alike(self) -> Bools:
         """(states, places): whether a later card of the node is just as this one."""
         key = ((self.model * 2 + self.idle) * (CARD + 1) + self.core) * (PERMILLE + 1) + self.memory
-        width = key.shape[1]
         same = key[:, :, None] == key[:, None, :]
-        same &= np.triu(np.ones((width, width), np.bool_), k=1)
+        same &= _later(key.shape[1])
         alike: Bools = same.any(axis=2)
         return alike
+
+
+@lru_cache(maxsize=32)
+def _later(width: int) -> Bools:
+    """(width, width): whether the second place comes after the first."""
+    return np.triu(np.ones((width, width), np.bool_), k=1)
 
 
 def states_of(cards: Cards, cpu: Int) -> States:

@@ -23,18 +23,23 @@ NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
 
 def stranded(tables: Tables, states: States) -> Float64:
     """(states,): milli of cards."""
-    cpu = np.searchsorted(tables.cpu_levels, states.cpu, side="right")
-    half_cpu = np.searchsorted(tables.cpu_levels, states.cpu // 2, side="right")
+    cpus, cores, memories = tables.levels
     # All cores are free of a card on which only memory is granted, yet nobody gets it whole.
     core = np.where(states.idle, states.core, np.minimum(states.core, CARD - 1))
     model, memory = states.model, states.memory
+    cpu, half_cpu = np.searchsorted(
+        tables.cpu_levels, np.array((states.cpu, states.cpu // 2)), side="right"
+    )
     lone = _lone(tables, model, cpu[:, None], core, memory)
     free = tables.idle_milli(states.core, memory)
     total = free.sum(axis=1)
     # Cards of one node are of one model, but for a few: the largest number stands for them.
     kind = model.max(axis=1)
     whole = np.minimum(states.idle.sum(axis=1), tables.most_cards)
-    together = _together(tables, kind, cpu, whole)
+    half = whole // 2
+    # With all idle cards, with half of them, and these with half of the CPU.
+    at = (kind * cpus + np.array((cpu, cpu, half_cpu))) * (tables.most_cards + 1)
+    together, together_half, both_half = tables.several[at + np.array((whole, half, half))]
     now = total - (free * lone).sum(axis=1) - together * whole * PERMILLE
     left = np.minimum(states.core * 10, memory)
     rows = np.arange(len(left))
@@ -46,15 +51,13 @@ def stranded(tables: Tables, states: States) -> Float64:
     # Two of a kind go on two cards, or both on the half of one.
     split = left_without[rows, second] < largest // 2
     second = np.where(split, first, second)
-    model2, core2, memory2 = model[rows, second], core[rows, second], memory[rows, second]
-    core2 = np.where(split, core2 // 2, core2)
-    memory2 = np.where(split, memory2 // 2, memory2)
+    parts = 1 + split
+    core2, memory2 = core[rows, second] // parts, memory[rows, second] // parts
+    two = ((model[rows, second] * cpus + cpu) * cores + tables.core_level[core2]) * memories
+    two += tables.memory_level[memory2]
+    lone_two, lone_both = tables.usable[np.array((two, two + (half_cpu - cpu) * cores * memories))]
     one = lone[rows, first] + together
-    half = whole // 2
-    two = _lone(tables, model2, cpu, core2, memory2) + _together(tables, kind, cpu, half)
-    both = _lone(tables, model2, half_cpu, core2, memory2)
-    both = both + _together(tables, kind, half_cpu, half)
-    ahead = total * (1 - one + 0.5 * two - 0.5 * both)
+    ahead = total * (1 - one + 0.5 * (lone_two + together_half) - 0.5 * (lone_both + both_half))
     lost = tables.lost[model, left // 10].sum(axis=1)
     value: Float64 = NOW * now + AHEAD * ahead + REMAINDERS * lost
     return value
@@ -65,11 +68,4 @@ def _lone(tables: Tables, model: Int, cpu: Int, core: Int, memory: Int) -> Float
     cpus, cores, memories = tables.levels
     at = ((model * cpus + cpu) * cores + tables.core_level[core]) * memories
     found: Float64 = tables.usable[at + tables.memory_level[memory]]
-    return found
-
-
-def _together(tables: Tables, model: Int, cpu: Int, cards: Int) -> Float64:
-    """Part of the pods that want several cards and find so many idle ones."""
-    at = (model * tables.levels[0] + cpu) * (tables.most_cards + 1) + cards
-    found: Float64 = tables.several[at]
     return found
