@@ -72,10 +72,11 @@ static struct cuda_library *build_cuda(void *handle)
     return library;
 }
 
-static struct cuda_library *cuda_now(int flags)
+/* Apart, so that what every call begins with stays one look. */
+__attribute__((noinline, cold)) static struct cuda_library *find_cuda(int flags)
 {
-    struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
-    if (library != NULL || building) return library;
+    struct cuda_library *library = NULL;
+    if (building) return NULL;
     building = 1;
     void *handle = open_library("libcuda.so.1", flags);
     struct cuda_library *built = handle != NULL ? build_cuda(handle) : NULL;
@@ -84,6 +85,12 @@ static struct cuda_library *cuda_now(int flags)
     if (atomic_compare_exchange_strong(&cuda_library, &library, built)) return built;
     free(built);
     return library;
+}
+
+static inline struct cuda_library *cuda_now(int flags)
+{
+    struct cuda_library *library = atomic_load_explicit(&cuda_library, memory_order_acquire);
+    return __builtin_expect(library != NULL, 1) ? library : find_cuda(flags);
 }
 
 const struct vgpu_cuda *vgpu_cuda(void)

@@ -43,10 +43,8 @@ static size_t find(const struct vgpu_block_shard *shard, unsigned int kind, uint
     return at;
 }
 
-static int make_room(struct vgpu_block_shard *shard)
+__attribute__((noinline, cold)) static int grow(struct vgpu_block_shard *shard)
 {
-    /* At most half full: to put one looks at two and a half places on average, to take at as many; at three quarters it would be eight. */
-    if (shard->capacity != 0 && (shard->count + 1) * 2 <= shard->capacity) return 0;
     struct vgpu_block_shard grown = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
     grown.blocks = calloc(grown.capacity, sizeof *grown.blocks);
     if (grown.blocks == NULL) return -ENOMEM;
@@ -58,6 +56,12 @@ static int make_room(struct vgpu_block_shard *shard)
     shard->blocks = grown.blocks;
     shard->capacity = grown.capacity;
     return 0;
+}
+
+static inline int make_room(struct vgpu_block_shard *shard)
+{
+    /* At most half full: to put one looks at two and a half places on average, to take at as many; at three quarters it would be eight. */
+    return shard->capacity != 0 && (shard->count + 1) * 2 <= shard->capacity ? 0 : grow(shard);
 }
 
 /* Empties place `at` and moves later blocks of the same run back, so that no tombstones are needed. */

@@ -22,12 +22,16 @@ static struct vgpu_region_file inherited = {.file = -1};
 static struct vgpu_region_values values;
 static _Thread_local bool starting;
 
-static struct vgpu_process_state *state(void)
+__attribute__((noinline, cold)) static struct vgpu_process_state *first_state(void)
 {
-    void *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
-    if (pages != NULL) return pages;
     vgpu_wipe_static_state_on_fork();
     return vgpu_wiped_pages(&state_pages, sizeof(struct vgpu_process_state));
+}
+
+static inline struct vgpu_process_state *state(void)
+{
+    void *pages = atomic_load_explicit(&state_pages, memory_order_acquire);
+    return __builtin_expect(pages != NULL, 1) ? pages : first_state();
 }
 
 static void apply_limits(struct vgpu_process_state *s)
@@ -95,11 +99,9 @@ static int start_locked(struct vgpu_process_state *s)
     return 0;
 }
 
-struct vgpu_process_state *vgpu_state_start(void)
+/* Apart, as the other long halves here: what every call begins with stays short. */
+__attribute__((noinline, cold)) static struct vgpu_process_state *start_now(struct vgpu_process_state *s)
 {
-    struct vgpu_process_state *s = state();
-    if (s == NULL || starting) return NULL;
-    if (atomic_load_explicit(&s->ready, memory_order_acquire)) return s;
     starting = true; /* NVML and the driver are called below and may come back through our hooks */
     vgpu_mutex_lock(&s->lock);
     if (!atomic_load(&s->ready)) {
@@ -112,6 +114,13 @@ struct vgpu_process_state *vgpu_state_start(void)
     vgpu_mutex_unlock(&s->lock);
     starting = false;
     return vgpu_state_started();
+}
+
+struct vgpu_process_state *vgpu_state_start(void)
+{
+    struct vgpu_process_state *s = state();
+    if (s == NULL || starting) return NULL;
+    return __builtin_expect(atomic_load_explicit(&s->ready, memory_order_acquire), 1) ? s : start_now(s);
 }
 
 struct vgpu_process_state *vgpu_state_started(void)
@@ -127,12 +136,10 @@ static bool is_ours(const struct vgpu_process_state *s, struct vgpu_region_slot 
     return slot != NULL && atomic_load_explicit(&slot->pid, memory_order_relaxed) == s->pid;
 }
 
-struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *s)
+__attribute__((noinline, cold)) static struct vgpu_region_slot *take_slot(struct vgpu_process_state *s)
 {
-    struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
-    if (is_ours(s, slot)) return slot;
     vgpu_mutex_lock(&s->lock);
-    slot = atomic_load(&s->slot);
+    struct vgpu_region_slot *slot = atomic_load(&s->slot);
     if (!is_ours(s, slot)) {
         s->pid = getpid();
         s->start_time = vgpu_process_start_time(s->pid);
@@ -148,6 +155,12 @@ struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *s)
     }
     vgpu_mutex_unlock(&s->lock);
     return slot;
+}
+
+struct vgpu_region_slot *vgpu_state_slot(struct vgpu_process_state *s)
+{
+    struct vgpu_region_slot *slot = atomic_load_explicit(&s->slot, memory_order_acquire);
+    return __builtin_expect(is_ours(s, slot), 1) ? slot : take_slot(s);
 }
 
 void vgpu_state_register(void)
@@ -168,9 +181,8 @@ static void repair_own_share(struct vgpu_process_state *s)
     vgpu_spin_unlock(&s->account_lock);
 }
 
-void vgpu_state_look_for_new_limits(struct vgpu_process_state *s)
+__attribute__((noinline, cold)) static void look_for_new_limits(struct vgpu_process_state *s)
 {
-    if (!vgpu_is_due(&s->next_look_ms, vgpu_now_ms(CLOCK_MONOTONIC_COARSE), VGPU_LIMITS_LOOK_MS)) return;
     repair_own_share(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
     vgpu_mutex_lock(&s->lock);
@@ -181,6 +193,11 @@ void vgpu_state_look_for_new_limits(struct vgpu_process_state *s)
     vgpu_region_publish_limits(s->shared.region, values.limit, atomic_load(&devices.count));
     vgpu_mutex_unlock(&s->lock);
     vgpu_log(VGPU_LOG_INFO, "limits read again");
+}
+
+void vgpu_state_look_for_new_limits(struct vgpu_process_state *s)
+{
+    if (vgpu_is_due(&s->next_look_ms, vgpu_now_ms(CLOCK_MONOTONIC_COARSE), VGPU_LIMITS_LOOK_MS)) look_for_new_limits(s);
 }
 
 int vgpu_state_cuda_device(CUdevice device) { return vgpu_devices_of_cuda(&devices, device); }
