@@ -56,7 +56,8 @@ class UsageStore(Protocol):
         """Sums up what namespaces were granted and used, per hour and day; returns the hours."""
 
     async def sum_up_capacity(self, now: datetime) -> int:
-        """Sums up what became of the cards' time, per hour and day; returns the hours."""
+        """Sums up what became of the cards' time and whose it was, per hour and day; returns the
+        hours."""
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
         """Deletes those sums of earlier buckets; returns how many."""

@@ -13,6 +13,7 @@ from hamicommon.ledger.partitions import keep_partitions
 
 from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
+from hami_metrics.adapters.showback import sum_up_showback
 from hami_metrics.domain.rollup import Rollup
 from hami_metrics.domain.samples import Sample, Series
 
@@ -175,17 +176,20 @@ class PostgresUsageStore:
     async def sum_up_capacity(self, now: datetime) -> int:
         """See the port."""
         async with connection(self._pool) as conn:
-            return await sum_up_capacity(conn, now)
+            return max(await sum_up_capacity(conn, now), await sum_up_showback(conn, now))
 
     async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
         """See the port."""
         async with connection(self._pool) as conn:
-            status = await conn.execute(
-                "DELETE FROM capacity_rollups WHERE bucket_s = $1 AND bucket_start < $2",
-                bucket_s,
-                before,
-            )
-        return int(status.rpartition(" ")[2])
+            deleted = 0
+            for table in ("capacity_rollups", "showback_rollups"):
+                status = await conn.execute(
+                    f"DELETE FROM {table} WHERE bucket_s = $1 AND bucket_start < $2",
+                    bucket_s,
+                    before,
+                )
+                deleted += int(status.rpartition(" ")[2])
+        return deleted
 
     async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
         """See the port."""

@@ -45,6 +45,7 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "usage_rollups": {METRICS: _WRITE},
     "namespace_rollups": {METRICS: _WRITE},
     "capacity_rollups": {METRICS: _WRITE},
+    "showback_rollups": {METRICS: _WRITE},
 }
 """By table: who writes it, and how. Everybody reads everything."""
 

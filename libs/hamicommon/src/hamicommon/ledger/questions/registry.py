@@ -7,14 +7,18 @@ from functools import cache
 from types import MappingProxyType
 
 from hamicommon.errors import NotFound
-from hamicommon.ledger.questions.catalogue import audit, cards, pods, usage, waiting
+from hamicommon.ledger.questions.catalogue import audit, billing, cards, pods, usage, waiting
 from hamicommon.ledger.questions.question import Question
 
 
 @cache
 def questions() -> MappingProxyType[str, Question]:
     """By name, in the order of their numbers."""
-    found = [each for subject in (waiting, cards, pods, usage, audit) for each in subject.QUESTIONS]
+    found = [
+        each
+        for subject in (waiting, cards, pods, usage, billing, audit)
+        for each in subject.QUESTIONS
+    ]
     return MappingProxyType({each.name: each for each in sorted(found, key=_order)})
 
 

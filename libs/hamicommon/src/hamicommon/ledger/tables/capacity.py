@@ -103,3 +103,29 @@ capacity_rollups = Table(
 
 All but `absent_s` add up to the cards that were there, or may have been (see `capacity_between`).
 """
+
+showback_rollups = Table(
+    "showback_rollups",
+    metadata,
+    at("bucket_start"),
+    Column("bucket_s", Integer, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("memory_us", BigInteger, nullable=False),
+    Column("core_us", BigInteger, nullable=False),
+    Column("slot_us", BigInteger, nullable=False),
+    PrimaryKeyConstraint("bucket_s", "bucket_start", "type", "kind", "namespace"),
+    CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day"),
+    CheckConstraint(
+        "kind IN ('held', 'idle', 'stranded', 'cordoned', 'unhealthy', 'unknown')",
+        name="kind_known",
+    ),
+    CheckConstraint("memory_us >= 0 AND core_us >= 0 AND slot_us >= 0", name="not_negative"),
+)
+"""Card-microseconds of an hour or a day (UTC): whose they were, or what became of them; written by
+the metrics service.
+
+By share of memory, of cores and of slots; each adds up to the cards that were there, or may have
+been (see `showback_between`). `namespace` is empty but for what was held.
+"""
