@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
-from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.ports import AllocationStore, LedgerReader
 from hamicommon.domain.allocations import (
     AllocationState,

@@ -27,7 +27,7 @@ from hami_metrics.domain.samples import Sample, Series
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, PostgresNodeLease
-from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.ports import DecisionRow

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 from hami_metrics.adapters.capacity import sum_up_capacity
-from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName

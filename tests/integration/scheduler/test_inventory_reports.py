@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of
 from prometheus_client.parser import text_string_to_metric_families

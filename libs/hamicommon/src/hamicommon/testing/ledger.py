@@ -1,7 +1,7 @@
 """The ledger in memory, with the same guards as Postgres (ports AllocationStore, LedgerReader).
 
-Each change is here; `cards.py` has the guards over a card, `ledger_rows.py` what was written and
-how it is read.
+Each change is here; `capacity.py` has the guards over cards and quotas, `ledger_rows.py` what was
+written and how it is read.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
 )
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
-from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
+from hamicommon.domain.ids import AllocationId
+from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.model import (
     BindingClaim,
     CardCounters,
@@ -35,7 +34,7 @@ from hamicommon.ledger.model import (
     exchanged,
     wanted_by,
 )
-from hamicommon.testing.cards import CardBuilder
+from hamicommon.testing.capacity import LedgerCapacity
 from hamicommon.testing.ledger_rows import Clock, LedgerRows
 
 
@@ -44,7 +43,7 @@ def _no_quota(containers: Sequence[ContainerGrant]) -> QuotaAmounts:
     return {}
 
 
-class FakeLedger(LedgerRows):
+class FakeLedger(LedgerRows, LedgerCapacity):
     """Everything that the scheduler's Postgres adapter promises, in dictionaries."""
 
     def __init__(
@@ -54,32 +53,11 @@ class FakeLedger(LedgerRows):
         rules: Rules = MappingProxyType({}),
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
-        super().__init__(clock)
+        LedgerRows.__init__(self, clock)
+        LedgerCapacity.__init__(self)
         self._quota_of = quota_of
         self._rules = rules
-        self._cards: dict[GpuUuid, CardBuilder] = {}
-        self._quotas: dict[tuple[str, str], list[int]] = {}
         self._token = 0
-
-    def add_card(self, node: NodeName, device: GpuDevice, *, cordoned: bool = False) -> None:
-        """Puts a card there, or changes what it is."""
-        old = self._cards.get(device.uuid)
-        if old is None:
-            self._cards[device.uuid] = CardBuilder(node, device, cordoned=cordoned)
-        else:
-            old.device, old.cordoned, old.version = device, cordoned, old.version + 1
-
-    def set_quota(self, namespace: str, resource: str, limit: int) -> None:
-        """Limits a namespace."""
-        self._quotas.setdefault((namespace, resource), [0, 0])[0] = limit
-
-    def usage(self, uuid: GpuUuid) -> DeviceUsage:
-        """The card with what is granted on it."""
-        return self._cards[uuid].usage()
-
-    def version(self, uuid: GpuUuid) -> int:
-        """The version of the card's row."""
-        return self._cards[uuid].version
 
     async def reserve(self, draft: Draft) -> Change:
         """See the port."""
@@ -274,44 +252,3 @@ class FakeLedger(LedgerRows):
         whole = {**old.annotations, **annotations}
         self._allocations[old.id] = replace(old, annotations=whole)
         return True
-
-    def _check(
-        self,
-        node: NodeName,
-        gives: AllocationId | None,
-        held: Sequence[CardDemand],
-        wanted: Sequence[CardDemand],
-        *,
-        mutex: bool,
-    ) -> None:
-        back: Mapping[GpuUuid, CardDemand] = {card.uuid: card for card in held}
-        for want in wanted:
-            card = self._cards.get(want.uuid)
-            if (
-                card is None
-                or card.node != node
-                or not card.takes(want, owner=gives, back=back.get(want.uuid), mutex=mutex)
-            ):
-                raise CapacityConflict(
-                    want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
-                )
-
-    def _count(self, owner: AllocationId, cards: Sequence[CardDemand], sign: int) -> None:
-        for card in cards:
-            self._cards[card.uuid].count(owner, card, sign)
-
-    def _counters(self, uuids: Sequence[GpuUuid]) -> tuple[CardCounters, ...]:
-        return tuple(self._cards[uuid].counters() for uuid in uuids)
-
-    def _check_quota(self, namespace: str, given: QuotaAmounts, wanted: QuotaAmounts) -> None:
-        for resource, amount in wanted.items():
-            row = self._quotas.get((namespace, resource))
-            if row is not None and row[1] - given.get(resource, 0) + amount > row[0]:
-                used = row[1] - given.get(resource, 0)
-                raise QuotaConflict(namespace, resource, limit=row[0], used=used, wanted=amount)
-
-    def _count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
-        for resource, amount in amounts.items():
-            row = self._quotas.get((namespace, resource))
-            if row is not None:
-                row[1] += sign * amount

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kubelocal.apiserver.errors import ApiError, forbidden, not_found
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.users import User
 
 

@@ -39,7 +39,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresNodeLease,
     PostgresRetention,
 )
-from hami_scheduler.adapters.postgres.inventory import PostgresInventory
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec, qos_class
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 
 # Metadata that only the server writes; an update keeps what was.
 _SERVER_OWNED = (

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.watch_cache import WatchChange
 

@@ -9,7 +9,7 @@ from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.output.columns import AGE, COLUMNS, NAME
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.watch_cache import WatchChange
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.schema.resources import RESOURCES, Resource
+from kubelocal.apiserver.schema.resource import Resource
+from kubelocal.apiserver.schema.resources import RESOURCES
 
 # The API level that is emulated: matchConditions and server-side field validation are final there.
 MAJOR, MINOR = 1, 32

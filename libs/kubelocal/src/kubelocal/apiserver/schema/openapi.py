@@ -13,7 +13,8 @@ from functools import cache
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.schema import discovery, fields, merge_keys
-from kubelocal.apiserver.schema.resources import RESOURCES, Resource
+from kubelocal.apiserver.schema.resource import Resource
+from kubelocal.apiserver.schema.resources import RESOURCES
 
 _PLAIN: dict[str, Json] = {
     "string": {"type": "string"},

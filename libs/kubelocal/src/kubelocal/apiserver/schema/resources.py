@@ -5,8 +5,7 @@ Everything else reads from here: discovery, OpenAPI, paths, field selectors, pri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from kubelocal.apiserver.schema.resource import Resource, rbac, review, webhooks, workload
 
 _POD_FIELDS = {
     "spec.nodeName": "",
@@ -21,105 +20,6 @@ _EVENT_FIELDS = {
     f"involvedObject.{name}": ""
     for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 } | {"reason": "", "reportingComponent": "", "source": "", "type": ""}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Resource:
-    """One row of the table.
-
-    `schema` names the definition in `schema`; `fields` are the field-selector labels beyond the
-    metadata ones, with the value of an absent field; `storage` is the plural and group that it is
-    stored under (events have two faces and one store); `generation`: a change of spec counts it up.
-    """
-
-    group: str = ""
-    version: str = "v1"
-    plural: str
-    singular: str = ""
-    kind: str
-    schema: str
-    namespaced: bool = True
-    short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    subresources: tuple[str, ...] = ()
-    fields: Mapping[str, str] = field(default_factory=dict)
-    storage: str = ""
-    generation: bool = False
-    unconditional_update: bool = True
-    create_on_update: bool = False
-    returns_deleted: bool = False
-    stored: bool = True
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def store_key(self) -> str:
-        """The name of the collection in the store."""
-        return self.storage or (f"{self.group}/{self.plural}" if self.group else self.plural)
-
-    @property
-    def has_status(self) -> bool:
-        return "status" in self.subresources
-
-    def field_labels(self) -> frozenset[str]:
-        """Every label that a field selector may name."""
-        names = {"metadata.name", *self.fields}
-        if self.namespaced:
-            names.add("metadata.namespace")
-        return frozenset(names)
-
-
-def _workload(kind: str, schema: str, short: str) -> Resource:
-    return Resource(
-        group="apps",
-        plural=kind.lower() + "s",
-        singular=kind.lower(),
-        kind=kind,
-        schema=schema,
-        short_names=(short,),
-        categories=("all",),
-        subresources=("status",),
-        generation=True,
-    )
-
-
-def _rbac(kind: str, namespaced: bool) -> Resource:
-    return Resource(
-        group="rbac.authorization.k8s.io",
-        plural=kind.lower() + "s",
-        singular=kind.lower(),
-        kind=kind,
-        schema=f"V1{kind}",
-        namespaced=namespaced,
-        create_on_update=True,
-    )
-
-
-def _webhooks(kind: str) -> Resource:
-    return Resource(
-        group="admissionregistration.k8s.io",
-        plural=kind.lower() + "s",
-        singular=kind.lower(),
-        kind=kind,
-        schema=f"V1{kind}",
-        namespaced=False,
-        categories=("api-extensions",),
-        generation=True,
-    )
-
-
-def _review(group: str, kind: str) -> Resource:
-    return Resource(
-        group=group,
-        plural=kind.lower() + "s",
-        singular=kind.lower(),
-        kind=kind,
-        schema=f"V1{kind}",
-        namespaced=False,
-        stored=False,
-    )
 
 
 RESOURCES: tuple[Resource, ...] = (
@@ -234,12 +134,12 @@ RESOURCES: tuple[Resource, ...] = (
         subresources=("status",),
         create_on_update=True,
     ),
-    _workload("DaemonSet", "V1DaemonSet", "ds"),
-    _workload("Deployment", "V1Deployment", "deploy"),
-    _workload("ReplicaSet", "V1ReplicaSet", "rs"),
-    _workload("StatefulSet", "V1StatefulSet", "sts"),
-    _review("authentication.k8s.io", "TokenReview"),
-    _review("authorization.k8s.io", "SubjectAccessReview"),
+    workload("DaemonSet", "V1DaemonSet", "ds"),
+    workload("Deployment", "V1Deployment", "deploy"),
+    workload("ReplicaSet", "V1ReplicaSet", "rs"),
+    workload("StatefulSet", "V1StatefulSet", "sts"),
+    review("authentication.k8s.io", "TokenReview"),
+    review("authorization.k8s.io", "SubjectAccessReview"),
     Resource(
         group="batch",
         plural="jobs",
@@ -280,12 +180,12 @@ RESOURCES: tuple[Resource, ...] = (
         namespaced=False,
         short_names=("pc",),
     ),
-    _webhooks("MutatingWebhookConfiguration"),
-    _webhooks("ValidatingWebhookConfiguration"),
-    _rbac("ClusterRole", namespaced=False),
-    _rbac("ClusterRoleBinding", namespaced=False),
-    _rbac("Role", namespaced=True),
-    _rbac("RoleBinding", namespaced=True),
+    webhooks("MutatingWebhookConfiguration"),
+    webhooks("ValidatingWebhookConfiguration"),
+    rbac("ClusterRole", namespaced=False),
+    rbac("ClusterRoleBinding", namespaced=False),
+    rbac("Role", namespaced=True),
+    rbac("RoleBinding", namespaced=True),
 )
 
 BY_PATH = {(each.group, each.version, each.plural): each for each in RESOURCES}

@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
+from kubelocal.apiserver.schema.resource import Resource
+from kubelocal.apiserver.schema.resources import BY_KIND, STORED
 
 Key = tuple[str, str, str]  # (collection, namespace or "", name)
 # Stands for an owner of a kind that is not served: nobody knows whether it exists.

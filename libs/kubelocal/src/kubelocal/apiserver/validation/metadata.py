@@ -5,7 +5,7 @@ from __future__ import annotations
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.errors import Cause
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import invalid, required, too_long
 

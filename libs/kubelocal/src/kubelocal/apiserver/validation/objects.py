@@ -6,7 +6,7 @@ from hamicommon.k8s.quantities import parse_exact
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.errors import Cause
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.storage.selectors import from_label_selector
 from kubelocal.apiserver.validation import names
 from kubelocal.apiserver.validation.causes import forbidden, invalid, not_supported, required

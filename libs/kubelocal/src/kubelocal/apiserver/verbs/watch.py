@@ -12,7 +12,7 @@ import orjson
 from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import ApiError, bad_request
 from kubelocal.apiserver.output import forms
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.store import ObjectStore
 from kubelocal.apiserver.storage.watch_cache import WatchChange, WatchSelection

@@ -18,7 +18,7 @@ from kubelocal.apiserver.kinds.patch import not_an_object
 from kubelocal.apiserver.kinds.strategies import apply_defaults
 from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.schema import fields
-from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.schema.resource import Resource
 from kubelocal.apiserver.wire import protobuf
 
 _JSON = "application/json"

@@ -1,0 +1,1 @@
+"""Nodes and cards in Postgres: written from reports, read for the view."""

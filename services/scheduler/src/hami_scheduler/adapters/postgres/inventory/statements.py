@@ -1,0 +1,81 @@
+"""The statements that write and read nodes and cards."""
+
+from __future__ import annotations
+
+from hami_scheduler.adapters.postgres.rows import HOLDINGS
+
+UPSERT_NODE = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+VALUES ($1, 'agent', $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = excluded.pair_scores, gone_at = NULL
+ WHERE (nodes.agent_id = excluded.agent_id AND nodes.agent_sequence < excluded.agent_sequence)
+    OR nodes.source = 'annotation'
+    OR (nodes.agent_id <> excluded.agent_id
+        AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at
+             OR nodes.inventory_at > now() + interval '5 seconds'))
+RETURNING name
+"""
+# Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
+# clock; a date in the future is none (a bus that was restored, a row of an older version).
+# An agent's node is taken over only when its Node object was deleted since.
+UPSERT_ANNOTATED = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+VALUES ($1, 'annotation', $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = CASE WHEN $6 THEN nodes.pair_scores ELSE excluded.pair_scores END,
+       gone_at = NULL
+ WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL)
+   AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence)
+RETURNING name
+"""
+SELECT_CARDS = f"""
+SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
+       d.used_slots, d.used_memory_mib, d.used_core_percent, d.numa, d.mode, d.healthy,
+       d.health_reason, d.cordoned, d.present, d.mig_profiles, d.info, d.version,
+       {HOLDINGS} AS holdings
+  FROM devices d
+"""
+# A card that enters has a higher version than any that left, so that the sum of versions
+# shows a view that one took another's place.
+_FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+INSERT_CARD = f"""
+INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
+                     ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
+                     health_reason, mig_profiles, info, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_FRESH_VERSION})
+"""
+UPDATE_CARD = f"""
+UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
+       core_percent = $8, ceiling_slots = greatest($6, used_slots),
+       ceiling_memory_mib = greatest($7, used_memory_mib),
+       ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
+       healthy = $11, health_reason = $12, mig_profiles = $13, info = $14,
+       present = $15,
+       version = CASE WHEN $15 AND NOT present THEN greatest(version + 1, {_FRESH_VERSION})
+                      ELSE version + 1 END,
+       updated_at = now()
+ WHERE uuid = $1
+"""
+HEALTH = """
+WITH event AS (
+  INSERT INTO device_health_events (node, device_uuid, healthy, reason) VALUES ($1, $2, $3, $4)
+  RETURNING id, at
+), announced AS (
+  INSERT INTO outbox (subject, payload)
+  SELECT $5, jsonb_build_object('version', 1, 'event_id', id, 'node', $1::text, 'uuid', $2::text,
+                                'healthy', $3::boolean, 'reason', $4::text, 'at', at)
+    FROM event
+)
+SELECT id, at, pg_notify('hami_outbox', '') FROM event
+"""
+CORDON = """
+UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, updated_at = now()
+ WHERE node = $1 AND cordoned <> (uuid = ANY($2::text[]))
+RETURNING uuid
+"""
+GONE = """
+UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING name
+"""

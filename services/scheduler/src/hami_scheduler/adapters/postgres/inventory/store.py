@@ -1,0 +1,207 @@
+"""Nodes and cards in Postgres: written from reports, read for the view.
+
+Capacity may be written down at any time: the ceiling rises to what is used when it shrinks below
+(architecture 2.1), and such a card gets no new grants because grants are guarded by
+capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hamicommon.domain.devices import NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.events import DeviceHealthEvent, event_subject
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.database import Database
+
+from hami_scheduler.adapters.postgres.inventory.card_rows import (
+    card_columns,
+    device_of,
+    ledger_card,
+)
+from hami_scheduler.adapters.postgres.inventory.statements import (
+    CORDON,
+    GONE,
+    HEALTH,
+    INSERT_CARD,
+    SELECT_CARDS,
+    UPDATE_CARD,
+    UPSERT_ANNOTATED,
+    UPSERT_NODE,
+)
+from hami_scheduler.ledger.inventory_diff import (
+    HealthChange,
+    InventoryChanges,
+    KnownCard,
+    compare,
+    screen,
+)
+from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
+
+
+class PostgresInventory:
+    """Ports InventoryStore and CardReader."""
+
+    def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
+        self._database = database
+        self._on_commit = on_commit
+
+    async def record(
+        self, inventory: NodeInventory, *, agent_id: str, sequence: int
+    ) -> RecordedInventory | None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            accepted = await connection.fetchrow(
+                UPSERT_NODE,
+                inventory.node,
+                agent_id,
+                sequence,
+                inventory.observed_at,
+                inventory.pair_scores,
+            )
+            if accepted is None:
+                return None
+            known, holders = await self._known(connection, inventory)
+            screened = screen(inventory.devices, holders)
+            changes = compare(known, screened.accepted)
+            health = await _write(connection, inventory.node, changes)
+        self._on_commit()
+        return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
+
+    async def record_annotated(
+        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
+    ) -> RecordedInventory | None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            accepted = await connection.fetchrow(
+                UPSERT_ANNOTATED,
+                inventory.node,
+                node_uid,
+                sequence,
+                inventory.observed_at,
+                inventory.pair_scores,
+                bool(keep),
+            )
+            if accepted is None:
+                return None
+            known, holders = await self._known(connection, inventory)
+            screened = screen(inventory.devices, holders)
+            annotated = {
+                uuid: card for uuid, card in known.items() if card.device.vendor not in keep
+            }
+            changes = compare(annotated, screened.accepted)
+            health = await _write(connection, inventory.node, changes)
+        self._on_commit()
+        return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
+
+    async def _known(
+        self, connection: Connection, inventory: NodeInventory
+    ) -> tuple[dict[GpuUuid, KnownCard], dict[GpuUuid, NodeName]]:
+        """This node's cards (those that it takes over included), and what other nodes have."""
+        rows = await connection.fetch(
+            f"{SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
+            " ORDER BY d.uuid FOR UPDATE",
+            inventory.node,
+            [device.uuid for device in inventory.devices],
+        )
+        holders = {
+            GpuUuid(row["uuid"]): NodeName(row["node"])
+            for row in rows
+            if row["node"] != inventory.node and (row["present"] or row["used_slots"])
+        }
+        known = {
+            GpuUuid(row["uuid"]): KnownCard(device=device_of(row), present=row["present"])
+            for row in rows
+            if row["uuid"] not in holders
+        }
+        return known, holders
+
+    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
+        """See the port."""
+        return bool(await self._database.fetch(CORDON, node, sorted(uuids)))
+
+    async def mark_gone(self, node: NodeName) -> None:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            if await connection.fetchrow(GONE, node) is None:
+                return
+            rows = await connection.fetch(
+                f"{SELECT_CARDS} WHERE d.node = $1 ORDER BY d.uuid FOR UPDATE", node
+            )
+            known = {
+                GpuUuid(row["uuid"]): KnownCard(device=device_of(row), present=row["present"])
+                for row in rows
+            }
+            await _write(connection, node, compare(known, ()))
+        self._on_commit()
+
+    async def tally(self) -> tuple[int, int]:
+        """See the port."""
+        row = await self._database.fetchrow(
+            "SELECT count(*), coalesce(sum(version), 0)::bigint FROM devices WHERE present"
+        )
+        return int(row[0]), int(row[1])
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        """See the port."""
+        rows = await self._database.fetch("SELECT uuid, node, version FROM devices WHERE present")
+        return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
+
+    async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
+        """See bus.heartbeats.AgentMarks."""
+        rows = await self._database.fetch(
+            "SELECT name, agent_id, agent_sequence FROM nodes"
+            " WHERE source = 'agent' AND gone_at IS NULL"
+        )
+        return {NodeName(row[0]): (row[1], row[2]) for row in rows}
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        """See the port."""
+        rows = await self._database.fetch(
+            f"{SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
+            " ORDER BY d.node, d.index",
+            None if nodes is None else list(nodes),
+        )
+        return [ledger_card(row) for row in rows]
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """See the port."""
+        rows = await self._database.fetch(
+            "SELECT name, pair_scores FROM nodes WHERE name = ANY($1::text[])"
+            " AND pair_scores <> '{}'::jsonb",
+            list(nodes),
+        )
+        return {NodeName(row["name"]): row["pair_scores"] for row in rows}
+
+
+async def _write(
+    connection: Connection, node: NodeName, changes: InventoryChanges
+) -> tuple[DeviceHealthEvent, ...]:
+    if changes.inserts:
+        await connection.executemany(
+            INSERT_CARD, [card_columns(node, card) for card in changes.inserts]
+        )
+    if changes.updates:
+        await connection.executemany(
+            UPDATE_CARD,
+            [(*card_columns(node, card.device), card.present) for card in changes.updates],
+        )
+    return tuple([await _record_health(connection, node, change) for change in changes.health])
+
+
+async def _record_health(
+    connection: Connection, node: NodeName, change: HealthChange
+) -> DeviceHealthEvent:
+    verb = "recovered" if change.healthy else "failed"
+    row = await connection.fetchrow(
+        HEALTH, node, change.uuid, change.healthy, change.reason, event_subject("device", verb)
+    )
+    return DeviceHealthEvent(
+        event_id=row["id"],
+        node=node,
+        uuid=change.uuid,
+        healthy=change.healthy,
+        reason=change.reason,
+        at=row["at"],
+    )
