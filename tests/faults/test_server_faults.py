@@ -11,16 +11,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
-import asyncpg
-import httpx
 import pytest
-from hamicommon.k8s.types import Json
 
-from tests.e2e.system import System, wait
+from tests.e2e.system import wait
+from tests.faults.exhaustion import every_connection, filter_all, locked, no_new_connection
 from tests.faults.extender import CALL_TIMEOUT_S
 from tests.faults.node import (
     NODE,
@@ -135,7 +132,7 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1)
-    with _every_connection(system):
+    with every_connection(system):
         old_pid = kill(system, "scheduler")
         stage.come(2)
         time.sleep(2.0)
@@ -163,10 +160,10 @@ def test_f37_own_pools_exhausted(faulty: Faulty, tmp_path: Path) -> None:
     stage.run_before(1)
     settings = {"HAMI_POSTGRES_POOL_MAX": "1", "HAMI_POSTGRES_CONNECT_TIMEOUT_S": "2"}
     with replica(system, tmp_path, **settings) as (url, _):
-        with _no_new_connection(system), _locked(system, "devices"):
+        with no_new_connection(system), locked(system, "devices"):
             stage.come(4)
             waiting = [pod for pod in stage.mine() if not is_running(pod)]
-            answers = asyncio.run(_filter_all(url, [waiting[n % 4] for n in range(CALLS)]))
+            answers = asyncio.run(filter_all(url, [waiting[n % 4] for n in range(CALLS)]))
         free_s = time.monotonic()
         stage.settle()
 
@@ -335,68 +332,3 @@ def test_f43_core_cut_off(faulty: Faulty) -> None:
 
     stage.check(restarted={"pod-0"})
     stage.report(since(continued_s), more=f"ran again after {again_s:.1f} s, all alone")
-
-
-async def _filter_all(url: str, pods: Sequence[Json]) -> list[tuple[str, float]]:
-    """(the error, seconds until it came) of each call, all made at once."""
-    async with httpx.AsyncClient(timeout=CALL_TIMEOUT_S) as client:
-
-        async def ask(pod: Json) -> tuple[str, float]:
-            began_s = time.monotonic()
-            body = {"pod": pod, "nodenames": ["node-0", "node-1"]}
-            answer = await client.post(f"{url}/filter", json=body)
-            assert answer.status_code == 200
-            return str(answer.json()["Error"]), since(began_s)
-
-        return list(await asyncio.gather(*(ask(pod) for pod in pods)))
-
-
-@contextmanager
-def _locked(system: System, table: str) -> Iterator[None]:
-    """Everybody may read the table, nobody else may write to it."""
-
-    async def begin(dsn: str) -> asyncpg.Connection:
-        connection = await asyncpg.connect(dsn)
-        await connection.execute(f"BEGIN; LOCK TABLE {table} IN EXCLUSIVE MODE")
-        return connection
-
-    with asyncio.Runner() as runner:
-        connection = runner.run(begin(str(system.described["postgres_dsn"])))
-        try:
-            yield
-        finally:
-            runner.run(connection.close())
-
-
-@contextmanager
-def _no_new_connection(system: System) -> Iterator[None]:
-    """Redis ends all connections but ours, and takes no other."""
-    client = system.redis()
-    before = client.config_get("maxclients")["maxclients"]
-    client.config_set("maxclients", 1)
-    client.client_kill_filter(_type="normal", skipme=True)
-    client.client_kill_filter(_type="pubsub", skipme=True)
-    try:
-        yield
-    finally:
-        client.config_set("maxclients", before)
-
-
-@contextmanager
-def _every_connection(system: System) -> Iterator[None]:
-    """Takes all that Postgres gives."""
-    dsn = str(system.described["postgres_dsn"])
-    with asyncio.Runner() as runner:
-        held = runner.run(_all_of(dsn))
-        yield
-        for connection in held:
-            connection.terminate()
-
-
-async def _all_of(dsn: str) -> list[asyncpg.Connection]:
-    held = []
-    while True:
-        try:
-            held.append(await asyncpg.connect(dsn))
-        except asyncpg.TooManyConnectionsError:
-            return held

@@ -5,61 +5,25 @@ On the emulated API server always, and on a real one where KUBEBUILDER_ASSETS na
 
 from __future__ import annotations
 
-import base64
 import json
 import ssl
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
-import yaml
 from hamictl.__main__ import app
 from hamictl.exit_codes import ExitCode
-from hamilocal.servers.certificates import Authority, write_certificate
-from hamilocal.supervisor.ports import free_port
 from typer.testing import CliRunner
 
 from tests.conftest import Databases
 from tests.integration.k8s import installation
-from tests.integration.k8s.installation import Cluster, Scheduler
+from tests.integration.k8s.installed import Installed, kubernetes
+from tests.integration.k8s.mistakes import gateway, mistakes_of
 from tests.servers import Servers, migrate
 
 pytestmark = pytest.mark.integration
-
-
-@dataclass(frozen=True, kw_only=True)
-class Installed:
-    """A cluster with its scheduler and ledger."""
-
-    cluster: Cluster
-    scheduler: Scheduler
-    postgres_dsn: str
-    folder: Path
-
-    @property
-    def ca(self) -> Path:
-        return self.cluster.files / "ca" / "ca.crt"
-
-    @property
-    def client(self) -> Path:
-        return self.cluster.files / "client"
-
-    def get(self, url: str, path: str) -> httpx.Response:
-        """Without a certificate."""
-        context = ssl.create_default_context(cafile=str(self.ca))
-        return httpx.get(f"{url}{path}", verify=context, timeout=30)
-
-    def post(self, url: str, path: str, *, pair: Path | None = None) -> httpx.Response:
-        """With the certificate in the folder `pair`; kube-scheduler's is the default."""
-        context = ssl.create_default_context(cafile=str(self.ca))
-        folder = pair or self.client
-        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-        return httpx.post(f"{url}{path}", json={}, verify=context, timeout=30)
 
 
 @pytest.fixture(scope="module", params=["emulator", "real"])
@@ -155,7 +119,7 @@ def test_explain_and_history_answer_about_a_pod(ask: Ask, installed: Installed) 
         "metadata": {"name": "asked"},
         "spec": {"containers": [{"name": "a", "image": "none"}]},
     }
-    with _kubernetes(installed) as client:
+    with kubernetes(installed) as client:
         client.post("/api/v1/namespaces/default/pods", json=body)
 
     status, output = ask("explain", "asked")
@@ -165,18 +129,6 @@ def test_explain_and_history_answer_about_a_pod(ask: Ask, installed: Installed) 
     status, output = ask("explain", "nowhere")
     assert status == ExitCode.NOT_FOUND
     assert "neither the cluster nor the ledger knows it" in output
-
-
-def _kubernetes(installed: Installed) -> httpx.Client:
-    config = yaml.safe_load(installed.cluster.kubeconfig.read_text())
-    cluster = config["clusters"][0]["cluster"]
-    authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
-    token = config["users"][0]["user"]["token"]
-    return httpx.Client(
-        base_url=cluster["server"],
-        verify=ssl.create_default_context(cadata=authority),
-        headers={"authorization": f"Bearer {token}"},
-    )
 
 
 def test_the_verbs_that_need_no_scheduler_work_too(ask: Ask, pod_file: Path) -> None:
@@ -309,130 +261,15 @@ def test_a_body_without_end_is_refused_before_it_fills_the_memory(
     assert answer.json()["error"].startswith(f"the body is longer than {most} bytes")
 
 
-class _Gateway(BaseHTTPRequestHandler):
-    """Answers as a proxy in between does that can't reach what is behind it."""
-
-    def do_GET(self) -> None:
-        self.send_response(int(self.path.strip("/").split("/")[0] or "502"))
-        self.send_header("Content-Type", "text/html; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(b"<html>Bad gateway</html>")
-
-    def log_message(self, *_args: object) -> None:
-        """Nothing on the terminal."""
-
-
-@pytest.fixture
-def gateway() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Gateway)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.fixture
-def mistakes(
-    installed: Installed, gateway: str, tmp_path: Path
-) -> dict[str, tuple[dict[str, Any], str]]:
-    """Of each mistake what is set, and what the sentence holds."""
-    other = tmp_path / "other.crt"
-    authority = Authority.new("another authority")
-    write_certificate(other, authority.certificate)
-    installation.write_client(authority, tmp_path / "foreign")
-    foreign = {
-        "HAMI_SCHEDULER_CERT_FILE": tmp_path / "foreign" / "tls.crt",
-        "HAMI_SCHEDULER_KEY_FILE": tmp_path / "foreign" / "tls.key",
-    }
-    own_cert = {"HAMI_SCHEDULER_CERT_FILE": installed.client / "tls.crt"}
-    scheduler, nobody = installed.scheduler, free_port()
-    extender = {"HAMI_SCHEDULER_URL": scheduler.extender, "HAMI_SCHEDULER_TOKEN": None}
-    no_file, text = tmp_path / "missing", tmp_path / "text"
-    text.write_text("no certificate")
-    plain = {"HAMI_SCHEDULER_TOKEN": None}
-    return {
-        "no CA": ({"HAMI_SCHEDULER_CA_FILE": None}, "set HAMI_SCHEDULER_CA_FILE"),
-        "wrong CA": ({"HAMI_SCHEDULER_CA_FILE": other}, f"HAMI_SCHEDULER_CA_FILE={other}"),
-        "CA missing": (
-            {"HAMI_SCHEDULER_CA_FILE": no_file},
-            f"HAMI_SCHEDULER_CA_FILE={no_file}: No such file or directory",
-        ),
-        "CA is a folder": ({"HAMI_SCHEDULER_CA_FILE": tmp_path}, "Is a directory"),
-        "CA is no PEM": ({"HAMI_SCHEDULER_CA_FILE": text}, "a certificate in PEM form is wanted"),
-        "no client certificate": (extender, "HAMI_SCHEDULER_CERT_FILE and _KEY_FILE"),
-        "another authority's client certificate": (
-            extender | foreign,
-            f"HAMI_SCHEDULER_CERT_FILE={tmp_path}/foreign/tls.crt",
-        ),
-        "certificate without key": (extender | own_cert, "must be given together"),
-        "key of another certificate": (
-            extender | own_cert | {"HAMI_SCHEDULER_KEY_FILE": foreign["HAMI_SCHEDULER_KEY_FILE"]},
-            "they are not of each other",
-        ),
-        "another name": (
-            {"HAMI_SCHEDULER_URL": scheduler.operator.replace("localhost", "127.0.0.2")},
-            "is not for 127.0.0.2: a forwarded port is localhost",
-        ),
-        "a name of the cluster": (
-            {"HAMI_SCHEDULER_URL": "https://hami-scheduler.hami-system.svc:9444"},
-            "in the cluster alone",
-        ),
-        "away": (
-            {"HAMI_SCHEDULER_URL": f"https://localhost:{nobody}"},
-            "does `kubectl port-forward` still run?",
-        ),
-        "plain to TLS": (
-            {"HAMI_SCHEDULER_URL": scheduler.operator.replace("https", "http")} | plain,
-            "https:// is wanted",
-        ),
-        "a token over plain HTTP": (
-            {"HAMI_SCHEDULER_URL": scheduler.probe},
-            "a token is sent over https:// alone",
-        ),
-        "TLS to plain": (
-            {"HAMI_SCHEDULER_URL": scheduler.probe.replace("http", "https")},
-            "TLS is not spoken there",
-        ),
-        "another port of ours": (
-            {"HAMI_SCHEDULER_URL": scheduler.probe} | plain,
-            "answers 404 with application/json, not as hami-scheduler does",
-        ),
-        "a gateway": (
-            {"HAMI_SCHEDULER_URL": f"{gateway}/502"} | plain,
-            "answers 502 with text/html, not as hami-scheduler does",
-        ),
-        "a login page": (
-            {"HAMI_SCHEDULER_URL": f"{gateway}/200"} | plain,
-            "answers 200 with text/html, not as hami-scheduler does",
-        ),
-        "a proxy that is away": (
-            {"HTTPS_PROXY": f"http://127.0.0.1:{nobody}"},
-            "(asked through HTTPS_PROXY; NO_PROXY=localhost goes around it)",
-        ),
-        "no address": ({"HAMI_SCHEDULER_URL": "localhost:9444"}, "http(s)://host:port is wanted"),
-        "a bad port": ({"HAMI_SCHEDULER_URL": "https://x:99999"}, "http(s)://host:port is wanted"),
-        "nothing set": ({"HAMI_SCHEDULER_URL": None}, "where is the scheduler?"),
-        "two tokens": ({"HAMI_SCHEDULER_TOKEN_FILE": text}, "one will do"),
-        "token file missing": (
-            {"HAMI_SCHEDULER_TOKEN": None, "HAMI_SCHEDULER_TOKEN_FILE": no_file},
-            f"HAMI_SCHEDULER_TOKEN_FILE={no_file}: No such file or directory",
-        ),
-        "a token of two parts": (
-            {"HAMI_SCHEDULER_TOKEN": "error: forbidden"},
-            "that is no token",
-        ),
-        "a token with letters of ours": ({"HAMI_SCHEDULER_TOKEN": "gr\u00fcn"}, "that is no token"),
-    }
-
-
 def test_each_mistake_is_one_sentence_that_names_what_to_set(
-    ask: Ask, mistakes: dict[str, tuple[dict[str, Any], str]]
+    ask: Ask, installed: Installed, tmp_path: Path
 ) -> None:
-    for name, (changes, wanted) in mistakes.items():
-        status, output = ask("get", "devices", **changes)
-
+    with gateway() as url:
+        answers = {
+            name: (*ask("get", "devices", **changes), wanted)
+            for name, (changes, wanted) in mistakes_of(installed, url, tmp_path).items()
+        }
+    for name, (status, output, wanted) in answers.items():
         assert status in (ExitCode.FAILED, ExitCode.UNREACHABLE), (name, output)
         assert wanted in output, (name, output)
         assert output.startswith("hamictl: "), (name, output)

@@ -3,27 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 from hami_scheduler.pod_marks import PodMarks
-from hamicommon.domain.allocations import Allocation, AllocationState, Origin
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.allocations import Allocation, Origin
 
-OURS = Allocation(
-    id=AllocationId("id"),
-    pod_uid=PodUid("uid"),
-    namespace="default",
-    pod_name="p",
-    attempt=1,
-    node=NodeName("n"),
-    state=AllocationState.BOUND,
-    containers=(),
-    token=1,
-    reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
-)
-FOREIGN = replace(OURS, has_agent=False)
-LABEL = {"hami.io/vgpu-node": "n"}
+from tests.unit.scheduler.allocations import an_allocation
+
+OURS = an_allocation()
+FOREIGN = an_allocation(has_agent=False)
+LABEL = {"hami.io/vgpu-node": "n1"}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hamicommon.admission.test_mutation import GPU, MEM, container, pod, rules
+from tests.unit.hamicommon.admission.pods import GPU, MEM, container, pod, rules
 from tests.unit.webhook.test_any_review import KNOWLEDGE, RULES, pods
 
 STAMPED = AdmissionCircumstances(namespace="ns", traceparent="00-a-b-01", knowledge=KNOWLEDGE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hamicommon.admission.mutation import MOST_WARNINGS, mutate
+from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.admission.pods import (
     CORES,
-    EVERY_VENDOR,
     GPU,
     MEM,
     PCT,
@@ -112,108 +111,6 @@ def test_a_pod_that_names_its_node_is_denied() -> None:
     assert mutate(placed, rules(scheduler_name="")).allowed
 
 
-@pytest.mark.parametrize(
-    ("limits", "sentence"),
-    [
-        ({GPU: 1, MEM: "16Gi"}, "nvidia.com/gpumem is 16Gi: a whole number of MiB"),
-        ({GPU: -1}, "nvidia.com/gpu is -1: a whole number of cards"),
-        ({GPU: "0.5"}, "nvidia.com/gpu is 0.5"),
-        ({GPU: 1, PCT: 101}, "nvidia.com/gpumem-percentage is 101: a whole number from 1 to 100"),
-        ({PCT: -1}, "nvidia.com/gpumem-percentage is -1"),
-        ({GPU: 1, CORES: "x"}, "nvidia.com/gpucores is x, which is no quantity"),
-    ],
-)
-def test_a_malformed_amount_is_denied_with_field_value_and_what_would_be_right(
-    limits, sentence
-) -> None:
-    verdict = mutate(pod(container(limits)), rules())
-
-    assert (verdict.allowed, verdict.code, verdict.patch) == (False, 422, [])
-    assert verdict.message.startswith("container 'c': " + sentence)
-
-
-def test_what_is_taken_otherwise_than_written_is_warned_of() -> None:
-    verdict = mutate(pod(container({GPU: 1, PCT: 0, CORES: 150})), rules())
-
-    assert verdict.allowed
-    assert len(verdict.warnings) == 2
-    assert "gpumem-percentage 0 means not given" in verdict.warnings[0]
-    assert "is taken as 100" in verdict.warnings[1]
-
-
-ANY_TEXT = "\0\n\u202e\N{GRINNING FACE}x" * 40_000
-READ_BY_THE_FILTER = [
-    ("nvidia.com/gpu", "nvidia.com/use-gputype"),
-    ("nvidia.com/gpu", "nvidia.com/nouse-gpuuuid"),
-    ("nvidia.com/gpu", "nvidia.com/vgpu-mode"),
-    ("nvidia.com/gpu", "nvidia.com/numa-bind"),
-    ("nvidia.com/gpu", "hami.io/node-scheduler-policy"),
-    ("nvidia.com/gpu", "hami.io/gpu-scheduler-policy"),
-    ("nvidia.com/gpu", "hami.io/device-scoring-weights"),
-    ("hygon.com/dcunum", "hygon.com/use-dcutype"),
-    ("cambricon.com/vmlu", "cambricon.com/use-gpuuuid"),
-    ("metax-tech.com/sgpu", "metax-tech.com/use-gpuuuid"),
-    ("metax-tech.com/sgpu", "metax-tech.com/sgpu-app-class"),
-    ("huawei.com/Ascend910B3", "hami.io/use-Ascend910B3-uuid"),
-    ("huawei.com/Ascend910B3", "huawei.com/vnpu-mode"),
-    ("kunlunxin.com/vxpu", "hami.io/use-xpu-uuid"),
-]
-
-
-@pytest.mark.parametrize(("resource", "key"), READ_BY_THE_FILTER)
-def test_an_annotation_that_the_filter_can_t_read_is_refused_in_one_sentence(
-    resource: str, key: str
-) -> None:
-    served = AdmissionRules(vendors=EVERY_VENDOR, scheduler_name="hami-scheduler")
-    given_ = pod(container({resource: 1}))
-    given_["metadata"]["annotations"] = {key: ANY_TEXT}
-
-    verdict = mutate(given_, served)
-
-    assert not verdict.allowed
-    assert verdict.code == 422
-    assert verdict.reason.startswith("malformed-")
-    assert key in verdict.message
-    assert verdict.message.isprintable()
-    assert len(verdict.message) < 500
-
-
-@pytest.mark.parametrize(
-    "weights",
-    ["", "slot=1", "slot=0,core=0,memory=0", "slot=-1,core=1,memory=1", "slot=a,core=1,memory=1"],
-)
-def test_malformed_weights_are_refused_with_what_would_be_right(weights: str) -> None:
-    given_ = pod(container({GPU: 1}))
-    given_["metadata"]["annotations"] = {"hami.io/device-scoring-weights": weights}
-
-    verdict = mutate(given_, rules())
-
-    assert (verdict.allowed, verdict.code) == (False, 422)
-    assert verdict.reason == "malformed-annotation"
-    assert verdict.message == (
-        f"annotation hami.io/device-scoring-weights is '{weights}': each of slot, core and memory "
-        "once, with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
-    )
-
-
-def test_malformed_weights_of_a_pod_without_a_card_matter_to_nobody() -> None:
-    given_ = pod(container({GPU: 0}))
-    given_["metadata"]["annotations"] = {"hami.io/device-scoring-weights": "slot=1"}
-
-    assert mutate(given_, rules()).allowed
-
-
-def test_warnings_are_bounded_in_number_and_length() -> None:
-    given_ = pod(container({GPU: 1}))
-    odd = {f"nvidia.com/gpumen-{number}": "1" for number in range(3000)}
-    given_["metadata"]["annotations"] = odd | {"nvidia.com/gpumem": ANY_TEXT[:16_000]}
-
-    warnings = mutate(given_, rules()).warnings
-
-    assert len(warnings) <= MOST_WARNINGS + 1
-    assert all(len(text) <= 1024 and text.isprintable() for text in warnings)
-
-
 def env_of(after: dict[str, Any], index: int = 0) -> list[dict[str, str]]:
     return after["spec"]["containers"][index].get("env", [])
 
@@ -259,77 +156,6 @@ def test_init_containers_are_filled_in_too() -> None:
     after = patched(given_, mutate(given_, rules()))
 
     assert after["spec"]["initContainers"][0]["resources"]["limits"][CORES] == "100"
-
-
-def test_annotations_of_the_scheduler_are_dropped_and_the_users_are_kept() -> None:
-    given_ = pod(container({GPU: 1}))
-    given_["metadata"]["annotations"] = {
-        "hami.io/vgpu-node": "n",
-        "hami.io/grant": "forged",
-        "hami.io/vgpu-devices-allocated": "GPU-x,NVIDIA,1,1:;",
-        "nvidia.com/use-gputype": "A100",
-    }
-
-    after = patched(given_, mutate(given_, rules()))
-    assert after["metadata"]["annotations"] == {"nvidia.com/use-gputype": "A100"}
-
-
-def test_the_trace_is_stamped_over_a_users_value_and_only_on_pods_with_cards() -> None:
-    given_ = pod(container({GPU: 1}))
-    after = patched(
-        given_, mutate(given_, rules(), AdmissionCircumstances(traceparent="00-a-b-01"))
-    )
-    assert after["metadata"]["annotations"] == {"hami.io/traceparent": "00-a-b-01"}
-
-    again = patched(after, mutate(after, rules(), AdmissionCircumstances(traceparent="00-c-d-01")))
-    assert again["metadata"]["annotations"] == {"hami.io/traceparent": "00-c-d-01"}
-    assert (
-        mutate(pod(container()), rules(), AdmissionCircumstances(traceparent="00-a-b-01")).patch
-        == []
-    )
-
-
-CREATOR = "hami.io/created-by"
-
-
-@pytest.mark.parametrize(
-    "annotations",
-    [None, {}, {CREATOR: "root"}, {CREATOR: "root", "mine": "1"}, {"hami.io/traceparent": "x"}],
-)
-@pytest.mark.parametrize("username", ["alice", "system:serviceaccount:ns:bot", ""])
-def test_the_creator_is_whom_the_api_server_names_whatever_the_author_wrote(
-    annotations: dict[str, str] | None, username: str
-) -> None:
-    given_ = pod(container({GPU: 1}))
-    if annotations is not None:
-        given_["metadata"]["annotations"] = dict(annotations)
-    about = AdmissionCircumstances(traceparent="00-a-b-01", username=username)
-
-    after = patched(given_, mutate(given_, rules(), about))
-
-    wanted = {"hami.io/traceparent": "00-a-b-01"} | ({CREATOR: username} if username else {})
-    kept = {"mine": "1"} if annotations and "mine" in annotations else {}
-    assert after["metadata"]["annotations"] == wanted | kept
-    assert mutate(after, rules(), about).patch == []
-
-
-def test_a_pod_without_cards_names_no_creator() -> None:
-    given_ = pod(container())
-    given_["metadata"]["annotations"] = {CREATOR: "root"}
-
-    after = patched(given_, mutate(given_, rules(), AdmissionCircumstances(username="alice")))
-
-    assert CREATOR not in after["metadata"]["annotations"]
-
-
-def test_the_name_of_a_creator_is_bounded() -> None:
-    given_ = pod(container({GPU: 1}))
-    about = AdmissionCircumstances(username="a\n" * 5000)
-
-    after = patched(given_, mutate(given_, rules(), about))
-
-    assert len(after["metadata"]["annotations"][CREATOR]) <= 256
-    assert after["metadata"]["annotations"][CREATOR].isprintable()
 
 
 amounts = st.sampled_from((0, 1, "2", 50, 100, "1k", "0.5", -1))

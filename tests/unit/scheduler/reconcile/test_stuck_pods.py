@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.reconcile.stuck_pods import PREFIX, StuckPodReporter, why_late
-from hamicommon.domain.allocations import Allocation, AllocationState
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.pod_ref import PodRef
 
-
-def allocation(*, has_agent: bool) -> Allocation:
-    return Allocation(
-        id=AllocationId("id"),
-        pod_uid=PodUid("uid"),
-        namespace="default",
-        pod_name="p",
-        attempt=1,
-        node=NodeName("n1"),
-        state=AllocationState.BOUND,
-        containers=(),
-        token=1,
-        reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
-        has_agent=has_agent,
-    )
-
+from tests.unit.scheduler.allocations import an_allocation
 
 PULLING = {
     "containerStatuses": [
@@ -57,7 +40,7 @@ PULLING = {
 def test_the_reason_is_what_is_known(
     status: dict[str, Any], has_agent: bool, silent: bool, reason: str
 ) -> None:
-    found = why_late({"status": status}, allocation(has_agent=has_agent), agent_silent=silent)
+    found = why_late({"status": status}, an_allocation(has_agent=has_agent), agent_silent=silent)
 
     assert found == reason
 
@@ -66,7 +49,7 @@ class Ledger:
     """One late row, which somebody else changes while the first look is at it."""
 
     def __init__(self) -> None:
-        self.row = allocation(has_agent=True)
+        self.row = an_allocation(has_agent=True)
         self.overtaken = True
         self.announced: list[str] = []
 

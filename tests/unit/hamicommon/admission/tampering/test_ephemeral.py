@@ -9,7 +9,7 @@ from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from jsonpatch import apply_patch
 
-from tests.unit.hamicommon.admission.tampering.test_refused import UNDOING, env, mount, pod, rules
+from tests.unit.hamicommon.admission.tampering.pods import UNDOING, env, mount, pod, rules
 
 PRIVILEGED = {"securityContext": {"privileged": True}}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
     Column,
     DateTime,
+    Identity,
     Integer,
     MetaData,
     Text,
@@ -56,3 +59,28 @@ def texts(name: str) -> Column[Any]:
 def objects(name: str) -> Column[Any]:
     """A JSON object that begins empty."""
     return Column(name, JSONB, nullable=False, server_default=text("'{}'::jsonb"))
+
+
+def given(name: str, kind: Any) -> Column[Any]:
+    """What every row states: never NULL, and without a default."""
+    return Column(name, kind, nullable=False)
+
+
+def number() -> Column[Any]:
+    """The row's own number, `id`."""
+    return Column("id", BigInteger, Identity(always=True), primary_key=True)
+
+
+def period() -> tuple[Column[Any], ...]:
+    """[began_at, ended_at); `ended_at` is NULL while it lasts."""
+    return at("began_at"), at("ended_at", nullable=True)
+
+
+def bucket() -> tuple[Column[Any], ...]:
+    """When a sum begins, and the seconds that it is over."""
+    return at("bucket_start"), given("bucket_s", Integer)
+
+
+def hour_or_day() -> CheckConstraint:
+    """Of tables whose sums are of an hour or of a day (UTC)."""
+    return CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day")

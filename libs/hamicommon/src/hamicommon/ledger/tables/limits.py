@@ -6,7 +6,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    Identity,
     Index,
     Integer,
     Table,
@@ -14,14 +13,14 @@ from sqlalchemy import (
     text,
 )
 
-from hamicommon.ledger.tables.columns import at, count, metadata, texts
+from hamicommon.ledger.tables.columns import at, count, given, metadata, number, period, texts
 
 limit_checks = Table(
     "limit_checks",
     metadata,
     Column("node", Text, primary_key=True),
-    Column("agent_id", Text, nullable=False),
-    Column("sequence", BigInteger, nullable=False),
+    given("agent_id", Text),
+    given("sequence", BigInteger),
     at("checked_at"),
     count("containers"),
 )
@@ -33,22 +32,21 @@ limit_checks = Table(
 limit_periods = Table(
     "limit_periods",
     metadata,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    Column("node", Text, nullable=False),
-    Column("pod_uid", Text, nullable=False),
-    Column("namespace", Text, nullable=False),
-    Column("pod_name", Text, nullable=False),
+    number(),
+    given("node", Text),
+    given("pod_uid", Text),
+    given("namespace", Text),
+    given("pod_name", Text),
     texts("container"),
-    Column("device_uuid", Text, nullable=False),
-    Column("state", Text, nullable=False),
+    given("device_uuid", Text),
+    given("state", Text),
     texts("reason"),
-    at("began_at"),
-    at("ended_at", nullable=True),
+    *period(),
     at("recorded_at", default=True),
     at("seen_at"),
     Column("held_mib", Integer),
-    Column("peak_mib", Integer, nullable=False),
-    Column("granted_mib", Integer, nullable=False),
+    given("peak_mib", Integer),
+    given("granted_mib", Integer),
     at("evicting_at", nullable=True),
     at("evicted_at", nullable=True),
     texts("eviction_problem"),

@@ -14,14 +14,14 @@ from sqlalchemy import (
     Text,
 )
 
-from hamicommon.ledger.tables.columns import at, metadata, texts
+from hamicommon.ledger.tables.columns import at, bucket, given, hour_or_day, metadata, texts
 
 usage_samples = Table(
     "usage_samples",
     metadata,
     at("sampled_at"),
-    Column("node", Text, nullable=False),
-    Column("device_uuid", Text, nullable=False),
+    given("node", Text),
+    given("device_uuid", Text),
     texts("pod_uid"),
     texts("namespace"),
     texts("pod_name"),
@@ -39,15 +39,14 @@ usage_samples = Table(
 usage_rollups = Table(
     "usage_rollups",
     metadata,
-    at("bucket_start"),
-    Column("bucket_s", Integer, nullable=False),
-    Column("node", Text, nullable=False),
-    Column("device_uuid", Text, nullable=False),
+    *bucket(),
+    given("node", Text),
+    given("device_uuid", Text),
     texts("pod_uid"),
     texts("namespace"),
     texts("pod_name"),
     texts("container"),
-    Column("sample_count", Integer, nullable=False),
+    given("sample_count", Integer),
     Column("memory_used_sum_bytes", Float),
     Column("memory_used_max_bytes", BigInteger),
     Column("memory_limit_max_bytes", BigInteger),
@@ -62,18 +61,17 @@ usage_rollups = Table(
 namespace_rollups = Table(
     "namespace_rollups",
     metadata,
-    at("bucket_start"),
-    Column("bucket_s", Integer, nullable=False),
-    Column("namespace", Text, nullable=False),
-    Column("slice_s", Float, nullable=False),
-    Column("card_s", Float, nullable=False),
-    Column("memory_mib_s", Float, nullable=False),
-    Column("core_s", Float, nullable=False),
+    *bucket(),
+    given("namespace", Text),
+    given("slice_s", Float),
+    given("card_s", Float),
+    given("memory_mib_s", Float),
+    given("core_s", Float),
     Column("sample_count", BigInteger),
     Column("core_percent_sum", Float),
     Column("memory_used_sum_bytes", Float),
     PrimaryKeyConstraint("bucket_s", "bucket_start", "namespace"),
-    CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day"),
+    hour_or_day(),
 )
 """What a namespace was granted and used in an hour or a day (UTC); month totals are sums of these.
 

@@ -1,0 +1,136 @@
+"""What users set wrongly, and what hamictl's sentence about it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from hamilocal.servers.certificates import Authority, write_certificate
+from hamilocal.supervisor.ports import free_port
+
+from tests.integration.k8s import installation
+from tests.integration.k8s.installed import Installed
+
+
+class _Gateway(BaseHTTPRequestHandler):
+    """Answers as a proxy in between does that can't reach what is behind it."""
+
+    def do_GET(self) -> None:
+        self.send_response(int(self.path.strip("/").split("/")[0] or "502"))
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b"<html>Bad gateway</html>")
+
+    def log_message(self, *_args: object) -> None:
+        """Nothing on the terminal."""
+
+
+@contextmanager
+def gateway() -> Iterator[str]:
+    """Its URL; the first part of a path is the status that it answers with."""
+    server = HTTPServer(("127.0.0.1", 0), _Gateway)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def mistakes_of(
+    installed: Installed, gateway: str, tmp_path: Path
+) -> dict[str, tuple[dict[str, Any], str]]:
+    """Of each mistake what is set, and what the sentence holds."""
+    other = tmp_path / "other.crt"
+    authority = Authority.new("another authority")
+    write_certificate(other, authority.certificate)
+    installation.write_client(authority, tmp_path / "foreign")
+    foreign = {
+        "HAMI_SCHEDULER_CERT_FILE": tmp_path / "foreign" / "tls.crt",
+        "HAMI_SCHEDULER_KEY_FILE": tmp_path / "foreign" / "tls.key",
+    }
+    own_cert = {"HAMI_SCHEDULER_CERT_FILE": installed.client / "tls.crt"}
+    scheduler, nobody = installed.scheduler, free_port()
+    extender = {"HAMI_SCHEDULER_URL": scheduler.extender, "HAMI_SCHEDULER_TOKEN": None}
+    no_file, text = tmp_path / "missing", tmp_path / "text"
+    text.write_text("no certificate")
+    plain = {"HAMI_SCHEDULER_TOKEN": None}
+    return {
+        "no CA": ({"HAMI_SCHEDULER_CA_FILE": None}, "set HAMI_SCHEDULER_CA_FILE"),
+        "wrong CA": ({"HAMI_SCHEDULER_CA_FILE": other}, f"HAMI_SCHEDULER_CA_FILE={other}"),
+        "CA missing": (
+            {"HAMI_SCHEDULER_CA_FILE": no_file},
+            f"HAMI_SCHEDULER_CA_FILE={no_file}: No such file or directory",
+        ),
+        "CA is a folder": ({"HAMI_SCHEDULER_CA_FILE": tmp_path}, "Is a directory"),
+        "CA is no PEM": ({"HAMI_SCHEDULER_CA_FILE": text}, "a certificate in PEM form is wanted"),
+        "no client certificate": (extender, "HAMI_SCHEDULER_CERT_FILE and _KEY_FILE"),
+        "another authority's client certificate": (
+            extender | foreign,
+            f"HAMI_SCHEDULER_CERT_FILE={tmp_path}/foreign/tls.crt",
+        ),
+        "certificate without key": (extender | own_cert, "must be given together"),
+        "key of another certificate": (
+            extender | own_cert | {"HAMI_SCHEDULER_KEY_FILE": foreign["HAMI_SCHEDULER_KEY_FILE"]},
+            "they are not of each other",
+        ),
+        "another name": (
+            {"HAMI_SCHEDULER_URL": scheduler.operator.replace("localhost", "127.0.0.2")},
+            "is not for 127.0.0.2: a forwarded port is localhost",
+        ),
+        "a name of the cluster": (
+            {"HAMI_SCHEDULER_URL": "https://hami-scheduler.hami-system.svc:9444"},
+            "in the cluster alone",
+        ),
+        "away": (
+            {"HAMI_SCHEDULER_URL": f"https://localhost:{nobody}"},
+            "does `kubectl port-forward` still run?",
+        ),
+        "plain to TLS": (
+            {"HAMI_SCHEDULER_URL": scheduler.operator.replace("https", "http")} | plain,
+            "https:// is wanted",
+        ),
+        "a token over plain HTTP": (
+            {"HAMI_SCHEDULER_URL": scheduler.probe},
+            "a token is sent over https:// alone",
+        ),
+        "TLS to plain": (
+            {"HAMI_SCHEDULER_URL": scheduler.probe.replace("http", "https")},
+            "TLS is not spoken there",
+        ),
+        "another port of ours": (
+            {"HAMI_SCHEDULER_URL": scheduler.probe} | plain,
+            "answers 404 with application/json, not as hami-scheduler does",
+        ),
+        "a gateway": (
+            {"HAMI_SCHEDULER_URL": f"{gateway}/502"} | plain,
+            "answers 502 with text/html, not as hami-scheduler does",
+        ),
+        "a login page": (
+            {"HAMI_SCHEDULER_URL": f"{gateway}/200"} | plain,
+            "answers 200 with text/html, not as hami-scheduler does",
+        ),
+        "a proxy that is away": (
+            {"HTTPS_PROXY": f"http://127.0.0.1:{nobody}"},
+            "(asked through HTTPS_PROXY; NO_PROXY=localhost goes around it)",
+        ),
+        "no address": ({"HAMI_SCHEDULER_URL": "localhost:9444"}, "http(s)://host:port is wanted"),
+        "a bad port": ({"HAMI_SCHEDULER_URL": "https://x:99999"}, "http(s)://host:port is wanted"),
+        "nothing set": ({"HAMI_SCHEDULER_URL": None}, "where is the scheduler?"),
+        "two tokens": ({"HAMI_SCHEDULER_TOKEN_FILE": text}, "one will do"),
+        "token file missing": (
+            {"HAMI_SCHEDULER_TOKEN": None, "HAMI_SCHEDULER_TOKEN_FILE": no_file},
+            f"HAMI_SCHEDULER_TOKEN_FILE={no_file}: No such file or directory",
+        ),
+        "a token of two parts": (
+            {"HAMI_SCHEDULER_TOKEN": "error: forbidden"},
+            "that is no token",
+        ),
+        "a token with letters of ours": ({"HAMI_SCHEDULER_TOKEN": "gr\u00fcn"}, "that is no token"),
+    }

@@ -1,0 +1,58 @@
+"""The page of the ledger, as Prometheus scrapes it."""
+
+import pytest
+
+from tests.integration.metrics.filled_ledger import fill
+from tests.integration.metrics.service import bus, running, sql, until
+
+pytestmark = pytest.mark.integration
+
+
+async def test_the_page_shows_the_ledger_and_is_empty_of_it_when_stale(
+    postgres_dsn: str, nats_url: str
+) -> None:
+    async with bus(nats_url), sql(postgres_dsn) as db:
+        await fill(db)
+        async with running(postgres_dsn, nats_url) as (_, http):
+
+            async def ready() -> bool:
+                return (await http.get("/readyz")).status_code == 200
+
+            await until("ready", ready)
+            page = (await http.get("/metrics")).text
+
+    labels = 'device_index="0",device_type="A100",device_uuid="GPU-1",node="n1",zone="vGPU"'
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    assert (value_of(lines, "hami_gpu_shared_count", labels)) == 2
+    assert 'hami_allocations{state="bound"} 1.0' in lines
+    assert 'hami_decisions_last_5m{outcome="refused"} 3.0' in lines
+    assert "hami_pending_pods 1.0" in lines
+    assert 'hami_pending_pods_by_reason{reason="CardInsufficientMemory"} 1.0' in lines
+    slices = [line for line in lines if line.startswith("hami_vgpu_memory_allocated_bytes")]
+    # init asked for 30 MiB, two app containers for 10 each: the card holds 30.
+    assert [float(line.rpartition(" ")[2]) for line in slices] == [30 * 1024 * 1024]
+    made = [line for line in lines if line.startswith("hami_node_gpu_mig_instance_info{")]
+    # Two containers share it, and what is only reserved is not there.
+    assert len(made) == 1
+    assert sorted(made[0].partition("{")[2].rpartition("}")[0].split(",")) == [
+        'compute_instance_id="0"',
+        'device_index="0"',
+        'device_uuid="GPU-1"',
+        'gpu_instance_id="7"',
+        'mig_uuid="MIG-1"',
+        'node="n1"',
+        'placement_size="2"',
+        'placement_start="4"',
+        'profile="2g.20gb"',
+        'zone="vGPU"',
+    ]
+
+
+def value_of(lines: list[str], name: str, labels: str) -> float | None:
+    """The value of the sample with these labels, whatever their order."""
+    for line in lines:
+        if line.startswith(f"{name}{{"):
+            inside, _, value = line[len(name) + 1 :].rpartition("} ")
+            if sorted(inside.split(",")) == sorted(labels.split(",")):
+                return float(value)
+    return None
