@@ -17,7 +17,7 @@ from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
 from hami_node_agent.usage.limits_writer import LimitsWriter
-from hami_node_agent.usage.monitor import Monitor
+from hami_node_agent.usage.monitor import Monitor, Seen
 from hami_node_agent.usage.owners import Owners
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.regions.reader import read_region
@@ -268,3 +268,33 @@ async def test_two_that_look_at_the_same_time_read_once(node: Node) -> None:
 
     assert await soon == [seen.container]
     assert await monitor.containers_soon(0) == []
+
+
+async def test_of_what_did_not_change_nothing_is_made_again_and_each_change_is_seen(
+    node: Node,
+) -> None:
+    node.granted()
+    region = node.region("pod-1_main", Slot(pid=7, host_pid=70, started_ticks=5))
+    node.alive[70] = HostProcess(host_pid=70, inner_pid=7, started_ticks=5, pod_uid="pod-1")
+    monitor = node.monitor()
+
+    async def look() -> Seen:
+        [seen] = await monitor.look()
+        return seen
+
+    first = await look()
+    assert await look() is first
+
+    node.cards = {CARD_A: CardProcesses(pids=frozenset({70}), busy_percent={70: 40.0})}
+    computing = await look()
+    assert (first.uses[0].core_percent, computing.uses[0].core_percent) == (11.0, 40.0)
+    assert await look() is computing
+
+    v1_file(region, Slot(pid=7, host_pid=70, started_ticks=5, total_bytes=9 * MIB))
+    more = await look()
+    assert (more.uses[0].total_bytes, more.host_pids) == (9 * MIB, ((7, 70),))
+
+    node.alive.clear()
+    gone = await look()
+    assert (gone.uses[0].processes, gone.host_pids) == (0, ())
+    assert await look() is gone

@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from types import TracebackType
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
@@ -42,17 +42,15 @@ class Bulkhead:
         """Unexpected failures of single items since the start, by loop."""
         return dict(self._failures)
 
-    @contextmanager
-    def item(self, loop: str, name: str) -> Iterator[None]:
+    def item(self, loop: str, name: str) -> Item:
         """Lets through what the loop can name (HamiError) and no other Exception."""
-        try:
-            yield
-        except HamiError:
-            raise
-        except Exception as exc:  # noqa: BLE001 - what nobody thought of, of one item
-            self._failures[loop] += 1
-            self._on_failure(loop)
-            self._log(loop, name, exc)
+        return Item(self, loop, name)
+
+    def failed(self, loop: str, name: str, exc: Exception) -> None:
+        """Counts and logs what nobody thought of, of one item."""
+        self._failures[loop] += 1
+        self._on_failure(loop)
+        self._log(loop, name, exc)
 
     def _log(self, loop: str, name: str, exc: Exception) -> None:
         key, now = (loop, clip(name), type(exc).__name__), self._clock()
@@ -63,7 +61,33 @@ class Bulkhead:
         self._logged.move_to_end(key)
         while len(self._logged) > _MOST_KNOWN:
             self._logged.popitem(last=False)
-        logger.exception(
+        logger.error(
             "item failed, the others go on",
+            exc_info=exc,
             extra={"loop": loop, "item": key[1], "error": clip(f"{key[2]}: {exc}")},
         )
+
+
+class Item:
+    """The block of one item. A class, not a generator: a node-agent enters hundreds each look."""
+
+    __slots__ = ("_bulkhead", "_loop", "_name")
+
+    def __init__(self, bulkhead: Bulkhead, loop: str, name: str) -> None:
+        self._bulkhead = bulkhead
+        self._loop = loop
+        self._name = name
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if not isinstance(exc, Exception) or isinstance(exc, HamiError):
+            return False
+        self._bulkhead.failed(self._loop, self._name, exc)
+        return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections import deque
 from pathlib import Path
@@ -173,7 +174,7 @@ class KubeletRegistration:
 
 def _identity(path: Path) -> Identity | None:
     try:
-        found = path.stat()
+        found = os.stat(path)  # noqa: PTH116 - ten times a second, at a third of the price
     except OSError:
         return None
     # The inode number alone may be used again at once.

@@ -79,7 +79,7 @@ def changes(node: str, published: PublishedState, now: Round) -> Changes:
     new = {
         series: sample
         for series, sample in samples.items()
-        if whole or published.samples.get(series) != sample
+        if whole or not _same(published.samples.get(series), sample)
     }
     ended = [series for series in published.samples if series in new or series not in samples]
     unchanged = _unchanged(published, ended)
@@ -95,6 +95,11 @@ def changes(node: str, published: PublishedState, now: Round) -> Changes:
             rounds=(now.sampled_at,) if whole else (*published.rounds, now.sampled_at),
         ),
     )
+
+
+def _same(before: _Sample | None, sample: _Sample) -> bool:
+    # Mostly the very object, whose fields need no comparison.
+    return before is sample or before == sample
 
 
 def _is_over(node: str, published: PublishedState, now: Round) -> bool:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from hamicommon.errors import Unavailable
 from hamicommon.process.bulkhead import Bulkhead
@@ -72,6 +72,22 @@ class MonitorLook:
     """Directories whose region could not be read."""
 
 
+class _Around(NamedTuple):
+    """What is known of one process of a region from outside of it."""
+
+    found: Found
+    proven: bool
+    percents: tuple[float | None, ...]
+    """In the order of the region's cards."""
+
+
+class _Before(NamedTuple):
+    """What the last look found of a container."""
+
+    around: tuple[_Around, ...]
+    seen: Seen
+
+
 class Monitor:
     """Looks at the node's containers."""
 
@@ -93,6 +109,10 @@ class Monitor:
         self._turn = asyncio.Lock()
         self._looked = Signal()
         self._latest: list[Container] = []
+        self._containers: dict[str, Container] = {}
+        """By directory: one that nothing changed of stays the same object, and what was made of it
+        need not be made again."""
+        self._before: dict[str, _Before] = {}
         self._host_pids: dict[_Key, int] = {}
         self.looks = Signal()
         """Notified when `last_look` is another one."""
@@ -102,10 +122,17 @@ class Monitor:
         """Every container that has a region and an owner."""
         async with self._turn:
             found = await asyncio.to_thread(self._regions.read, now_ns=time.time_ns())
-        return [
-            Container(directory=name, owner=owner, region=found[name])
+        self._containers = {
+            name: self._container(name, owner, found[name])
             for name, owner in self._owners.of(found).items()
-        ]
+        }
+        return list(self._containers.values())
+
+    def _container(self, name: str, owner: Owner, region: Region) -> Container:
+        before = self._containers.get(name)
+        if before is not None and before.region is region and before.owner is owner:
+            return before
+        return Container(directory=name, owner=owner, region=region)
 
     async def containers_soon(self, within_s: float) -> list[Container]:
         """They as the next look reads them; where none comes within that time, read now.
@@ -124,10 +151,11 @@ class Monitor:
         self._looked.notify()
         evidence = await self._evidence(containers, cards)
         known, self._host_pids = self._host_pids, {}
+        before, self._before = self._before, {}
         seen: list[Seen] = []
         for container in containers:
             with self._bulkhead.item("monitor", container.directory):
-                seen.append(self._seen(container, evidence, known))
+                seen.append(self._seen(container, evidence, known, before))
         self.last_look = MonitorLook(
             seen=tuple(seen), evidence=evidence, unreadable=self._regions.problems
         )
@@ -167,31 +195,58 @@ class Monitor:
         return Evidence(living=living, cards=cards)
 
     def _seen(
-        self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
+        self,
+        container: Container,
+        evidence: Evidence | None,
+        known: Mapping[_Key, int],
+        before: Mapping[str, _Before],
     ) -> Seen:
-        region = container.region
-        cards = [card.uuid for card in region.cards if container.owns(card.uuid)]
-        who: list[Found] = []
+        around = tuple(self._around(container, evidence, known))
+        last = before.get(container.directory)
+        if last is None or last.seen.container is not container or last.around != around:
+            last = _Before(around=around, seen=_seen_of(container, around))
+        self._before[container.directory] = last
+        return last.seen
+
+    def _around(
+        self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
+    ) -> Iterator[_Around]:
+        """What is outside of each process of the region."""
+        region, pod_uid = container.region, container.owner.pod.uid
+        if not region.processes:
+            return
+        own = [card.uuid for card in region.cards if container.owns(card.uuid)]
         for process in region.processes:
             key = (container.directory, process.pid, process.started_ticks)
             one = find(
                 process,
-                pod_uid=container.owner.pod.uid,
-                cards=cards,
+                pod_uid=pod_uid,
+                cards=own,
                 evidence=evidence,
                 known_host_pid=known.get(key, 0),
             )
             if one.host_pid:
                 self._host_pids[key] = one.host_pid
-            who.append(one)
-        uses = used(
+            yield _Around(
+                found=one,
+                proven=proves(one, process, pod_uid=pod_uid, evidence=evidence),
+                percents=tuple(percent_of(one, card.uuid, evidence) for card in region.cards),
+            )
+
+
+def _seen_of(container: Container, around: Sequence[_Around]) -> Seen:
+    region = container.region
+    numbers = {card.uuid: number for number, card in enumerate(region.cards)}
+    return Seen(
+        container=container,
+        uses=used(
             region,
-            living=[number for number, one in enumerate(who) if not one.gone],
-            measured_percent=lambda number, uuid: percent_of(who[number], uuid, evidence),
-        )
-        proven = (
-            (process.pid, one.host_pid)
-            for process, one in zip(region.processes, who, strict=True)
-            if proves(one, process, pod_uid=container.owner.pod.uid, evidence=evidence)
-        )
-        return Seen(container=container, uses=uses, host_pids=tuple(proven))
+            living=[number for number, one in enumerate(around) if not one.found.gone],
+            measured_percent=lambda number, uuid: around[number].percents[numbers[uuid]],
+        ),
+        host_pids=tuple(
+            (process.pid, one.found.host_pid)
+            for process, one in zip(region.processes, around, strict=True)
+            if one.proven
+        ),
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -112,6 +113,8 @@ class Sampler:
         self._interval_s = interval_s
         self._first_kernels = first_kernels
         self._latest = Observation()
+        self._sampled: dict[str, tuple[Seen, list[ContainerSample]]] = {}
+        """By directory, of the last round."""
 
     @property
     def latest(self) -> Observation:
@@ -136,15 +139,24 @@ class Sampler:
             with self._bulkhead.item("first-kernels", "spans"):
                 self._first_kernels.look(one.container for one in seen)
         now = datetime.now(UTC)
-        containers = tuple(sample for one in seen for sample in self._samples(one, now))
+        before, self._sampled = self._sampled, {}
+        containers = tuple(sample for one in seen for sample in self._samples(one, now, before))
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
         await self._publisher.publish(Round(sampled_at=now, devices=devices, containers=containers))
 
-    def _samples(self, seen: Seen, now: datetime) -> list[ContainerSample]:
-        with self._bulkhead.item("usage", seen.container.directory):
-            return container_samples(seen, now=now)
+    def _samples(
+        self, seen: Seen, now: datetime, before: Mapping[str, tuple[Seen, list[ContainerSample]]]
+    ) -> list[ContainerSample]:
+        directory = seen.container.directory
+        with self._bulkhead.item("usage", directory):
+            last = before.get(directory)
+            # A moment of the future may be one of the past by now.
+            if last is None or last[0] is not seen or not _past(seen, now):
+                last = seen, container_samples(seen, now=now)
+            self._sampled[directory] = last
+            return last[1]
         return []
 
 
@@ -152,13 +164,18 @@ def container_samples(seen: Seen, *, now: datetime) -> list[ContainerSample]:
     """One container's use of each of its cards."""
     container = seen.container
     epoch_s = container.region.last_kernel_epoch_s
-    known = 0 < epoch_s <= now.timestamp() + CLOCK_ERROR_S
+    known = epoch_s > 0 and _past(seen, now)
     last_kernel_at = datetime.fromtimestamp(epoch_s, UTC) if known else None
     return [
         _sample(use, container.owner, last_kernel_at)
         for use in seen.uses
         if container.owns(use.card.uuid)
     ]
+
+
+def _past(seen: Seen, now: datetime) -> bool:
+    """Whether its last kernel, if it had one, can be believed to be over."""
+    return seen.container.region.last_kernel_epoch_s <= now.timestamp() + CLOCK_ERROR_S
 
 
 def _sample(use: CardUse, owner: Owner, last_kernel_at: datetime | None) -> ContainerSample:
