@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
+from hamilocal.servers.data.nats_config import agent_nats_user, service_nats_users
 from hamilocal.supervisor.plan import ServerPlan
 
 DATA = Path("/data")
@@ -31,10 +31,9 @@ def postgres_plan(password: str) -> ServerPlan:
 
 
 def nats_plan(password: str) -> ServerPlan:
-    """Port 4222; services may do everything, agent and webhook what concerns them."""
-    users = [NatsUser(name=f"hami-{name}", password=password) for name in ("scheduler", "metrics")]
-    limited = (agent_nats_user(NODE, password), webhook_nats_user(password))
-    plan = nats.prepare(DATA, port=4222, users=[*users, *limited])
+    """Port 4222; each service may do what it does, as in a cluster."""
+    users = [*service_nats_users(lambda _name: password), agent_nats_user(NODE, password)]
+    plan = nats.prepare(DATA, port=4222, users=users)
     file = DATA / "nats.conf"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"host": EVERYWHERE}))
     return plan

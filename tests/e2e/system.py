@@ -192,6 +192,13 @@ class System:
         """Asserts what must hold at every instant."""
         for name, query in INVARIANTS.items():
             assert self.sql(query) == "", name
+        assert self.refused_on_the_bus() == [], "services have the rights that they need"
+
+    def refused_on_the_bus(self) -> list[str]:
+        """What the bus did not let a service do: here each has its rights of a cluster."""
+        logs = self.folder.glob("logs/nats.log")
+        lines = (line for log in logs for line in log.read_text(errors="replace").splitlines())
+        return [line for line in lines if " Violation - " in line]
 
     def converged(self) -> str | None:
         """None when ledger = pods, else what differs."""

@@ -14,7 +14,12 @@ from hamicommon.admission.registration import (
     registration_of,
     webhook_configuration,
 )
-from hamicommon.bus.permissions import webhook_permissions
+from hamicommon.bus.permissions import (
+    Permissions,
+    metrics_permissions,
+    scheduler_permissions,
+    webhook_permissions,
+)
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import scheduler_configuration
@@ -230,10 +235,19 @@ def test_what_is_scraped_is_on_a_port_of_each_services_own() -> None:
     }
 
 
-def test_the_webhook_may_do_on_the_bus_what_its_permissions_allow() -> None:
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("hami-scheduler", scheduler_permissions()),
+        ("hami-metrics", metrics_permissions()),
+        ("hami-webhook", webhook_permissions()),
+    ],
+)
+def test_a_service_may_do_on_the_bus_what_its_permissions_allow(
+    name: str, allowed: Permissions
+) -> None:
     written = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
-    user = written.partition("{ user: hami-webhook,")[2].partition("} }")[0]
-    allowed = webhook_permissions()
+    user = written.partition(f"{{ user: {name},")[2].partition("} }")[0]
 
     published, _, subscribed = user.partition("subscribe:")
     assert re.findall(r'"([^"]+)"', published) == list(allowed.publish)

@@ -17,6 +17,11 @@ from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.access.scraping import scrape_access
 from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.bus.permissions import (
+    METRICS_REFUSALS_CONSUMER,
+    METRICS_USAGE_CONSUMER,
+    METRICS_USER,
+)
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
@@ -45,12 +50,12 @@ from hami_metrics.settings import Settings
 logger = logging.getLogger(__name__)
 
 USAGE = Subscription(
-    stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer="hami-metrics-usage"
+    stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer=METRICS_USAGE_CONSUMER
 )
 REFUSALS = Subscription(
     stream=events.EVENTS_STREAM,
     subject=events.ADMISSION_REFUSED_SUBJECT,
-    consumer="hami-metrics-refusals",
+    consumer=METRICS_REFUSALS_CONSUMER,
 )
 # Partitions are made days ahead, so an hour is early enough.
 KEEP_DAYS_INTERVAL_S = 3600.0
@@ -82,7 +87,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     instruments = MetricsInstruments()
     async with (
         open_pool(settings.postgres, "hami-metrics") as pool,
-        open_bus(settings.nats, "hami-metrics") as bus,
+        open_bus(settings.nats, METRICS_USER) as bus,
         # Inside, so that every loop has ended before its backend is closed.
         asyncio.TaskGroup() as group,
         AsyncExitStack() as stack,

@@ -18,10 +18,10 @@ import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from hamicommon.bus.permissions import ASK_SUBJECT as ASK_SUBJECT
 from hamicommon.bus.permissions import Permissions
 from hamicommon.errors import InvalidRequest
 
-ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 GLOBAL_ACCOUNT = "$G"
 """The account of a server that is configured without accounts."""
 

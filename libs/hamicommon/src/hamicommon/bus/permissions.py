@@ -1,8 +1,9 @@
-"""What a node-agent may do on the bus: its own node's subjects, its own consumer, its own inbox;
-and what the webhook may, which reads.
+"""What each service may do on the bus; a node-agent: its own node's subjects, its own consumer, its
+own inbox.
 
-Rendered into the server's configuration by `hamictl up` and by the manifests; a test proves that
-node A reads neither B's grants nor B's replies (architecture 8).
+Rendered into the server's configuration by `hamictl up` and by the manifests; tests prove that node
+A reads neither B's grants nor B's replies (architecture 8), and that each service may do what its
+code does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ _TOKEN = re.compile(r"[^\s.*>$]+")
 SCHEDULER_USER = "hami-scheduler"
 METRICS_USER = "hami-metrics"
 WEBHOOK_USER = "hami-webhook"
+METRICS_USAGE_CONSUMER = "hami-metrics-usage"
+METRICS_REFUSALS_CONSUMER = "hami-metrics-refusals"
+ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
+"""Where the server asks about logins (`logins.py`)."""
 
 
 def agent_user(node: str) -> str:
@@ -66,6 +71,37 @@ def agent_permissions(node: str) -> Permissions:
             events.holdings_subject(node),
         ),
         answers=True,
+    )
+
+
+def scheduler_permissions() -> Permissions:
+    """Everything of ours: it makes the streams, and is the only one that writes the ledger."""
+    return Permissions(
+        publish=("hami.>", "$JS.>"),
+        subscribe=("hami.>", f"{inbox_prefix(SCHEDULER_USER)}.>", ASK_SUBJECT),
+        answers=True,
+    )
+
+
+def metrics_permissions() -> Permissions:
+    """Reads usage and refusals, each with one consumer that all replicas share."""
+    read = (
+        (events.USAGE_STREAM, METRICS_USAGE_CONSUMER, "hami.usage.v1.*"),
+        (events.EVENTS_STREAM, METRICS_REFUSALS_CONSUMER, events.ADMISSION_REFUSED_SUBJECT),
+    )
+    return Permissions(
+        publish=tuple(
+            allowed
+            for stream, consumer, subject in read
+            for allowed in (
+                f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
+                f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
+                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
+                f"$JS.ACK.{stream}.{consumer}.>",
+                dead_letter_subject(stream, METRICS_USER),
+            )
+        ),
+        subscribe=(f"{inbox_prefix(METRICS_USER)}.>",),
     )
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from hamicommon.bus.permissions import WEBHOOK_USER, agent_user
+from hamicommon.bus.permissions import agent_user
 
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
+from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, service_nats_users
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.specs import ChildSpec, server_child
 from hamilocal.system.credentials import LocalCredentials
 from hamilocal.system.layout import Layout
 
-SERVICE_USERS = ("hami-scheduler", "hami-metrics")
 ADMIN_USER = "admin"
 
 
@@ -36,8 +35,8 @@ def data_servers(
     layout: Layout, credentials: LocalCredentials, nodes: tuple[str, ...], ports: dict[str, int]
 ) -> DataServers:
     """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
-    users = [_all_powerful(name, credentials) for name in (ADMIN_USER, *SERVICE_USERS)]
-    users.append(webhook_nats_user(credentials.secret(f"nats-{WEBHOOK_USER}")))
+    admin = NatsUser(name=ADMIN_USER, password=credentials.secret(f"nats-{ADMIN_USER}"))
+    users = [admin, *service_nats_users(lambda name: credentials.secret(f"nats-{name}"))]
     users += [
         agent_nats_user(node, credentials.secret(f"nats-{agent_user(node)}")) for node in nodes
     ]
@@ -60,7 +59,3 @@ def with_user(url: str, user: str, password: str) -> str:
     """The address with credentials in it."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{parts.netloc}"))
-
-
-def _all_powerful(name: str, credentials: LocalCredentials) -> NatsUser:
-    return NatsUser(name=name, password=credentials.secret(f"nats-{name}"))

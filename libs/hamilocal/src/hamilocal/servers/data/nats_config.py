@@ -4,14 +4,18 @@ The server reads JSON as one form of its own format, so nothing has to be quoted
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hamicommon.bus.permissions import (
+    METRICS_USER,
+    SCHEDULER_USER,
     WEBHOOK_USER,
     Permissions,
     agent_permissions,
     agent_user,
+    metrics_permissions,
+    scheduler_permissions,
     webhook_permissions,
 )
 
@@ -44,6 +48,16 @@ class NatsUser:
 def agent_nats_user(node: str, password: str) -> NatsUser:
     """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
     return _limited(agent_user(node), password, agent_permissions(node))
+
+
+def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
+    """The users of scheduler, metrics and webhook, with the rights that they have in a cluster."""
+    allowed = {
+        SCHEDULER_USER: scheduler_permissions(),
+        METRICS_USER: metrics_permissions(),
+        WEBHOOK_USER: webhook_permissions(),
+    }
+    return [_limited(name, password(name), rights) for name, rights in allowed.items()]
 
 
 def webhook_nats_user(password: str) -> NatsUser:
