@@ -37,6 +37,7 @@ from hami_metrics.adapters.refusals import PostgresRefusalStore
 from hami_metrics.adapters.server_certificates import nats_certificate, postgres_certificate
 from hami_metrics.exposition import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
+from hami_metrics.pages.entry import Pages, PagesNeeds, check_bind
 from hami_metrics.ports import Certificate, UsageStore
 from hami_metrics.questions.asking import Asking
 from hami_metrics.questions.routes import question_routes
@@ -64,6 +65,8 @@ HOURS_INTERVAL_S = 900.0
 # A server takes a new certificate at its restart; a look costs a handshake.
 CERTIFICATE_INTERVAL_S = 60.0
 RETRY_S = 5.0
+PAGES_CONNECTIONS = 4
+"""To Postgres; beside those of the reports, which pages must not take."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class MetricsApp:
     view: LedgerFigures
     history: UsageHistory
     instruments: MetricsInstruments
+    pages: Pages | None = None
+    pages_port: int = 0
     draining: bool = False
 
 
@@ -111,6 +116,8 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         api = create_app(instruments.registry, not_ready_reasons, access, [questions])
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
+        if settings.pages_bind:
+            await _serve_pages(settings, app, stack)
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
@@ -137,6 +144,37 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> APIRouter:
     seal = Seal(postgres.dsn.get_secret_value())
     asking = Asking(ledger, viewers, seal, settings.show_owners)
     return question_routes(asking, viewers)
+
+
+async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStack) -> None:
+    """On a port of its own, with connections of its own. Raises: InvalidRequest."""
+    check_bind(settings.pages_bind, settings.pages_identity)
+    reviews = None
+    if settings.pages_identity != "none":
+        kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
+        reviews = KubernetesAccessReviews(kubernetes, audience=settings.pages_audience)
+    postgres = settings.postgres.model_copy(update={"pool_max": PAGES_CONNECTIONS})
+    ledger = await stack.enter_async_context(
+        open_database(postgres, application="hami-metrics-pages")
+    )
+    app.pages = Pages(
+        PagesNeeds(
+            ledger=ledger,
+            reviews=reviews,
+            proxy=settings.pages_identity == "proxy",
+            show=settings.show_owners,
+            clock=_now,
+            bulkhead=app.instruments.bulkhead,
+        )
+    )
+    app.pages_port = await stack.enter_async_context(serving(app.pages, settings.pages_bind))
+    # Before the server ends, which waits for its answers: a stream is one that never ends.
+    stack.push_async_callback(app.pages.close)
+    logger.info(
+        "serving pages",
+        extra={"bind": settings.pages_bind, "port": app.pages_port}
+        | {"identity": settings.pages_identity},
+    )
 
 
 def _loops(

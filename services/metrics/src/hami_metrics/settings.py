@@ -5,6 +5,8 @@ The backends are the groups of `hamicommon.settings` (HAMI_POSTGRES_..., HAMI_NA
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hamicommon.events import USAGE_HEARTBEAT_S
 from hamicommon.settings import (
     KubernetesSettings,
@@ -49,6 +51,20 @@ class Settings(BaseSettings):
     )
     question_connections: int = Field(
         default=4, ge=1, le=64, description="questions that are asked of the ledger at once"
+    )
+    pages_bind: str = Field(
+        default="",
+        description="host:port of the operators' pages; empty: none. Another host than the"
+        " loopback device needs pages_identity=token",
+    )
+    pages_identity: Literal["none", "token", "proxy"] = Field(
+        default="none",
+        description="who looks at the pages: none (everybody on this machine), token (a Kubernetes"
+        " token), proxy (X-Forwarded-User of a proxy on this machine)",
+    )
+    pages_audience: str = Field(
+        default="hami-metrics",
+        description="audience of the pages' tokens; empty: the API server's own",
     )
     snapshot_interval_s: float = Field(
         default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"

@@ -32,7 +32,7 @@ START_TIMEOUT_S = 180.0
 _POLL_S = 0.1
 _LOG_TAIL_BYTES = 2000
 _ADDRESSES = (
-    *("kubeconfig", "scheduler_url", "webhook_url", "metrics_url"),
+    *("pages_url", "kubeconfig", "scheduler_url", "webhook_url", "metrics_url"),
     *("postgres_dsn", "redis_url", "nats_url", "traces"),
 )
 

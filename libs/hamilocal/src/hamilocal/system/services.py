@@ -179,10 +179,11 @@ def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
             **context.service_env("metrics", "hami-metrics"),
             **context.ledger_env(),
             "HAMI_METRICS_HTTP_BIND": context.bind("metrics"),
+            "HAMI_METRICS_PAGES_BIND": context.bind("pages"),
         },
         health=http_health(f"{url}/readyz"),
         after=after,
-        urls={"metrics": url},
+        urls={"metrics": url, "pages": context.url("pages")},
     )
 
 

@@ -24,7 +24,7 @@ from hamilocal.system.options import UpOptions
 from hamilocal.system.registration import register_webhook
 from hamilocal.system.servers import data_servers
 
-_PORTS = ("postgres", "redis", "nats", "apiserver", "scheduler", "webhook", "metrics")
+_PORTS = ("postgres", "redis", "nats", "apiserver", "scheduler", "webhook", "metrics", "pages")
 _SERVING = ("apiserver", "webhook")
 
 
@@ -95,6 +95,7 @@ def info(context: services.Context) -> dict[str, object]:
     """What `hamictl up --json` prints beside the pids."""
     return {
         "kubeconfig": str(context.kubeconfig),
+        "pages_url": context.url("pages"),
         "scheduler_url": context.url("scheduler"),
         "webhook_url": context.url("webhook", "https") + "/webhook",
         "metrics_url": context.url("metrics") + "/metrics",

@@ -1,0 +1,1 @@
+"""The operators' pages at the size of a large cluster."""

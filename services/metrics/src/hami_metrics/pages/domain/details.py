@@ -1,0 +1,184 @@
+"""What is known of one card, node or pod beside its present state. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealthEvent:
+    """A card became healthy or sick."""
+
+    at: datetime
+    node: str
+    device_uuid: str
+    healthy: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsePoint:
+    """Five minutes or an hour of one card or one slice; None is unknown."""
+
+    at: datetime
+    device_uuid: str
+    memory_mib: float | None
+    memory_most_mib: float | None
+    core_percent: float | None
+    core_most_percent: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatestUse:
+    """The newest sample of one card (`pod_uid` empty) or one container's slice."""
+
+    at: datetime
+    device_uuid: str
+    pod_uid: str
+    container: str
+    memory_mib: float | None
+    memory_limit_mib: float | None
+    core_percent: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldPeriod:
+    """One pod's time on a card."""
+
+    allocation_id: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+    memory_mib: int
+    core_percent: int
+    began_at: datetime
+    ended_at: datetime | None
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift:
+    """A difference that the reconciler found."""
+
+    at: datetime
+    kind: str
+    subject: str
+    detail: str
+    repaired: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardCounts:
+    """Of the last 30 days."""
+
+    holders: int
+    incidents: int
+    hit: int
+    """Pods that were on the card while it was sick."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """One container's part of one card."""
+
+    container: str
+    role: str
+    device_uuid: str
+    memory_mib: int
+    core_percent: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One grant of a pod."""
+
+    id: str
+    attempt: int
+    node: str
+    state: str
+    reason: str
+    origin: str
+    reserved_at: datetime
+    ended_at: datetime | None
+    created_by: str | None
+    owner: str | None
+    slices: Sequence[Slice] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """One change of a grant."""
+
+    at: datetime
+    attempt: int
+    node: str
+    previous_state: str | None
+    state: str
+    reason: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDecision:
+    """One decision as it was written down, the text of it included."""
+
+    at: datetime
+    last_at: datetime
+    outcome: str
+    node: str | None
+    candidates: int
+    summary: str
+    message: str
+    reason_counts: Mapping[str, int]
+    repeat_count: int
+    phase_ms: Mapping[str, float]
+    trace_id: str
+    view_version: int
+    request: Mapping[str, Any] = field(default_factory=dict)
+    policy: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitPeriod:
+    """A time in which a container was not held to its grant, or nobody knows."""
+
+    container: str
+    device_uuid: str
+    state: str
+    reason: str
+    began_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaUse:
+    """`limits.<resource>` of a namespace; `limit` None: none. The resource's own units."""
+
+    resource: str
+    limit: int | None
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRecord:
+    """Everything that is stored of one pod."""
+
+    uid: str
+    namespace: str
+    name: str
+    attempts: Sequence[Attempt]
+    events: Sequence[PodEvent]
+    decisions: Sequence[StoredDecision]
+    """The newest first."""
+    limits: Sequence[LimitPeriod]
+    limits_checked_at: datetime | None
+    quotas: Sequence[QuotaUse]
+    latest: Sequence[LatestUse]
+    series: Sequence[UsePoint]
+    namesakes: Sequence[tuple[str, datetime]]
+    """Other pods that had the name: uid, and when they were last granted something."""

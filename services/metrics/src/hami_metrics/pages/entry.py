@@ -1,0 +1,90 @@
+"""The pages' door: what the service opens, before anybody looks.
+
+Templates, views and the stream are imported at the first request, so a service whose pages nobody
+looks at is as small as before. Where no identity is asked for, only the loopback device is bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime
+from importlib import import_module
+from typing import TYPE_CHECKING, Literal
+
+from hamicommon.access.checks import AccessReviews
+from hamicommon.errors import InvalidRequest
+from hamicommon.ledger.database import Database
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_metrics.domain.redaction import ShowOwners
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+IdentitySource = Literal["none", "token", "proxy"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PagesNeeds:
+    """What the pages are made from."""
+
+    ledger: Database
+    """Connections of their own."""
+    reviews: AccessReviews | None
+    """None: nobody is asked who they are."""
+    proxy: bool
+    show: ShowOwners
+    clock: Callable[[], datetime]
+    bulkhead: Bulkhead
+
+
+def check_bind(bind: str, identity: IdentitySource) -> None:
+    """Refuses to show names to a network that is not asked who it is. Raises: InvalidRequest."""
+    host = bind.rsplit(":", 1)[0].strip("[]")
+    if identity == "token":
+        return
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if loopback:
+        return
+    why = (
+        "whoever reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"
+        if identity == "proxy"
+        else "nobody is asked who they are: take 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
+    )
+    raise InvalidRequest(f"HAMI_METRICS_PAGES_BIND is {bind}, but {why}")
+
+
+class Pages:
+    """ASGI; becomes the real application at the first request."""
+
+    def __init__(self, needs: PagesNeeds) -> None:
+        self._needs = needs
+        self._app: ASGIApp | None = None
+        self._close: Callable[[], Awaitable[None]] | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def opened(self) -> bool:
+        """Somebody looked."""
+        return self._app is not None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if self._app is None:
+            async with self._turn:
+                if self._app is None:
+                    # Reads templates' modules from disk: beside the loop.
+                    web = await asyncio.to_thread(import_module, "hami_metrics.pages.web.app")
+                    self._app, self._close = web.create_pages(self._needs)
+        await self._app(scope, receive, send)
+
+    async def close(self) -> None:
+        """Ends the streams, which never end by themselves."""
+        if self._close is not None:
+            await self._close()

@@ -1,0 +1,174 @@
+"""Who looks at a page, and whose pods' names they may read.
+
+A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
+rights are those of the questions (`questions/viewers.py`), kept a minute: who may not read all sees
+the names of the namespaces whose pods they may list, and other holders by size. Without either the pages are for this machine's own
+users: the loopback device, under a name of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable
+from typing import Protocol
+
+from hamicommon.access.checks import (
+    TOKEN_MOST,
+    AccessReviews,
+    ApiCaller,
+    NotAllowed,
+    Right,
+    Unauthenticated,
+    bearer_token,
+)
+from hamicommon.errors import InvalidRequest, Unavailable
+from starlette.requests import Request
+
+from hami_metrics.domain.redaction import ShowOwners
+from hami_metrics.pages.views.viewer import EVERYBODY, PageViewer
+from hami_metrics.questions.viewers import ASK, MOST_NAMESPACES, READ_ALL, list_pods
+
+KEPT_S = 60.0
+REFUSED_S = 5.0
+MOST_KEPT = 65_536
+REVIEWS_AT_ONCE = 8
+REVIEW_TIMEOUT_S = 5.0
+PROXY_USER = "x-forwarded-user"
+PROXY_GROUPS = "x-forwarded-groups"
+_NAME_MOST = 1024
+
+
+class Identity(Protocol):
+    """Names the viewer of a request."""
+
+    async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
+        """`namespaces`: those whose names the page might show.
+
+        Raises: Unauthenticated, NotAllowed, Unavailable.
+        """
+        ...
+
+
+class LoopbackOnly:
+    """Everybody on this machine. A page of another site must not read ours through a name that it
+    makes point here, so a name of this machine is wanted."""
+
+    async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
+        """See the port."""
+        del namespaces
+        if not _names_loopback(request.headers.get("host", "")):
+            raise NotAllowed(
+                "these pages ask nobody for a token, so they answer to localhost and 127.0.0.1"
+                " alone (HAMI_METRICS_PAGES_IDENTITY)"
+            )
+        return EVERYBODY
+
+
+def _names_loopback(host: str) -> bool:
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    if name.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Reviewed:
+    """By the API server's reviews, kept for a short time."""
+
+    def __init__(
+        self,
+        reviews: AccessReviews,
+        *,
+        proxy: bool,
+        show: ShowOwners = ShowOwners.SIZES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`proxy`: a header names the user, set by the proxy that alone reaches us."""
+        self._reviews = reviews
+        self._proxy = proxy
+        self._show = show
+        self._clock = clock
+        self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
+        self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
+
+    async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
+        """See the port."""
+        try:
+            async with asyncio.timeout(REVIEW_TIMEOUT_S):
+                caller = self._named(request) if self._proxy else await self._by_token(request)
+                return await self._viewer(caller, namespaces)
+        except TimeoutError:
+            raise Unavailable(
+                f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s who you are"
+            ) from None
+
+    def _named(self, request: Request) -> ApiCaller:
+        users = request.headers.getlist(PROXY_USER)
+        if len(users) != 1 or not users[0] or len(users[0]) > _NAME_MOST:
+            raise Unauthenticated(f"the proxy named no user (header {PROXY_USER})")
+        groups = request.headers.get(PROXY_GROUPS, "")[: 16 * _NAME_MOST].split(",")
+        named = [group.strip() for group in groups if group.strip()]
+        return ApiCaller(username=users[0], groups=(*named, "system:authenticated"))
+
+    async def _by_token(self, request: Request) -> ApiCaller:
+        token = bearer_token(request.headers.getlist("authorization"))
+        if not token or len(token) > TOKEN_MOST:
+            raise Unauthenticated("a token is wanted (Authorization: Bearer TOKEN)")
+        # Tokens themselves are not kept in memory.
+        key = hashlib.sha256(token.encode()).digest()
+        known = self._known(key)
+        if isinstance(known, ApiCaller):
+            return known
+        if isinstance(known, str):
+            raise Unauthenticated(known)
+        async with self._turns:
+            try:
+                caller = await self._reviews.whose(token)
+            except InvalidRequest as exc:
+                self._keep(key, str(exc), REFUSED_S)
+                raise
+        self._keep(key, caller, KEPT_S)
+        return caller
+
+    async def _viewer(self, caller: ApiCaller, namespaces: Collection[str]) -> PageViewer:
+        if await self._may(caller, READ_ALL):
+            return PageViewer(name=caller.username)
+        if not await self._may(caller, ASK):
+            raise NotAllowed(
+                f"{caller.username} may not {ASK}: an administrator binds the ClusterRole"
+                f" {ASK.role} to this user",
+                caller,
+            )
+        asked = sorted(set(namespaces))[:MOST_NAMESPACES]
+        answers = await asyncio.gather(*(self._may(caller, list_pods(name)) for name in asked))
+        seen = frozenset(name for name, may in zip(asked, answers, strict=True) if may)
+        return PageViewer(name=caller.username, namespaces=seen, show=self._show)
+
+    async def _may(self, caller: ApiCaller, right: Right) -> bool:
+        key = (caller.username, caller.uid, tuple(caller.groups), right)
+        known = self._known(key)
+        if isinstance(known, bool):
+            return known
+        async with self._turns:
+            may = await self._reviews.may(caller, right)
+        self._keep(key, may, KEPT_S)
+        return may
+
+    def _known(self, key: Hashable) -> object:
+        found = self._kept.get(key)
+        if found is None or found[0] <= self._clock():
+            return None
+        self._kept.move_to_end(key)
+        return found[1]
+
+    def _keep(self, key: Hashable, value: object, lasts_s: float) -> None:
+        self._kept[key] = (self._clock() + lasts_s, value)
+        self._kept.move_to_end(key)
+        while len(self._kept) > MOST_KEPT:
+            self._kept.popitem(last=False)

@@ -1,0 +1,1 @@
+"""The ledger, read for the pages: every statement bounded in time and in rows."""

@@ -1,0 +1,72 @@
+"""What goes on beside the cards: waiting pods, the last events, what was measured."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from hamicommon.ledger.connection import Connection
+
+from hami_metrics.domain.cluster import PENDING_WINDOW_S
+from hami_metrics.pages.domain.cluster import CardUse, Occurrence
+
+RECENT = 20
+_MIB = 1024 * 1024
+
+_EVENTS = f"""
+SELECT e.id, e.at, e.pod_uid, a.namespace, a.pod_name, a.node, e.state, e.reason
+  FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+ ORDER BY e.id DESC LIMIT {RECENT}
+"""
+_EVENTS_AT = f"""
+SELECT e.id, e.at, e.pod_uid, a.namespace, a.pod_name, a.node, e.state, e.reason
+  FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+ WHERE e.at <= $1 AND e.at > $1 - interval '1 hour' ORDER BY e.at DESC, e.id DESC LIMIT {RECENT}
+"""
+_WAITING = """
+SELECT coalesce(array(SELECT jsonb_object_keys(p.reason_counts)), '{}') AS reasons
+  FROM v_pending_reasons p
+ WHERE p.last_at > now() - $1::interval AND p.since > now() - interval '14 days'
+ LIMIT 20000
+"""
+# The mean of each card's newest bucket; means of older ones are not what it does now.
+_USE = f"""
+SELECT DISTINCT ON (device_uuid) device_uuid, bucket_start,
+       memory_used_sum_bytes / sample_count / {_MIB} AS memory_mib,
+       core_percent_sum / sample_count AS core_percent
+  FROM usage_rollups
+ WHERE bucket_s = 300 AND pod_uid = '' AND bucket_start <= $1
+   AND bucket_start > $1 - interval '20 minutes'
+ ORDER BY device_uuid, bucket_start DESC
+"""
+
+
+async def read_recent(
+    connection: Connection, at: datetime | None = None
+) -> tuple[tuple[Occurrence, ...], int]:
+    """The last events, the newest first, and the number of the newest (0: none)."""
+    rows = await (connection.fetch(_EVENTS) if at is None else connection.fetch(_EVENTS_AT, at))
+    newest = max((row["id"] for row in rows), default=0)
+    return tuple(Occurrence(**{k: v for k, v in row.items() if k != "id"}) for row in rows), newest
+
+
+async def read_waiting(connection: Connection) -> tuple[int, dict[str, int]]:
+    """How many pods wait, and how many of them met each reason on some node."""
+    rows: list[Any] = await connection.fetch(_WAITING, timedelta(seconds=PENDING_WINDOW_S))
+    counts: dict[str, int] = {}
+    for row in rows:
+        for reason in row["reasons"]:
+            counts[reason] = counts.get(reason, 0) + 1
+    return len(rows), dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+async def read_use(connection: Connection, at: datetime) -> dict[str, CardUse]:
+    """What each card did in its newest five minutes before that moment."""
+    return {
+        row["device_uuid"]: CardUse(
+            memory_mib=row["memory_mib"],
+            core_percent=row["core_percent"],
+            at=row["bucket_start"],
+        )
+        for row in await connection.fetch(_USE, at)
+    }

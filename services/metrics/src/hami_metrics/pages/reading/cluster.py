@@ -1,0 +1,143 @@
+"""Nodes, cards and holders: now, what changed of them, and at a moment of the past."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from hamicommon.ledger.connection import Connection
+
+from hami_metrics.pages.domain.cluster import Holder, PageCard, PageNode
+
+MOST_CARDS = 100_000
+"""More is not one page; the largest clusters known have a tenth of it."""
+
+_NODES = """
+SELECT name, source, inventory_at FROM nodes
+ WHERE gone_at IS NULL AND ($1::text[] IS NULL OR name = ANY($1)) ORDER BY name
+"""
+_CARDS = f"""
+SELECT d.uuid, d.node, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d.used_slots,
+       d.used_memory_mib, d.used_core_percent, d.healthy, d.health_reason, d.cordoned
+  FROM devices d WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))
+ ORDER BY d.node, d.index, d.uuid LIMIT {MOST_CARDS}
+"""
+# Init containers run one at a time, app containers together (domain.allocations.footprints).
+_FOOTPRINT = """
+       greatest(coalesce(max(x.memory_mib) FILTER (WHERE x.role = 'init'), 0),
+                coalesce(sum(x.memory_mib) FILTER (WHERE x.role = 'app'), 0))::bigint,
+       greatest(coalesce(max(x.core_percent) FILTER (WHERE x.role = 'init'), 0),
+                coalesce(sum(x.core_percent) FILTER (WHERE x.role = 'app'), 0))::bigint
+"""
+_HOLDERS = f"""
+SELECT x.device_uuid, a.pod_uid, a.namespace, a.pod_name, a.state, a.reserved_at, {_FOOTPRINT}
+  FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+ WHERE a.ended_at IS NULL AND ($1::text[] IS NULL OR a.node = ANY($1))
+ GROUP BY a.id, x.device_uuid
+"""
+_HOLDERS_AT = f"""
+SELECT x.device_uuid, a.pod_uid, a.namespace, a.pod_name, a.state, a.reserved_at, {_FOOTPRINT}
+  FROM (SELECT * FROM allocations WHERE ended_at IS NULL AND reserved_at <= $1
+         UNION ALL
+        SELECT * FROM allocations
+         WHERE ended_at IS NOT NULL AND hami_held(reserved_at, ended_at) @> $1) a
+  JOIN allocation_devices x ON x.allocation_id = a.id
+ WHERE $2::text[] IS NULL OR a.node = ANY($2)
+ GROUP BY a.id, a.pod_uid, a.namespace, a.pod_name, a.state, a.reserved_at, x.device_uuid
+"""
+# What it was then; of a card whose periods begin later, but that was so before, the first one.
+_CARDS_AT = f"""
+SELECT p.device_uuid AS uuid, p.node, coalesce(d.index, 0) AS index, p.type, p.slots, p.memory_mib,
+       p.core_percent, p.healthy, p.health_reason, p.cordoned
+  FROM device_periods p LEFT JOIN devices d ON d.uuid = p.device_uuid
+ WHERE p.present AND (p.began_at <= $1 OR NOT p.since_known)
+   AND (p.ended_at IS NULL OR p.ended_at > $1)
+   AND ($2::text[] IS NULL OR p.node = ANY($2))
+ ORDER BY p.node, 3, p.device_uuid LIMIT {MOST_CARDS}
+"""
+_CHANGED = """
+SELECT node FROM devices WHERE updated_at > $1
+ UNION SELECT name FROM nodes WHERE gone_at > $1 OR first_seen_at > $1
+ UNION SELECT a.node FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+        WHERE e.id > $2
+"""
+_HEARD = "SELECT name, inventory_at FROM nodes WHERE gone_at IS NULL"
+
+
+async def read_nodes(
+    connection: Connection, names: Collection[str] | None = None
+) -> dict[str, PageNode]:
+    """Those nodes as they are, or all; one that is gone is left out."""
+    chosen = None if names is None else sorted(names)
+    nodes = await connection.fetch(_NODES, chosen)
+    cards = await connection.fetch(_CARDS, chosen)
+    holders = _by_card(await connection.fetch(_HOLDERS, chosen))
+    by_node: dict[str, list[PageCard]] = defaultdict(list)
+    for row in cards:
+        by_node[row["node"]].append(PageCard(**row, holders=holders.get(row["uuid"], ())))
+    return {
+        row["name"]: PageNode(
+            name=row["name"],
+            source=row["source"],
+            heard_at=row["inventory_at"],
+            cards=tuple(by_node.get(row["name"], ())),
+        )
+        for row in nodes
+    }
+
+
+async def read_nodes_at(
+    connection: Connection, at: datetime, names: Collection[str] | None = None
+) -> dict[str, PageNode]:
+    """Those nodes as they were at a moment; what is granted is summed from who held it."""
+    chosen = None if names is None else sorted(names)
+    holders = _by_card(await connection.fetch(_HOLDERS_AT, at, chosen))
+    by_node: dict[str, list[PageCard]] = defaultdict(list)
+    for row in await connection.fetch(_CARDS_AT, at, chosen):
+        here = holders.get(row["uuid"], ())
+        by_node[row["node"]].append(
+            PageCard(
+                **row,
+                used_slots=len(here),
+                used_memory_mib=sum(one.memory_mib for one in here),
+                used_core_percent=sum(one.core_percent for one in here),
+                holders=here,
+            )
+        )
+    return {
+        name: PageNode(name=name, source="agent", heard_at=at, cards=tuple(cards))
+        for name, cards in by_node.items()
+    }
+
+
+async def read_changed(connection: Connection, since: datetime, event: int) -> set[str]:
+    """Names of nodes that something changed of after that moment, or after that event's number."""
+    return {row["node"] for row in await connection.fetch(_CHANGED, since, event)}
+
+
+async def read_heard(connection: Connection) -> dict[str, datetime | None]:
+    """When each node's agent was last heard."""
+    return {row["name"]: row["inventory_at"] for row in await connection.fetch(_HEARD)}
+
+
+def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[Holder, ...]]:
+    found: dict[str, list[Holder]] = defaultdict(list)
+    for uuid, pod_uid, namespace, pod_name, state, since, memory_mib, core_percent in rows:
+        found[uuid].append(
+            Holder(
+                pod_uid=pod_uid,
+                namespace=namespace,
+                pod_name=pod_name,
+                memory_mib=memory_mib,
+                core_percent=core_percent,
+                state=state,
+                since=since,
+            )
+        )
+    return {uuid: tuple(sorted(held, key=_largest_first)) for uuid, held in found.items()}
+
+
+def _largest_first(holder: Holder) -> tuple[int, str, str, str]:
+    return -holder.memory_mib, holder.namespace, holder.pod_name, holder.pod_uid

@@ -1,0 +1,61 @@
+"""What was measured: the newest samples, and series of sums for charts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.ledger.connection import Connection
+
+from hami_metrics.pages.domain.details import LatestUse, UsePoint
+
+MOST_POINTS = 12_000
+"""Of all series of a page: 12 series of 1000."""
+FRESH = timedelta(seconds=90)
+"""An older sample is not what is used now: agents report at least every half of it."""
+_MIB = 1024 * 1024
+
+# One probe of the index per bucket: a range would read those of all nodes.
+_SERIES = f"""
+SELECT bucket_start AS at, device_uuid, memory_used_sum_bytes / sample_count / {_MIB} AS memory_mib,
+       memory_used_max_bytes / {_MIB}.0::float8 AS memory_most_mib,
+       core_percent_sum / sample_count AS core_percent, core_percent_max AS core_most_percent
+  FROM usage_rollups
+ WHERE bucket_start = ANY($1::timestamptz[]) AND bucket_s = $2 AND node = $3
+   AND ($4::text IS NULL OR device_uuid = $4) AND pod_uid = $5
+ ORDER BY device_uuid, bucket_start, container LIMIT {MOST_POINTS}
+"""
+_LATEST = f"""
+SELECT DISTINCT ON (device_uuid, pod_uid, container)
+       sampled_at AS at, device_uuid, pod_uid, container,
+       memory_used_bytes / {_MIB}.0::float8 AS memory_mib,
+       memory_limit_bytes / {_MIB}.0::float8 AS memory_limit_mib, core_percent
+  FROM usage_samples
+ WHERE node = $1 AND sampled_at > $2::timestamptz - $3::interval AND sampled_at <= $2
+   AND ($4::text IS NULL OR pod_uid = $4)
+ ORDER BY device_uuid, pod_uid, container, sampled_at DESC LIMIT 5000
+"""
+
+
+async def read_series(
+    connection: Connection,
+    *,
+    node: str,
+    until: datetime,
+    hours: int,
+    device_uuid: str | None = None,
+    pod_uid: str = "",
+) -> list[UsePoint]:
+    """Five-minute means and maxima of a node's cards; hourly ones where it is more than a day."""
+    bucket_s = 300 if hours <= 24 else 3600
+    end = int(until.timestamp()) // bucket_s * bucket_s
+    count = min(hours * 3600 // bucket_s, 1000)
+    buckets = [datetime.fromtimestamp(end - n * bucket_s, UTC) for n in range(count)]
+    rows = await connection.fetch(_SERIES, buckets, bucket_s, node, device_uuid, pod_uid)
+    return [UsePoint(**row) for row in rows]
+
+
+async def read_latest(
+    connection: Connection, *, node: str, at: datetime, pod_uid: str | None = None
+) -> list[LatestUse]:
+    """The newest sample of each card and slice of the node that was fresh at that moment."""
+    return [LatestUse(**row) for row in await connection.fetch(_LATEST, node, at, FRESH, pod_uid)]

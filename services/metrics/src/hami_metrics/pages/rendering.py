@@ -1,0 +1,99 @@
+"""Templates and what they are given; every value that comes from outside is escaped.
+
+The four states of a page are templates of their own (`templates/states/`): loading, empty, error,
+stale. What stands in a page is decided in `views/`, how it looks here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from hami_metrics.pages.views import amounts
+from hami_metrics.pages.views.moments import PageMoment
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Renderer:
+    """Renders the templates of this package."""
+
+    @staticmethod
+    def segment(text: str) -> str:
+        """One segment of a path."""
+        return quote(text, safe="")
+
+    def __init__(self) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(FOLDER / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._environment.filters |= {
+            "gib": amounts.gib,
+            "bare_gib": amounts.bare_gib,
+            "percent": amounts.percent,
+            "count": amounts.count,
+            "moment": amounts.moment,
+            "clock_time": amounts.clock_time,
+            "machine": amounts.machine,
+            "span": amounts.span,
+            "segment": self.segment,
+        }
+
+    def page(self, template: str, moment: PageMoment, **values: Any) -> str:
+        """One page, or a part of one."""
+        return self._environment.get_template(template).render(
+            moment=moment,
+            age=partial(_when, now=moment.shown),
+            link=partial(link, moment),
+            **values,
+        )
+
+
+def link(moment: PageMoment, path: str, query: Mapping[str, object] | None = None) -> str:
+    """An address of ours that stays in the page's moment."""
+    pairs = {name: str(value) for name, value in (query or {}).items() if value not in (None, "")}
+    if moment.at is not None:
+        pairs.setdefault("at", amounts.machine(moment.at))
+    return f"{path}?{urlencode(pairs)}" if pairs else path
+
+
+def _when(at: datetime | None, *, now: datetime) -> Markup:
+    """Relative in the text, absolute in the title."""
+    if at is None:
+        return Markup('<span class="unknown" title="never known">?</span>')
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        amounts.machine(at), amounts.moment(at), amounts.age(at, now)
+    )

@@ -1,0 +1,97 @@
+"use strict";
+// The stream of changes, ages that grow, the theme. Without it every page is right as it was sent.
+(() => {
+  const body = document.body, byId = (id) => document.getElementById(id);
+  let takenAt = parseFloat(body.dataset.taken), version = body.dataset.version;
+  let source = null, reloading = false, skew = takenAt ? Date.now() / 1000 - takenAt : 0;
+  // Ages count from the server's clock: skew is what the two differ by, and the page's own age.
+  const span = (s) => s < 60 ? `${Math.max(0, Math.floor(s))} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 86400 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min` : `${Math.floor(s / 86400)} d`;
+  const setText = (id, text) => { const it = byId(id); if (it && it.textContent !== text) it.textContent = text; };
+  const thousands = (n) => n === null || n === undefined ? "?" : String(n).replace(/\B(?=(\d{3})+(?!\d))/g, "\u2009");
+
+  const trouble = (text) => {
+    const box = byId("trouble");
+    box.replaceChildren();
+    if (!text) return;
+    const line = document.createElement("p");
+    line.className = "stale"; line.textContent = "▲ " + text;
+    box.append(line);
+  };
+  const took = (data) => {
+    takenAt = data.taken_at; skew = Date.now() / 1000 - takenAt;
+    trouble(""); setText("live", "live ●");
+    if ("held" in data) setText("held", thousands(data.held));
+    if ("waiting" in data) setText("waiting", thousands(data.waiting));
+  };
+  const patch = (nodes) => {
+    for (const [name, cells] of Object.entries(nodes)) {
+      const line = byId("n." + name);
+      if (!line) continue;
+      cells.forEach(([css, text, label], n) => {
+        const it = line.children[n + 1];
+        if (!it || !it.classList.contains("c")) return;
+        if (it.className !== css) it.className = css;
+        if (it.textContent !== text) it.textContent = text;
+        it.setAttribute("aria-label", label);
+      });
+    }
+  };
+  const busy = () => ["INPUT", "SELECT"].includes(document.activeElement?.tagName) || document.querySelector("dialog[open]");
+  const reload = () => {
+    if (reloading || busy()) return;
+    reloading = true;
+    const active = document.activeElement, focused = active?.id, top = scrollY;
+    const line = active?.classList.contains("c") ? active.parentElement.id : "", place = line ? [...active.parentElement.children].indexOf(active) : 0;
+    const open = [...document.querySelectorAll("main details")].map((one) => one.open);
+    htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerHTML" }).finally(() => {
+      [...document.querySelectorAll("main details")].forEach((one, n) => { if (open[n] !== undefined) one.open = open[n]; });
+      (line ? byId(line)?.children[place] : focused ? byId(focused) : null)?.focus({ preventScroll: true });
+      scrollTo(0, top);
+      setTimeout(() => { reloading = false; }, 2000);
+    });
+  };
+  const listen = () => {
+    if (source || body.dataset.live !== "1" || document.hidden) return;
+    const grid = body.dataset.page === "overview" ? "1" : "";
+    source = new EventSource(`/live?grid=${grid}&since=${encodeURIComponent(version)}`);
+    const on = (kind, act) => source.addEventListener(kind, (event) => {
+      if (event.lastEventId) version = event.lastEventId;
+      act(JSON.parse(event.data));
+    });
+    on("cells", (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; });
+    on("changed", (data) => { took(data); if (!body.dataset.subject || data.nodes.includes(body.dataset.subject)) { if (data.nodes.length || body.dataset.page === "pending") reload(); } });
+    on("resync", () => reload());
+    on("stale", (data) => { trouble(data.text); setText("live", "stale ▲"); });
+    source.onerror = () => setText("live", "reconnecting");
+  };
+  const stop = () => { source?.close(); source = null; };
+  document.addEventListener("visibilitychange", () => document.hidden ? stop() : listen());
+  addEventListener("pagehide", stop);
+  addEventListener("pageshow", listen);
+  setInterval(() => {
+    if (!takenAt || body.dataset.live !== "1") return;
+    const old = Date.now() / 1000 - takenAt - Math.min(skew, 0);
+    setText("ledger-age", span(old));
+  }, 1000);
+  document.addEventListener("htmx:afterSwap", () => document.dispatchEvent(new Event("hami:swapped")));
+
+  const theme = byId("theme");
+  const apply = (name) => { if (name) document.documentElement.dataset.theme = name; };
+  let kept = null;
+  try { kept = localStorage.getItem("hami-theme"); } catch { /* storage is off */ }
+  apply(kept);
+  theme.hidden = false;
+  theme.addEventListener("click", () => {
+    const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+    apply(dark ? "light" : "dark");
+    try { localStorage.setItem("hami-theme", dark ? "light" : "dark"); } catch { /* storage is off */ }
+    document.dispatchEvent(new Event("hami:swapped"));
+  });
+  const filter = document.querySelector("form.filter");
+  filter?.addEventListener("change", () => filter.requestSubmit());
+  // What a cell is, in text, for who points at it; readers of the screen have its label.
+  const show = (event) => { const it = event.target.closest?.(".c"), look = byId("look"); if (it && look) look.textContent = it.getAttribute("aria-label"); };
+  document.addEventListener("pointerover", show);
+  document.addEventListener("focusin", show);
+  listen();
+})();

@@ -1,0 +1,1 @@
+"""What each page shows, made from plain values; pure, and tested without a browser."""

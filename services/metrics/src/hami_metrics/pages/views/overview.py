@@ -1,0 +1,195 @@
+"""The overview: what there is, who holds it, what waits, in one screen. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hami_metrics.pages.domain.capacity import Totals, count
+from hami_metrics.pages.domain.cluster import (
+    PROBLEMS,
+    CardCondition,
+    ClusterState,
+    PageNode,
+    condition,
+    silent,
+)
+from hami_metrics.pages.views.grid import NAMED_UP_TO, GridStyle
+from hami_metrics.pages.views.owners import Owners, owners
+from hami_metrics.pages.views.viewer import OTHER, PageViewer
+
+GROUP = 50
+"""Nodes that are folded together."""
+SORTS = {
+    "name": "name",
+    "free": "most free memory",
+    "used": "most granted memory",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFilter:
+    """What the page's address chooses; an empty text chooses all."""
+
+    text: str = ""
+    model: str = ""
+    owner: str = ""
+    problems: bool = False
+    sort: str = "name"
+    unfold: bool = False
+
+    def query(self) -> dict[str, str]:
+        """As the address has it, without what is usual."""
+        chosen = {
+            "q": self.text,
+            "model": self.model,
+            "owner": self.owner,
+            "z": "1" if self.problems else "",
+            "sort": "" if self.sort == "name" else self.sort,
+            "open": "all" if self.unfold else "",
+        }
+        return {name: value for name, value in chosen.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Some nodes that stand together; folded when there are many and nothing is wrong."""
+
+    name: str
+    nodes: Sequence[PageNode]
+    held: int
+    free: int
+    sick: int
+    open: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything that the template asks for."""
+
+    totals: Totals
+    sick: int
+    unheard: int
+    """Cards whose state is unknown, since nothing is heard of their agents."""
+    groups: Sequence[Group]
+    style: GridStyle
+    owners: Owners
+    namespaces: Sequence[str]
+    nodes: int
+    shown: int
+    filter: GridFilter
+
+
+def overview(
+    state: ClusterState,
+    sums: Totals,
+    viewer: PageViewer,
+    chosen: GridFilter,
+    now: datetime,
+    at: str = "",
+) -> Overview:
+    """`at`: the query of links, where the state is one of the past."""
+    nodes = _sorted(_chosen(state, viewer, chosen, now), chosen.sort)
+    style = grid_style(state, sums, viewer, now, at)
+    return Overview(
+        totals=sums,
+        sick=sums.counts[CardCondition.UNHEALTHY],
+        unheard=sums.counts[CardCondition.UNKNOWN],
+        groups=_groups(nodes, state, chosen, now),
+        style=style,
+        owners=style.owners,
+        namespaces=sorted(_held_as_seen(sums, viewer)),
+        nodes=len(state.nodes),
+        shown=len(nodes),
+        filter=chosen,
+    )
+
+
+def grid_style(
+    state: ClusterState, sums: Totals, viewer: PageViewer, now: datetime, at: str = ""
+) -> GridStyle:
+    """What all cells of the page share."""
+    return GridStyle(
+        owners=owners(_held_as_seen(sums, viewer), now),
+        viewer=viewer,
+        named=len(state.nodes) <= NAMED_UP_TO,
+        past=state.past,
+        at=at,
+    )
+
+
+def _held_as_seen(sums: Totals, viewer: PageViewer) -> dict[str, int]:
+    """Whoever may not be named has no letter."""
+    return {name: mib for name, mib in sums.held.items() if viewer.namespace(name) == name != OTHER}
+
+
+def _chosen(
+    state: ClusterState, viewer: PageViewer, chosen: GridFilter, now: datetime
+) -> list[PageNode]:
+    text = chosen.text.lower()
+    return [
+        node
+        for node in state.nodes.values()
+        if (not text or _meets(node, text, viewer))
+        and (not chosen.model or any(card.type == chosen.model for card in node.cards))
+        and (not chosen.owner or _holds(node, chosen.owner, viewer))
+        and (not chosen.problems or _has_problem(node, state, now))
+    ]
+
+
+def _meets(node: PageNode, text: str, viewer: PageViewer) -> bool:
+    if text in node.name.lower():
+        return True
+    return any(
+        text in card.uuid.lower()
+        or text in card.type.lower()
+        or any(
+            viewer.sees(one.namespace) and text in f"{one.namespace}/{one.pod_name}".lower()
+            for one in card.holders
+        )
+        for card in node.cards
+    )
+
+
+def _holds(node: PageNode, owner: str, viewer: PageViewer) -> bool:
+    return any(
+        viewer.namespace(one.namespace) == owner for card in node.cards for one in card.holders
+    )
+
+
+def _has_problem(node: PageNode, state: ClusterState, now: datetime) -> bool:
+    if not state.past and silent(node, now):
+        return True
+    return any(condition(card, unheard=False) in PROBLEMS for card in node.cards)
+
+
+def _sorted(nodes: list[PageNode], sort: str) -> list[PageNode]:
+    if sort == "free":
+        return sorted(nodes, key=lambda node: -sum(card.free_mib for card in node.cards))
+    if sort == "used":
+        return sorted(nodes, key=lambda node: -sum(card.used_memory_mib for card in node.cards))
+    return nodes
+
+
+def _groups(
+    nodes: list[PageNode], state: ClusterState, chosen: GridFilter, now: datetime
+) -> list[Group]:
+    groups = []
+    for start in range(0, len(nodes), GROUP):
+        part = nodes[start : start + GROUP]
+        counts = count(part, state, now)
+        sick = counts[CardCondition.UNHEALTHY] + counts[CardCondition.UNKNOWN]
+        free = counts[CardCondition.FREE]
+        name = part[0].name if len(part) == 1 else f"{part[0].name} to {part[-1].name}"
+        groups.append(
+            Group(
+                name=name,
+                nodes=part,
+                held=sum(bool(card.used_slots) for node in part for card in node.cards),
+                free=free,
+                sick=sick,
+                open=chosen.unfold or bool(sick) or len(nodes) <= NAMED_UP_TO or start == 0,
+            )
+        )
+    return groups

@@ -1,0 +1,1 @@
+"""HTTP of the pages: addresses in, HTML and one stream of changes out."""

@@ -1,0 +1,176 @@
+"""`/live`: one stream per page, of what changed; made once for all who see the same.
+
+`grid=1` (the overview): cells that changed, ready to be put in. Otherwise the names of nodes that
+changed, so that a page of one of them loads itself again. `resync`: too much changed, load the page
+again. `stale`: the ledger can't be read, the page keeps its figures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from hamicommon.errors import HamiError
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from hami_metrics.pages.domain.cluster import ClusterState
+from hami_metrics.pages.feed import Look
+from hami_metrics.pages.rendering import HEADERS
+from hami_metrics.pages.views.amounts import clock_time, moment
+from hami_metrics.pages.views.grid import GridStyle, cells
+from hami_metrics.pages.views.overview import grid_style
+from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.web.site import Site, text_of
+
+PING_S = 15
+"""Keeps proxies from closing a quiet stream."""
+REVIEW_AGAIN_S = 60.0
+"""A stream goes on after a right was taken away for so long at most."""
+MOST_NAMES = 2000
+"""Changed nodes in one message; more: the page is loaded again."""
+MOST_VIEWS = 1000
+"""Sets of visible namespaces whose letters are kept."""
+ALIVE = timedelta(seconds=5)
+"""Without a change a message is sent so often, so that ages on the page stay true."""
+
+
+class Messages:
+    """What changed between two versions, made once per style."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._made: dict[tuple[object, ...], bytes] = {}
+        self._version = 0
+        self._letters: dict[frozenset[str] | None, tuple[int, Mapping[str, int]]] = {}
+
+    def grid(self, state: ClusterState, since: int, viewer: PageViewer) -> bytes | None:
+        """Cells and figures; None: load the page again."""
+        names = self._site.feed.changed_since(since)
+        if names is None or len(names) > MOST_NAMES:
+            return None
+        if state.version != self._version:
+            self._made, self._version = {}, state.version
+        key = (since, viewer.namespaces)
+        if key not in self._made:
+            style = grid_style(state, self._site.totals(state), viewer, state.taken_at)
+            if not self._same_letters(state.version, since, viewer, style):
+                return None
+            self._made[key] = self._grid(state, names, style)
+        return self._made[key]
+
+    def _same_letters(self, version: int, since: int, viewer: PageViewer, style: GridStyle) -> bool:
+        """Whether owners have had their letters since then: otherwise every cell changes."""
+        letters = style.owners.letters
+        first, known = self._letters.get(viewer.namespaces, (version, letters))
+        if known != letters:
+            first = version
+        self._letters[viewer.namespaces] = (first, letters)
+        if len(self._letters) > MOST_VIEWS:
+            self._letters.clear()
+        return since >= first or known == letters
+
+    def _grid(self, state: ClusterState, names: frozenset[str], style: GridStyle) -> bytes:
+        now = state.taken_at
+        present = [state.nodes[name] for name in sorted(names) if name in state.nodes]
+        if len(present) != len(names):
+            return orjson.dumps({"reload": True})
+        changed = {
+            node.name: [(one.css, one.text, one.label) for one in cells(node, style, now)]
+            for node in present
+        }
+        return orjson.dumps({"nodes": changed, **self._figures(state)})
+
+    def _figures(self, state: ClusterState) -> dict[str, object]:
+        return {
+            "taken": clock_time(state.taken_at),
+            "taken_at": state.taken_at.timestamp(),
+            "held": self._site.totals(state).funnel.held,
+            "waiting": state.waiting,
+        }
+
+
+def routes(site: Site) -> APIRouter:
+    """On the parts of `site`."""
+    router = APIRouter()
+    messages = Messages(site)
+
+    @router.get("/live")
+    async def live(request: Request) -> Response:
+        grid = text_of(request, "grid") == "1"
+        last = request.headers.get("last-event-id") or text_of(request, "since")
+        since = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else 0
+        await site.identity.viewer(request, ())
+        events = _events(site, messages, request, since, grid=grid)
+        # The first is awaited here, so that who may not look, or one too many, gets a status.
+        first = await anext(events)
+        return EventSourceResponse(_after(first, events), ping=PING_S, headers=HEADERS)
+
+    return router
+
+
+async def _after(
+    first: ServerSentEvent, events: AsyncIterator[ServerSentEvent]
+) -> AsyncIterator[ServerSentEvent]:
+    yield first
+    async for event in events:
+        yield event
+
+
+async def _events(
+    site: Site, messages: Messages, request: Request, since: int, *, grid: bool
+) -> AsyncIterator[ServerSentEvent]:
+    reviewed = time.monotonic()
+    viewer = await site.identity.viewer(request, site.namespaces(site.feed.newest().state))
+    async with site.feed.stream() as looks:
+        yield ServerSentEvent(event="hello", data="{}", retry=3000)
+        sent_at = None
+        troubled = False
+        async for look in looks():
+            if time.monotonic() - reviewed > REVIEW_AGAIN_S:
+                reviewed = time.monotonic()
+                try:
+                    viewer = await site.identity.viewer(request, site.namespaces(look.state))
+                except HamiError:
+                    return
+            state = look.state
+            if look.trouble is not None or state is None:
+                if not troubled:
+                    yield ServerSentEvent(event="stale", data=_stale(look))
+                troubled = True
+                continue
+            quiet = sent_at is not None and state.taken_at - sent_at < ALIVE
+            if state.version == since and quiet and not troubled:
+                continue
+            made = messages.grid(state, since, viewer) if grid else _names(site, state, since)
+            kind = "resync" if made is None else ("cells" if grid else "changed")
+            data = b"{}" if made is None else made
+            yield ServerSentEvent(event=kind, data=data.decode(), id=str(state.version))
+            since, sent_at, troubled = state.version, state.taken_at, False
+
+
+def _names(site: Site, state: ClusterState, since: int) -> bytes | None:
+    names = site.feed.changed_since(since)
+    if names is None or len(names) > MOST_NAMES:
+        return None
+    return orjson.dumps(
+        {
+            "nodes": sorted(names),
+            "taken": clock_time(state.taken_at),
+            "taken_at": state.taken_at.timestamp(),
+        }
+    )
+
+
+def _stale(look: Look) -> str:
+    """For people: what is away, since when, and what still holds."""
+    since = clock_time(look.trouble.since) if look.trouble else "?"
+    shown = moment(look.state.taken_at) if look.state else "?"
+    return orjson.dumps(
+        {
+            "text": f"Ledger unreachable since {since}. Shown: state of {shown}. "
+            "Running pods are not affected."
+        }
+    ).decode()
