@@ -87,8 +87,10 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     """Runs while the block runs; a background task that dies ends the block.
 
     Postgres and NATS may be away at the start and at any time. Raises: Unavailable when the
-    address to listen on is taken.
+    address to listen on is taken, InvalidRequest for pages that all of a network could read.
     """
+    if settings.pages_bind:
+        check_bind(settings.pages_bind, settings.pages_identity)
     instruments = MetricsInstruments()
     async with (
         open_pool(settings.postgres, "hami-metrics") as pool,
@@ -147,8 +149,7 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> APIRouter:
 
 
 async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStack) -> None:
-    """On a port of its own, with connections of its own. Raises: InvalidRequest."""
-    check_bind(settings.pages_bind, settings.pages_identity)
+    """On a port of its own, with connections of its own."""
     reviews = None
     if settings.pages_identity != "none":
         kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))

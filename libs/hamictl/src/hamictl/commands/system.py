@@ -110,6 +110,7 @@ def up(
             if as_json:
                 console.print_json(data=described)
             else:
+                console.print(f"pages: {described['pages_url']} (for this machine alone)")
                 console.print(f"up after {time.monotonic() - began_s:.1f} s")
             asyncio.run(_watch(layout, described, once=detach, silent=as_json))
         except KeyboardInterrupt:

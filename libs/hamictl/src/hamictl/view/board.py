@@ -28,6 +28,7 @@ def look_next(described: Mapping[str, Any]) -> str:
     """What to type now."""
     return "\n".join(
         (
+            f"pages   {described['pages_url']}   (this machine alone)",
             f"kubectl --kubeconfig {described['kubeconfig']} get pods -w",
             "hamictl explain too-much        why a pod waits",
             "hamictl history one-slice       what happened to its slices",

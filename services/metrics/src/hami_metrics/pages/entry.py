@@ -67,12 +67,17 @@ class Pages:
         self._needs = needs
         self._app: ASGIApp | None = None
         self._close: Callable[[], Awaitable[None]] | None = None
+        self._paths: tuple[str, ...] = ()
         self._turn = asyncio.Lock()
 
     @property
     def opened(self) -> bool:
         """Somebody looked."""
         return self._app is not None
+
+    def paths(self) -> list[str]:
+        """Of all routes, once opened."""
+        return list(self._paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -81,7 +86,7 @@ class Pages:
                 if self._app is None:
                     # Reads templates' modules from disk: beside the loop.
                     web = await asyncio.to_thread(import_module, "hami_metrics.pages.web.app")
-                    self._app, self._close = web.create_pages(self._needs)
+                    self._app, self._paths, self._close = web.create_pages(self._needs)
         await self._app(scope, receive, send)
 
     async def close(self) -> None:

@@ -2,8 +2,8 @@
 
 A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
 rights are those of the questions (`questions/viewers.py`), kept a minute: who may not read all sees
-the names of the namespaces whose pods they may list, and other holders by size. Without either the pages are for this machine's own
-users: the loopback device, under a name of it.
+the names of the namespaces whose pods they may list, and other holders by size. Without either the
+pages are for this machine's own users: the loopback device, under a name of it.
 """
 
 from __future__ import annotations

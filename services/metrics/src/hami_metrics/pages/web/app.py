@@ -27,8 +27,10 @@ _COMPRESSION = 5
 """Nearly as small as zlib's usual 6 in three quarters of the time."""
 
 
-def create_pages(needs: PagesNeeds) -> tuple[ASGIApp, Callable[[], Awaitable[None]]]:
-    """The application, and what ends its streams."""
+def create_pages(
+    needs: PagesNeeds,
+) -> tuple[ASGIApp, tuple[str, ...], Callable[[], Awaitable[None]]]:
+    """The application, the paths of its routes, and what ends its streams."""
     ledger = PagesLedger(needs.ledger)
     identity: Identity = LoopbackOnly()
     if needs.reviews is not None:
@@ -40,11 +42,12 @@ def create_pages(needs: PagesNeeds) -> tuple[ASGIApp, Callable[[], Awaitable[Non
         renderer=Renderer(),
         clock=needs.clock,
     )
-    return create_app(site), site.feed.close
+    app, paths = create_app(site)
+    return app, paths, site.feed.close
 
 
-def create_app(site: Site) -> ASGIApp:
-    """All routes on these parts."""
+def create_app(site: Site) -> tuple[ASGIApp, tuple[str, ...]]:
+    """All routes on these parts, and their paths."""
     app = FastAPI(
         telemetry={"operation_spans": False},
         title="hami-metrics pages",
@@ -53,15 +56,18 @@ def create_app(site: Site) -> ASGIApp:
         openapi_url=None,
         redirect_slashes=False,
     )
+    paths: list[str] = []
     for room in (static, cluster, stream):
-        app.include_router(room.routes(site))
+        router = room.routes(site)
+        paths += [str(getattr(route, "path", "")) for route in router.routes]
+        app.include_router(router)
 
     async def failed(_request: Request, error: Exception) -> Response:
         return _error_page(site, error)
 
     app.add_exception_handler(HamiError, failed)
     app.add_exception_handler(HTTPException, failed)
-    return GZipMiddleware(app, minimum_size=1000, compresslevel=_COMPRESSION)
+    return GZipMiddleware(app, minimum_size=1000, compresslevel=_COMPRESSION), tuple(paths)
 
 
 def _error_page(site: Site, error: Exception) -> Response:

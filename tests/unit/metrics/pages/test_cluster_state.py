@@ -1,0 +1,86 @@
+"""What a card counts as, and the sums of the overview."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hami_metrics.pages.domain.capacity import totals
+from hami_metrics.pages.domain.cluster import CardCondition, CardUse, changed_nodes, condition
+
+from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
+
+
+@pytest.mark.parametrize(
+    ("changes", "unheard", "expected"),
+    [
+        ({}, False, CardCondition.FREE),
+        ({"used_slots": 1, "used_memory_mib": 8192}, False, CardCondition.PARTLY),
+        ({"used_slots": 10, "used_memory_mib": 8192}, False, CardCondition.STRANDED),
+        ({"used_slots": 1, "used_memory_mib": 1, "used_core_percent": 100}, False, "stranded"),
+        ({"used_slots": 10, "used_memory_mib": 81920}, False, CardCondition.FULL),
+        ({"used_slots": 1, "used_memory_mib": 90000}, False, CardCondition.FULL),
+        ({"cordoned": True}, False, CardCondition.CORDONED),
+        ({"healthy": False, "cordoned": True}, False, CardCondition.UNHEALTHY),
+        ({"healthy": False}, True, CardCondition.UNKNOWN),
+    ],
+)
+def test_a_card_counts_as_the_worst_that_holds(
+    changes: dict[str, Any], unheard: bool, expected: str
+) -> None:
+    assert condition(a_card(**changes), unheard=unheard) == expected
+
+
+def test_what_nobody_measured_is_unknown_and_no_zero() -> None:
+    sums = totals(a_state(a_node("n1", a_card(0, "n1", a_holder()))))
+
+    assert (sums.funnel.active, sums.funnel.effective_percent) == (None, None)
+    assert totals(a_state()).stranded_percent is None
+
+
+def test_the_funnel_counts_measured_cards_alone() -> None:
+    use = {
+        "GPU-n1-0": CardUse(memory_mib=1.0, core_percent=80.0, at=NOW),
+        "GPU-n1-1": CardUse(memory_mib=1.0, core_percent=0.0, at=NOW),
+        "GPU-n1-2": CardUse(memory_mib=1.0, core_percent=None, at=NOW),
+    }
+    cards = [a_card(n, "n1", a_holder(f"p{n}")) for n in range(4)]
+    funnel = totals(a_state(a_node("n1", *cards), use=use)).funnel
+
+    assert (funnel.cards, funnel.held, funnel.active) == (4, 4, 1)
+    assert funnel.effective_percent == 40.0
+
+
+def test_what_fits_leaves_out_cards_that_no_pod_can_have() -> None:
+    cards = [
+        a_card(0),
+        a_card(1, healthy=False),
+        a_card(2, cordoned=True),
+        a_card(3, used_slots=9, used_memory_mib=40960),
+    ]
+    silent = a_node("n2", a_card(0, "n2"), heard_s=80)
+    fits = totals(a_state(a_node("n1", *cards), silent)).fitting
+
+    # One idle card takes ten slices of 8 GiB, the fourth has one slot left.
+    assert dict(fits.slices) == {8: 11, 40: 3}
+    assert (fits.whole_cards, fits.whole_nodes) == (1, 0)
+
+
+def test_a_node_changes_when_its_cards_do_or_when_it_falls_silent() -> None:
+    before = a_state(
+        a_node("same", a_card(0, "same")),
+        a_node("other", a_card(0, "other")),
+        a_node("quiet", heard_s=70),
+        a_node("gone"),
+    )
+    later = NOW + timedelta(seconds=10)
+    after = a_state(
+        a_node("same", a_card(0, "same")),
+        a_node("other", a_card(0, "other", a_holder())),
+        a_node("quiet", heard_s=70),
+        a_node("new"),
+        taken_at=later,
+    )
+
+    assert changed_nodes(before, after, later) == {"other", "quiet", "gone", "new"}
