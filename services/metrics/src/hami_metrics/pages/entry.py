@@ -53,7 +53,7 @@ def check_bind(bind: str, identity: IdentitySource) -> None:
     if loopback:
         return
     why = (
-        "whoever reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"
+        "who reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"
         if identity == "proxy"
         else "nobody is asked who they are: take 127.0.0.1, or set HAMI_METRICS_PAGES_IDENTITY"
     )

@@ -16,7 +16,7 @@ WIDTH = 1000
 """Of the picture, in its own units; the page scales it."""
 LANE = 18
 LANES_SHOWN = 40
-"""More lines are not told apart; the table has all."""
+"""more lines are too thin to read; the table has all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -120,7 +120,7 @@ def grid_style(
 
 
 def _held_as_seen(sums: Totals, viewer: PageViewer) -> dict[str, int]:
-    """Whoever may not be named has no letter."""
+    """Who may not be named has no letter."""
     return {name: mib for name, mib in sums.held.items() if viewer.namespace(name) == name != OTHER}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 LETTERS = "ABCDEFGH"
-"""One per colour of Okabe and Ito's palette; more are not told apart."""
+"""One per colour of Okabe and Ito's palette; more look alike."""
 REST = "·"
 """The letter of all other owners."""
 

@@ -71,7 +71,7 @@ def create_app(site: Site) -> tuple[ASGIApp, tuple[str, ...]]:
 
 
 def _error_page(site: Site, error: Exception) -> Response:
-    status, sentence = _in_words(error)
+    status, sentence = _status_and_sentence(error)
     now = site.clock()
     # An error of the viewer's identity must show nothing of the cluster.
     shows = status in (404, 503)
@@ -93,7 +93,7 @@ def _error_page(site: Site, error: Exception) -> Response:
     return HTMLResponse(text, status_code=status, headers=headers)
 
 
-def _in_words(error: Exception) -> tuple[int, str]:
+def _status_and_sentence(error: Exception) -> tuple[int, str]:
     if isinstance(error, HTTPException):
         # Of a path or a method that no route has.
         return error.status_code, "there is no such page" if error.status_code == 404 else str(
