@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from hami_metrics.pages.domain.cluster import (
+    CardHolder,
     CardUse,
-    ClusterState,
-    Holder,
     PageCard,
+    PageCluster,
     PageNode,
 )
 
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 
 
-def a_holder(name: str = "train-1", namespace: str = "nlp", memory_mib: int = 8192) -> Holder:
-    return Holder(
+def a_holder(name: str = "train-1", namespace: str = "nlp", memory_mib: int = 8192) -> CardHolder:
+    return CardHolder(
         pod_uid=f"uid-{name}",
         namespace=namespace,
         pod_name=name,
@@ -28,7 +28,7 @@ def a_holder(name: str = "train-1", namespace: str = "nlp", memory_mib: int = 81
     )
 
 
-def a_card(index: int = 0, node: str = "n1", *holders: Holder, **changes: Any) -> PageCard:
+def a_card(index: int = 0, node: str = "n1", *holders: CardHolder, **changes: Any) -> PageCard:
     given: dict[str, Any] = {
         "uuid": f"GPU-{node}-{index}",
         "node": node,
@@ -68,4 +68,4 @@ def a_state(*nodes: PageNode, use: dict[str, CardUse] | None = None, **changes: 
         "use": use or {},
         **changes,
     }
-    return ClusterState(**given)
+    return PageCluster(**given)

@@ -19,7 +19,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_metrics.pages.domain.cluster import ClusterState, PageNode, changed_nodes
+from hami_metrics.pages.domain.cluster import PageCluster, PageNode, changed_nodes
 from hami_metrics.pages.reading.activity import read_recent, read_use, read_waiting
 from hami_metrics.pages.reading.cluster import read_changed, read_heard, read_nodes
 from hami_metrics.pages.reading.session import PagesLedger
@@ -55,10 +55,10 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class FeedLook:
     """The newest state, and what is wrong with it."""
 
-    state: ClusterState | None
+    state: PageCluster | None
     trouble: Trouble | None
 
 
@@ -71,7 +71,7 @@ class Feed:
         self._ledger = ledger
         self._clock = clock
         self._bulkhead = bulkhead
-        self._state: ClusterState | None = None
+        self._state: PageCluster | None = None
         self._trouble: Trouble | None = None
         self._turn = asyncio.Lock()
         self._read_at: datetime | None = None
@@ -90,15 +90,15 @@ class Feed:
         """How many are open."""
         return self._streams
 
-    async def look(self) -> Look:
+    async def look(self) -> FeedLook:
         """The newest state, read again when it is older than a stream would have it."""
         if self._read_at is None or self._age_s() > interval_s(self._nodes()):
             await self._read_once()
-        return Look(state=self._state, trouble=self._trouble)
+        return FeedLook(state=self._state, trouble=self._trouble)
 
-    def newest(self) -> Look:
+    def newest(self) -> FeedLook:
         """As it was read last."""
-        return Look(state=self._state, trouble=self._trouble)
+        return FeedLook(state=self._state, trouble=self._trouble)
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """Nodes that changed after that version; None: too long ago, or of another process."""
@@ -112,7 +112,7 @@ class Feed:
         return frozenset().union(*(names for number, names in self._changes if number > version))
 
     @asynccontextmanager
-    async def stream(self) -> AsyncIterator[Callable[[], AsyncIterator[Look]]]:
+    async def stream(self) -> AsyncIterator[Callable[[], AsyncIterator[FeedLook]]]:
         """Counts one viewer; yields what to iterate over: a look after each reading, until closed.
 
         A slow reader misses readings, never the newest. Raises: Unavailable when too many look.
@@ -135,7 +135,7 @@ class Feed:
             self._loop.cancel()
             await asyncio.gather(self._loop, return_exceptions=True)
 
-    async def _looks(self) -> AsyncIterator[Look]:
+    async def _looks(self) -> AsyncIterator[FeedLook]:
         while not self._closed:
             news = self._news
             await news.wait()
@@ -186,7 +186,7 @@ class Feed:
                 fresh = await read_nodes(connection, names) if names else {}
                 nodes = _merged(before.nodes, names, fresh, await read_heard(connection))
             recent, event = await read_recent(connection)
-            after = ClusterState(
+            after = PageCluster(
                 version=0 if before is None else before.version,
                 taken_at=now,
                 nodes=nodes,
@@ -207,7 +207,7 @@ class Feed:
         self._event = event
         self._publish(before, after, now)
 
-    def _publish(self, before: ClusterState | None, after: ClusterState, now: datetime) -> None:
+    def _publish(self, before: PageCluster | None, after: PageCluster, now: datetime) -> None:
         if before is None:
             self._state = replace(after, version=1)
             return

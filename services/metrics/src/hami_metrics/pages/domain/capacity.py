@@ -8,7 +8,7 @@ from datetime import datetime
 
 from hami_metrics.pages.domain.cluster import (
     CardCondition,
-    ClusterState,
+    PageCluster,
     PageNode,
     condition,
     silent,
@@ -58,7 +58,7 @@ class Totals:
     counts: Mapping[CardCondition, int]
 
 
-def totals(state: ClusterState) -> Totals:
+def totals(state: PageCluster) -> Totals:
     """All of a state's sums."""
     return Totals(
         funnel=funnel(state),
@@ -71,7 +71,7 @@ def totals(state: ClusterState) -> Totals:
 
 
 def count(
-    nodes: Iterable[PageNode], state: ClusterState, now: datetime
+    nodes: Iterable[PageNode], state: PageCluster, now: datetime
 ) -> Mapping[CardCondition, int]:
     """Cards of these nodes by their condition."""
     counts = dict.fromkeys(CardCondition, 0)
@@ -82,7 +82,7 @@ def count(
     return counts
 
 
-def funnel(state: ClusterState) -> Funnel:
+def funnel(state: PageCluster) -> Funnel:
     """Counts of one moment."""
     cards = held = active = 0
     total, measured = 0.0, 0
@@ -102,7 +102,7 @@ def funnel(state: ClusterState) -> Funnel:
     )
 
 
-def fitting(state: ClusterState) -> Fitting:
+def fitting(state: PageCluster) -> Fitting:
     """What may still be granted; annotations and quotas of a pod may want less."""
     counts = dict.fromkeys(SLICES_GIB, 0)
     whole = nodes = 0
@@ -120,7 +120,7 @@ def fitting(state: ClusterState) -> Fitting:
     return Fitting(slices=tuple(counts.items()), whole_cards=whole, whole_nodes=nodes)
 
 
-def stranded_percent(state: ClusterState) -> float | None:
+def stranded_percent(state: PageCluster) -> float | None:
     """Free memory that nobody can have, of all memory; None without a card."""
     stranded = total = 0
     for card in state.cards():
@@ -130,7 +130,7 @@ def stranded_percent(state: ClusterState) -> float | None:
     return 100 * stranded / total if total else None
 
 
-def held_by_namespace(state: ClusterState) -> dict[str, int]:
+def held_by_namespace(state: PageCluster) -> dict[str, int]:
     """Granted MiB by namespace, the largest first; equal ones by name."""
     held: dict[str, int] = {}
     for card in state.cards():

@@ -28,7 +28,7 @@ PROBLEMS = frozenset({CardCondition.UNKNOWN, CardCondition.UNHEALTHY})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class CardHolder:
     """What one pod holds of one card: max(init, app) per dimension."""
 
     pod_uid: str
@@ -57,7 +57,7 @@ class PageCard:
     healthy: bool
     health_reason: str
     cordoned: bool
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[CardHolder, ...] = ()
 
     @property
     def free_mib(self) -> int:
@@ -109,7 +109,7 @@ class Occurrence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
+class PageCluster:
     """All of it at one moment; `version` grows by one with each change."""
 
     version: int
@@ -157,13 +157,13 @@ def takes(card: PageCard, *, unheard: bool) -> bool:
     return card.healthy and not card.cordoned and not unheard and card.has_room
 
 
-def changed_nodes(before: ClusterState, after: ClusterState, now: datetime) -> frozenset[str]:
+def changed_nodes(before: PageCluster, after: PageCluster, now: datetime) -> frozenset[str]:
     """Nodes that look different, came or went, or fell silent."""
     names = before.nodes.keys() | after.nodes.keys()
     return frozenset(name for name in names if _changed(name, before, after, now))
 
 
-def _changed(name: str, before: ClusterState, after: ClusterState, now: datetime) -> bool:
+def _changed(name: str, before: PageCluster, after: PageCluster, now: datetime) -> bool:
     old, new = before.nodes.get(name), after.nodes.get(name)
     if old is None or new is None:
         return True

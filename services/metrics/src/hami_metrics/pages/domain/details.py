@@ -61,7 +61,7 @@ class HeldPeriod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drift:
+class DriftRow:
     """A difference that the reconciler found."""
 
     at: datetime
@@ -111,7 +111,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodEvent:
+class GrantChange:
     """One change of a grant."""
 
     at: datetime
@@ -144,7 +144,7 @@ class StoredDecision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitPeriod:
+class LimitBreach:
     """A time in which a container was not held to its grant, or nobody knows."""
 
     container: str
@@ -156,7 +156,7 @@ class LimitPeriod:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaUse:
+class NamespaceQuota:
     """`limits.<resource>` of a namespace; `limit` None: none. The resource's own units."""
 
     resource: str
@@ -172,12 +172,12 @@ class PodRecord:
     namespace: str
     name: str
     attempts: Sequence[Attempt]
-    events: Sequence[PodEvent]
+    events: Sequence[GrantChange]
     decisions: Sequence[StoredDecision]
     """The newest first."""
-    limits: Sequence[LimitPeriod]
+    limits: Sequence[LimitBreach]
     limits_checked_at: datetime | None
-    quotas: Sequence[QuotaUse]
+    quotas: Sequence[NamespaceQuota]
     latest: Sequence[LatestUse]
     series: Sequence[UsePoint]
     namesakes: Sequence[tuple[str, datetime]]

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from hamicommon.ledger.connection import Connection
 
-from hami_metrics.pages.domain.details import CardCounts, Drift, HealthEvent, HeldPeriod
+from hami_metrics.pages.domain.details import CardCounts, DriftRow, HealthEvent, HeldPeriod
 
 PAGE_ROWS = 100
 LANES = 200
@@ -75,10 +75,10 @@ async def read_health(connection: Connection, uuids: list[str], at: datetime) ->
     return [HealthEvent(**row) for row in await connection.fetch(_HEALTH, uuids, at)]
 
 
-async def read_drift(connection: Connection, node: str, at: datetime) -> list[Drift]:
+async def read_drift(connection: Connection, node: str, at: datetime) -> list[DriftRow]:
     """What names the node, of seven days."""
     pattern = node.replace("\\", "\\\\").replace("%", r"\%").replace("_", r"\_")
-    return [Drift(**row) for row in await connection.fetch(_DRIFT, node, at, pattern)]
+    return [DriftRow(**row) for row in await connection.fetch(_DRIFT, node, at, pattern)]
 
 
 async def find_card(connection: Connection, node: str, index: int) -> str | None:

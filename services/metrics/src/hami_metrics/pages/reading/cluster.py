@@ -9,7 +9,7 @@ from typing import Any
 
 from hamicommon.ledger.connection import Connection
 
-from hami_metrics.pages.domain.cluster import Holder, PageCard, PageNode
+from hami_metrics.pages.domain.cluster import CardHolder, PageCard, PageNode
 
 MOST_CARDS = 100_000
 """More is not one page; the largest clusters known have a tenth of it."""
@@ -122,11 +122,11 @@ async def read_heard(connection: Connection) -> dict[str, datetime | None]:
     return {row["name"]: row["inventory_at"] for row in await connection.fetch(_HEARD)}
 
 
-def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[Holder, ...]]:
-    found: dict[str, list[Holder]] = defaultdict(list)
+def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[CardHolder, ...]]:
+    found: dict[str, list[CardHolder]] = defaultdict(list)
     for uuid, pod_uid, namespace, pod_name, state, since, memory_mib, core_percent in rows:
         found[uuid].append(
-            Holder(
+            CardHolder(
                 pod_uid=pod_uid,
                 namespace=namespace,
                 pod_name=pod_name,
@@ -139,5 +139,5 @@ def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[Holder, ...]]:
     return {uuid: tuple(sorted(held, key=_largest_first)) for uuid, held in found.items()}
 
 
-def _largest_first(holder: Holder) -> tuple[int, str, str, str]:
+def _largest_first(holder: CardHolder) -> tuple[int, str, str, str]:
     return -holder.memory_mib, holder.namespace, holder.pod_name, holder.pod_uid

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from hami_metrics.pages.domain.cluster import PageCard
 from hami_metrics.pages.domain.details import CardCounts, HealthEvent, HeldPeriod, UsePoint
-from hami_metrics.pages.views.charts import Chart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
 from hami_metrics.pages.views.node import CardLine
 from hami_metrics.pages.views.viewer import PageViewer
 
@@ -66,7 +66,7 @@ class CardPage:
     held: Sequence[HeldPeriod]
     lanes: Lanes
     health: Sequence[HealthEvent]
-    charts: Sequence[Chart]
+    charts: Sequence[UseChart]
     previous_change: datetime | None
     next_change: datetime | None
 
@@ -146,7 +146,7 @@ def neighbours(
     return before, after
 
 
-def card_charts(uuid: str, series: Sequence[UsePoint]) -> list[Chart]:
+def card_charts(uuid: str, series: Sequence[UsePoint]) -> list[UseChart]:
     """Memory and cores of the card itself."""
     names = {uuid: "used"}
     return [

@@ -13,7 +13,7 @@ MOST_POINTS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
+class UseChart:
     """One axis of time and the values of each series there; None is a gap."""
 
     title: str
@@ -33,7 +33,7 @@ def use_chart(
     points: Iterable[UsePoint],
     names: Mapping[str, str],
     value: Callable[[UsePoint], float | None],
-) -> Chart:
+) -> UseChart:
     """One series per card; `names`: uuid to what the legend shows, in order."""
     shown = list(names)[:MOST_SERIES]
     at: dict[datetime, dict[str, float | None]] = {}
@@ -44,7 +44,7 @@ def use_chart(
             before, new = row.get(point.device_uuid, 0.0), value(point)
             row[point.device_uuid] = None if before is None or new is None else before + new
     rows = [(when, [row.get(uuid) for uuid in shown]) for when, row in sorted(at.items())]
-    return Chart(
+    return UseChart(
         title=title,
         unit=unit,
         names=[names[uuid] for uuid in shown],

@@ -20,7 +20,7 @@ from hami_metrics.pages.domain.cluster import (
     silent,
 )
 from hami_metrics.pages.views.amounts import bare_gib, share
-from hami_metrics.pages.views.owners import Owners
+from hami_metrics.pages.views.owners import OwnerLetters
 from hami_metrics.pages.views.viewer import PageViewer
 
 GLYPHS = {
@@ -63,7 +63,7 @@ class Cell:
 class GridStyle:
     """What the cells of one page share."""
 
-    owners: Owners
+    owners: OwnerLetters
     viewer: PageViewer
     named: bool
     past: bool

@@ -8,15 +8,15 @@ from datetime import datetime
 
 from hami_metrics.pages.domain.cluster import (
     CardCondition,
-    Holder,
+    CardHolder,
     PageCard,
     PageNode,
     condition,
     silent,
 )
-from hami_metrics.pages.domain.details import Drift, HealthEvent, LatestUse, UsePoint
+from hami_metrics.pages.domain.details import DriftRow, HealthEvent, LatestUse, UsePoint
 from hami_metrics.pages.views.amounts import share
-from hami_metrics.pages.views.charts import Chart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
 from hami_metrics.pages.views.grid import GLYPHS
 
 HOLDERS_SHOWN = 12
@@ -37,7 +37,7 @@ class CardLine:
     used: int | None
     """Percent of the memory, for the bar's fill."""
     health_since: datetime | None
-    holders: Sequence[Holder]
+    holders: Sequence[CardHolder]
     more_holders: int
 
 
@@ -49,8 +49,8 @@ class NodePage:
     unheard: bool
     lines: Sequence[CardLine]
     health: Sequence[HealthEvent]
-    drift: Sequence[Drift]
-    charts: Sequence[Chart]
+    drift: Sequence[DriftRow]
+    charts: Sequence[UseChart]
     indexes: dict[str, int]
 
 
@@ -60,7 +60,7 @@ def node_page(
     latest: Sequence[LatestUse],
     series: Sequence[UsePoint],
     health: Sequence[HealthEvent],
-    drift: Sequence[Drift],
+    drift: Sequence[DriftRow],
     now: datetime,
     past: bool,
 ) -> NodePage:

@@ -10,13 +10,13 @@ from hami_metrics.pages.domain.capacity import Totals, count
 from hami_metrics.pages.domain.cluster import (
     PROBLEMS,
     CardCondition,
-    ClusterState,
+    PageCluster,
     PageNode,
     condition,
     silent,
 )
 from hami_metrics.pages.views.grid import NAMED_UP_TO, GridStyle
-from hami_metrics.pages.views.owners import Owners, owners
+from hami_metrics.pages.views.owners import OwnerLetters, owners
 from hami_metrics.pages.views.viewer import OTHER, PageViewer
 
 GROUP = 50
@@ -53,7 +53,7 @@ class GridFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class NodeGroup:
     """Some nodes that stand together; folded when there are many and nothing is wrong."""
 
     name: str
@@ -72,9 +72,9 @@ class Overview:
     sick: int
     unheard: int
     """Cards whose state is unknown, since nothing is heard of their agents."""
-    groups: Sequence[Group]
+    groups: Sequence[NodeGroup]
     style: GridStyle
-    owners: Owners
+    owners: OwnerLetters
     namespaces: Sequence[str]
     nodes: int
     shown: int
@@ -82,7 +82,7 @@ class Overview:
 
 
 def overview(
-    state: ClusterState,
+    state: PageCluster,
     sums: Totals,
     viewer: PageViewer,
     chosen: GridFilter,
@@ -107,7 +107,7 @@ def overview(
 
 
 def grid_style(
-    state: ClusterState, sums: Totals, viewer: PageViewer, now: datetime, at: str = ""
+    state: PageCluster, sums: Totals, viewer: PageViewer, now: datetime, at: str = ""
 ) -> GridStyle:
     """What all cells of the page share."""
     return GridStyle(
@@ -125,7 +125,7 @@ def _held_as_seen(sums: Totals, viewer: PageViewer) -> dict[str, int]:
 
 
 def _chosen(
-    state: ClusterState, viewer: PageViewer, chosen: GridFilter, now: datetime
+    state: PageCluster, viewer: PageViewer, chosen: GridFilter, now: datetime
 ) -> list[PageNode]:
     text = chosen.text.lower()
     return [
@@ -158,7 +158,7 @@ def _holds(node: PageNode, owner: str, viewer: PageViewer) -> bool:
     )
 
 
-def _has_problem(node: PageNode, state: ClusterState, now: datetime) -> bool:
+def _has_problem(node: PageNode, state: PageCluster, now: datetime) -> bool:
     if not state.past and silent(node, now):
         return True
     return any(condition(card, unheard=False) in PROBLEMS for card in node.cards)
@@ -173,8 +173,8 @@ def _sorted(nodes: list[PageNode], sort: str) -> list[PageNode]:
 
 
 def _groups(
-    nodes: list[PageNode], state: ClusterState, chosen: GridFilter, now: datetime
-) -> list[Group]:
+    nodes: list[PageNode], state: PageCluster, chosen: GridFilter, now: datetime
+) -> list[NodeGroup]:
     groups = []
     for start in range(0, len(nodes), GROUP):
         part = nodes[start : start + GROUP]
@@ -183,7 +183,7 @@ def _groups(
         free = counts[CardCondition.FREE]
         name = part[0].name if len(part) == 1 else f"{part[0].name} to {part[-1].name}"
         groups.append(
-            Group(
+            NodeGroup(
                 name=name,
                 nodes=part,
                 held=sum(bool(card.used_slots) for node in part for card in node.cards),

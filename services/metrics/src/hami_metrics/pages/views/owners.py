@@ -14,7 +14,7 @@ REST = "·"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class OwnerLetter:
     """One line of the legend."""
 
     namespace: str
@@ -25,10 +25,10 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Owners:
+class OwnerLetters:
     """The legend, and what it gives each namespace; equal ones give the same letters."""
 
-    legend: tuple[Owner, ...] = field(compare=False)
+    legend: tuple[OwnerLetter, ...] = field(compare=False)
     rest: int = field(compare=False)
     """How many owners have no letter of their own."""
     letters: Mapping[str, int]
@@ -44,7 +44,7 @@ class Owners:
         return "o0" if number is None else f"o{number + 1}"
 
 
-def owners(held: Mapping[str, int], now: datetime) -> Owners:
+def owners(held: Mapping[str, int], now: datetime) -> OwnerLetters:
     """`held`: granted MiB by namespace, the largest first.
 
     A letter depends on the namespace's name and the day; two that want one take the next.
@@ -59,7 +59,7 @@ def owners(held: Mapping[str, int], now: datetime) -> Owners:
     letters = {namespace: number for number, namespace in taken.items()}
     total = sum(held.values())
     legend = tuple(
-        Owner(
+        OwnerLetter(
             namespace=namespace,
             letter=LETTERS[letters[namespace]],
             css=f"o{letters[namespace] + 1}",
@@ -67,7 +67,7 @@ def owners(held: Mapping[str, int], now: datetime) -> Owners:
         )
         for namespace in largest
     )
-    return Owners(legend=legend, rest=len(held) - len(largest), letters=letters)
+    return OwnerLetters(legend=legend, rest=len(held) - len(largest), letters=letters)
 
 
 def _wish(namespace: str, now: datetime) -> int:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from hamicommon.errors import NotFound
 
-from hami_metrics.pages.domain.cluster import ClusterState, PageCard, PageNode
+from hami_metrics.pages.domain.cluster import PageCard, PageCluster, PageNode
 from hami_metrics.pages.reading.cards import (
     PAGE_ROWS,
     find_card,
@@ -183,7 +183,7 @@ async def _card(
     return page, held.after
 
 
-def _find(state: ClusterState, uuid: str) -> tuple[PageNode | None, PageCard | None]:
+def _find(state: PageCluster, uuid: str) -> tuple[PageNode | None, PageCard | None]:
     for node in state.nodes.values():
         for card in node.cards:
             if card.uuid == uuid:
@@ -191,7 +191,7 @@ def _find(state: ClusterState, uuid: str) -> tuple[PageNode | None, PageCard | N
     return None, None
 
 
-def _uuid(state: ClusterState | None, name: str, index: int) -> str | None:
+def _uuid(state: PageCluster | None, name: str, index: int) -> str | None:
     node = None if state is None else state.nodes.get(name)
     if node is None:
         return None

@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_metrics.pages.domain.capacity import Totals, totals
-from hami_metrics.pages.domain.cluster import ClusterState
+from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.feed import Feed, Trouble
 from hami_metrics.pages.identity import Identity
 from hami_metrics.pages.reading.activity import read_recent, read_use
@@ -36,7 +36,7 @@ class Asked:
 
     viewer: PageViewer
     moment: PageMoment
-    state: ClusterState | None
+    state: PageCluster | None
     trouble: Trouble | None
 
 
@@ -51,7 +51,7 @@ class Site:
     clock: Callable[[], datetime]
     rows: RowCache = field(default_factory=RowCache)
     _totals: tuple[int, Totals] | None = None
-    _past: OrderedDict[datetime, ClusterState] = field(default_factory=OrderedDict)
+    _past: OrderedDict[datetime, PageCluster] = field(default_factory=OrderedDict)
 
     async def asked(self, request: Request) -> Asked:
         """Raises: Unauthenticated, NotAllowed, InvalidRequest, Unavailable."""
@@ -59,7 +59,7 @@ class Site:
         # Who it is comes first: the ledger is read for nobody else.
         await self.identity.viewer(request, ())
         if moment.at is not None:
-            state: ClusterState | None = await self._state_at(moment.at)
+            state: PageCluster | None = await self._state_at(moment.at)
             trouble = None
         else:
             look = await self.feed.look()
@@ -67,7 +67,7 @@ class Site:
         viewer = await self.identity.viewer(request, self.namespaces(state))
         return Asked(viewer=viewer, moment=moment, state=state, trouble=trouble)
 
-    def totals(self, state: ClusterState) -> Totals:
+    def totals(self, state: PageCluster) -> Totals:
         """Its sums; of the present ones, which all look at, once per version."""
         if state.past:
             return totals(state)
@@ -75,19 +75,19 @@ class Site:
             self._totals = (state.version, totals(state))
         return self._totals[1]
 
-    def namespaces(self, state: ClusterState | None) -> set[str]:
+    def namespaces(self, state: PageCluster | None) -> set[str]:
         """Whose names a page of this state might show."""
         if state is None:
             return set()
         return {*self.totals(state).held, *(one.namespace for one in state.recent)}
 
-    async def _state_at(self, at: datetime) -> ClusterState:
+    async def _state_at(self, at: datetime) -> PageCluster:
         known = self._past.get(at)
         if known is not None:
             self._past.move_to_end(at)
             return known
         async with self.ledger.look() as connection:
-            state = ClusterState(
+            state = PageCluster(
                 version=0,
                 taken_at=at,
                 nodes=await read_nodes_at(connection, at),
@@ -139,7 +139,7 @@ def choice_of(request: Request, name: str, choices: Iterable[str], usual: str) -
     return text
 
 
-def needed(asked: Asked) -> ClusterState:
+def needed(asked: Asked) -> PageCluster:
     """The state. Raises: Unavailable when there was never one."""
     if asked.state is None:
         sentence = "the ledger was not read yet" if asked.trouble is None else ""

@@ -16,8 +16,8 @@ from fastapi import APIRouter, Request, Response
 from hamicommon.errors import HamiError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from hami_metrics.pages.domain.cluster import ClusterState
-from hami_metrics.pages.feed import Look
+from hami_metrics.pages.domain.cluster import PageCluster
+from hami_metrics.pages.feed import FeedLook
 from hami_metrics.pages.rendering import HEADERS
 from hami_metrics.pages.views.amounts import clock_time, moment
 from hami_metrics.pages.views.grid import GridStyle, cells
@@ -46,7 +46,7 @@ class Messages:
         self._version = 0
         self._letters: dict[frozenset[str] | None, tuple[int, Mapping[str, int]]] = {}
 
-    def grid(self, state: ClusterState, since: int, viewer: PageViewer) -> bytes | None:
+    def grid(self, state: PageCluster, since: int, viewer: PageViewer) -> bytes | None:
         """Cells and figures; None: load the page again."""
         names = self._site.feed.changed_since(since)
         if names is None or len(names) > MOST_NAMES:
@@ -72,7 +72,7 @@ class Messages:
             self._letters.clear()
         return since >= first or known == letters
 
-    def _grid(self, state: ClusterState, names: frozenset[str], style: GridStyle) -> bytes:
+    def _grid(self, state: PageCluster, names: frozenset[str], style: GridStyle) -> bytes:
         now = state.taken_at
         present = [state.nodes[name] for name in sorted(names) if name in state.nodes]
         if len(present) != len(names):
@@ -83,7 +83,7 @@ class Messages:
         }
         return orjson.dumps({"nodes": changed, **self._figures(state)})
 
-    def _figures(self, state: ClusterState) -> dict[str, object]:
+    def _figures(self, state: PageCluster) -> dict[str, object]:
         return {
             "taken": clock_time(state.taken_at),
             "taken_at": state.taken_at.timestamp(),
@@ -151,7 +151,7 @@ async def _events(
             since, sent_at, troubled = state.version, state.taken_at, False
 
 
-def _names(site: Site, state: ClusterState, since: int) -> bytes | None:
+def _names(site: Site, state: PageCluster, since: int) -> bytes | None:
     names = site.feed.changed_since(since)
     if names is None or len(names) > MOST_NAMES:
         return None
@@ -164,7 +164,7 @@ def _names(site: Site, state: ClusterState, since: int) -> bytes | None:
     )
 
 
-def _stale(look: Look) -> str:
+def _stale(look: FeedLook) -> str:
     """For people: what is away, since when, and what still holds."""
     since = clock_time(look.trouble.since) if look.trouble else "?"
     shown = moment(look.state.taken_at) if look.state else "?"
