@@ -7,7 +7,7 @@ from typing import Any
 
 from hami_metrics.pages.domain.cluster import (
     CardHolder,
-    CardUse,
+    MeasuredUse,
     PageCard,
     PageCluster,
     PageNode,
@@ -60,7 +60,7 @@ def a_node(name: str = "n1", *cards: PageCard, heard_s: float = 2.0, **changes: 
     return PageNode(**given)
 
 
-def a_state(*nodes: PageNode, use: dict[str, CardUse] | None = None, **changes: Any) -> Any:
+def a_state(*nodes: PageNode, use: dict[str, MeasuredUse] | None = None, **changes: Any) -> Any:
     given: dict[str, Any] = {
         "version": 1,
         "taken_at": NOW,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hami_metrics.pages.domain.capacity import totals
-from hami_metrics.pages.domain.cluster import CardCondition, CardUse, changed_nodes, condition
+from hami_metrics.pages.domain.cluster import CardCondition, MeasuredUse, changed_nodes, condition
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
 
@@ -41,9 +41,9 @@ def test_what_nobody_measured_is_unknown_and_no_zero() -> None:
 
 def test_the_funnel_counts_measured_cards_alone() -> None:
     use = {
-        "GPU-n1-0": CardUse(memory_mib=1.0, core_percent=80.0, at=NOW),
-        "GPU-n1-1": CardUse(memory_mib=1.0, core_percent=0.0, at=NOW),
-        "GPU-n1-2": CardUse(memory_mib=1.0, core_percent=None, at=NOW),
+        "GPU-n1-0": MeasuredUse(memory_mib=1.0, core_percent=80.0, at=NOW),
+        "GPU-n1-1": MeasuredUse(memory_mib=1.0, core_percent=0.0, at=NOW),
+        "GPU-n1-2": MeasuredUse(memory_mib=1.0, core_percent=None, at=NOW),
     }
     cards = [a_card(n, "n1", a_holder(f"p{n}")) for n in range(4)]
     funnel = totals(a_state(a_node("n1", *cards), use=use)).funnel

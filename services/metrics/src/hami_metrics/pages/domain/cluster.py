@@ -87,7 +87,7 @@ class PageNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardUse:
+class MeasuredUse:
     """What was measured of a card in its newest five minutes; None is unknown."""
 
     memory_mib: float | None
@@ -115,7 +115,7 @@ class PageCluster:
     version: int
     taken_at: datetime
     nodes: Mapping[str, PageNode]
-    use: Mapping[str, CardUse] = field(default_factory=dict)
+    use: Mapping[str, MeasuredUse] = field(default_factory=dict)
     """By uuid; a card that is not in it is not measured."""
     waiting: int | None = None
     """Pods refused lately and not placed since; None: unknown."""

@@ -8,7 +8,7 @@ from typing import Any
 from hamicommon.ledger.connection import Connection
 
 from hami_metrics.domain.cluster import PENDING_WINDOW_S
-from hami_metrics.pages.domain.cluster import CardUse, Occurrence
+from hami_metrics.pages.domain.cluster import MeasuredUse, Occurrence
 
 RECENT = 20
 _MIB = 1024 * 1024
@@ -60,10 +60,10 @@ async def read_waiting(connection: Connection) -> tuple[int, dict[str, int]]:
     return len(rows), dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-async def read_use(connection: Connection, at: datetime) -> dict[str, CardUse]:
+async def read_use(connection: Connection, at: datetime) -> dict[str, MeasuredUse]:
     """What each card did in its newest five minutes before that moment."""
     return {
-        row["device_uuid"]: CardUse(
+        row["device_uuid"]: MeasuredUse(
             memory_mib=row["memory_mib"],
             core_percent=row["core_percent"],
             at=row["bucket_start"],
