@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +25,12 @@ from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 
 logger = logging.getLogger(__name__)
+
+# Handing a connection back to asyncpg's pool and taking it again costs as much as a short statement
+# does (a task, a shield, two time-outs), so this many stay at hand between two statements.
+AT_HAND = 8
+# The pool sees each of them again after so many statements, and may replace it.
+STATEMENTS_AT_HAND = 1000
 
 DRIVER_ERRORS = (
     asyncpg.PostgresError,
@@ -79,6 +86,12 @@ class Database:
         self._pool = pool
         self._settings = settings
         self._faults = faults
+        self._at_hand: list[Connection] = []
+        """Out of the pool and idle, the one that was used last at the end."""
+        self._waiting = 0
+        self._closing = False
+        self._statements: Counter[int] = Counter()
+        """Of each connection since the pool has seen it."""
 
     async def connect(self) -> Connection:
         """A connection outside the pool, for those who keep it (LISTEN).
@@ -97,13 +110,48 @@ class Database:
             connection = await self._acquire()
             try:
                 yield connection
-            finally:
-                await self._pool.release(connection)
+            except BaseException:
+                # The pool waits for what is being cancelled, and rolls back.
+                await self._give_back(connection)
+                raise
+            await self._release(connection)
+
+    async def close(self) -> None:
+        """Gives the pool what is at hand, so that it can close."""
+        self._closing = True
+        while self._at_hand:
+            await self._give_back(self._at_hand.pop())
+
+    async def _release(self, connection: Connection) -> None:
+        """Of a connection whose statement went well."""
+        self._statements[id(connection)] += 1
+        tired = self._statements[id(connection)] >= STATEMENTS_AT_HAND
+        enough = self._closing or len(self._at_hand) >= AT_HAND
+        if self._waiting or tired or enough:
+            await self._give_back(connection)
+        else:
+            self._at_hand.append(connection)
+
+    async def _give_back(self, connection: Connection) -> None:
+        self._statements.pop(id(connection), None)
+        await self._pool.release(connection)
 
     async def _acquire(self) -> Connection:
         """Raises: Unavailable when all connections of this process stay in use or no new one can be
         made, driver errors.
         """
+        while self._at_hand:
+            connection = self._at_hand.pop()
+            if _open(connection):
+                return connection
+            await self._give_back(connection)
+        self._waiting += 1
+        try:
+            return await self._from_pool()
+        finally:
+            self._waiting -= 1
+
+    async def _from_pool(self) -> Connection:
         wait_s = self._settings.connect_timeout_s
         try:
             return await self._pool.acquire(timeout=wait_s)
@@ -136,9 +184,12 @@ class Database:
         with translated():
             connection = await self._acquire()
             try:
-                return list(await connection.fetch(query, *args))
-            finally:
-                await self._pool.release(connection)
+                found = list(await connection.fetch(query, *args))
+            except BaseException:
+                await self._give_back(connection)
+                raise
+            await self._release(connection)
+            return found
 
     async def fetchrow(self, query: str, *args: object) -> Any:
         """The first row of one statement, or None.
@@ -148,9 +199,12 @@ class Database:
         with translated():
             connection = await self._acquire()
             try:
-                return await connection.fetchrow(query, *args)
-            finally:
-                await self._pool.release(connection)
+                found = await connection.fetchrow(query, *args)
+            except BaseException:
+                await self._give_back(connection)
+                raise
+            await self._release(connection)
+            return found
 
     async def ping(self) -> None:
         """Raises: Unavailable when the ledger does not answer, or lacks what this version needs."""
@@ -171,4 +225,16 @@ async def open_database(
     `application` is what `pg_stat_activity` shows.
     """
     async with open_pool(settings, application, jit=False) as pool:
-        yield Database(pool, settings, faults)
+        database = Database(pool, settings, faults)
+        try:
+            yield database
+        finally:
+            await database.close()
+
+
+def _open(connection: Connection) -> bool:
+    """Whether its server has not ended it since it was used."""
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has taken it back already
+        return False
