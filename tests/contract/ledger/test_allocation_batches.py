@@ -119,6 +119,80 @@ async def test_steps_of_many_are_made_together_each_guarded_by_its_row(harness: 
     assert await harness.store.advance_all([bound(c, token=c.token, node=NODE)]) == [True]
 
 
+def allocated(allocation: Allocation, *, token: int | None) -> StateStep:
+    return StateStep(
+        allocation_id=allocation.id,
+        sources=frozenset({S.BOUND}),
+        target=S.ALLOCATED,
+        actor="node-agent",
+        token=token,
+        node=allocation.node,
+    )
+
+
+async def test_two_steps_of_one_pod_are_made_together_and_both_are_in_its_history(
+    harness: Harness,
+) -> None:
+    a, b, c = await claimed(harness, *PODS)
+    old = (c.token or 0) + 100
+
+    done = await harness.store.advance_all(
+        [
+            bound(a, token=a.token),
+            bound(b, token=b.token),
+            allocated(a, token=a.token),
+            bound(c, token=c.token),
+            allocated(c, token=old),
+            allocated(a, token=a.token),
+        ]
+    )
+
+    assert done == [True, True, True, True, False, False]
+    assert await harness.history("a") == [
+        (1, None, "reserved"),
+        (2, "reserved", "binding"),
+        (3, "binding", "bound"),
+        (4, "bound", "allocated"),
+    ]
+    rows = [await harness.store.get(one.id) for one in (a, b, c)]
+    assert [row and row.state for row in rows] == [S.ALLOCATED, S.BOUND, S.BOUND]
+    assert await harness.history("c") == [
+        (1, None, "reserved"),
+        (2, "reserved", "binding"),
+        (3, "binding", "bound"),
+    ]
+    if harness.database is not None:
+        times = await harness.database.fetchrow(
+            "SELECT bound_at, allocated_at, lock_deadline FROM allocations WHERE id = $1", a.id
+        )
+        assert None not in tuple(times)
+        announced = await harness.database.fetch(
+            "SELECT payload->>'state' AS state, subject FROM outbox"
+            " WHERE payload->>'pod_uid' = 'a' AND (payload->>'sequence')::int > 2 ORDER BY id"
+        )
+        assert [tuple(row) for row in announced] == [
+            ("bound", "hami.events.v1.allocation.bound"),
+            ("allocated", "hami.events.v1.allocation.allocated"),
+        ]
+
+
+async def test_who_has_written_the_first_of_two_steps_leaves_the_second(harness: Harness) -> None:
+    a, b = await claimed(harness, "a", "b")
+    await harness.store.advance(bound(a, token=a.token))
+
+    done = await harness.store.advance_all(
+        [
+            bound(a, token=a.token),
+            allocated(a, token=a.token),
+            bound(b, token=b.token),
+            allocated(b, token=b.token),
+        ]
+    )
+
+    assert done == [False, True, True, True]
+    assert [len(await harness.history(pod)) for pod in ("a", "b")] == [4, 4]
+
+
 async def test_a_row_that_somebody_has_locked_holds_up_no_other(harness: Harness) -> None:
     a, b, c = await claimed(harness, *PODS)
     async with AsyncExitStack() as stack:

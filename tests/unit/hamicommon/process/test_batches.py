@@ -144,3 +144,33 @@ async def test_a_caller_that_went_away_holds_up_nobody() -> None:
         await asyncio.sleep(0)
         server.may_answer.set()
         assert await stays == 4
+
+
+async def test_callers_that_come_one_after_the_other_share_a_batch_at_a_pace() -> None:
+    server = Server()
+    async with running(server, pace_s=PATIENCE_S) as batches:
+        assert await batches.ask(1) == 2
+        later = [asyncio.create_task(batches.ask(2))]
+        await asyncio.sleep(0)
+        later.append(asyncio.create_task(batches.ask(3)))
+        await asyncio.sleep(0)
+        assert server.batches == [[1]]
+        for task in later:
+            task.cancel()
+    async with running(server, pace_s=0.02) as batches:
+        assert [await batches.ask(number) for number in (4, 5)] == [8, 10]
+
+
+async def test_what_comes_while_a_batch_is_away_waits_for_the_pace() -> None:
+    server = Server()
+    server.may_answer.clear()
+    async with running(server, pace_s=PATIENCE_S) as batches:
+        first = asyncio.create_task(batches.ask(1))
+        await server.asked.wait()
+        second = asyncio.create_task(batches.ask(2))
+        await asyncio.sleep(0)
+        server.may_answer.set()
+        assert await first == 2
+        await asyncio.sleep(0)
+        assert server.batches == [[1]]
+        second.cancel()

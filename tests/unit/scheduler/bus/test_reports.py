@@ -44,6 +44,10 @@ class Releasing:
         self.free_lock = AsyncMock()
         self.free_token = AsyncMock()
 
+    def is_bound(self, allocation_id: AllocationId, token: int) -> bool:
+        del allocation_id, token
+        return False
+
     async def allocated(
         self, allocation_id: AllocationId, *, node: NodeName, token: int, actor: str
     ) -> bool:

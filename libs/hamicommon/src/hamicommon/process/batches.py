@@ -1,7 +1,8 @@
 """Calls that wait at the same moment go as one: group commit in the application.
 
 One batch is on its way at a time, and what comes until it is back is the next one. So a single call
-waits for nobody, and many calls share their round trip, their statement and their commit.
+waits for nobody, and many calls share their round trip, their statement and their commit. Callers
+that come one after the other share them too where batches begin at a pace.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Batches(Generic[Item, Answer]):
 
     `carry_out` answers each item of a batch in order, or raises from the error tree for all of
     them; no batch has two items of one `key`, and those of one key go in the order they came in.
-    `gather_s`: how long an item that was `put` may wait for others.
+    `gather_s`: how long an item that was `put` may wait for others. `pace_s`: a batch begins so
+    long after the one before at the earliest; the first call after a calm still waits for nobody.
     """
 
     def __init__(
@@ -35,11 +37,13 @@ class Batches(Generic[Item, Answer]):
         *,
         key: Callable[[Item], Hashable],
         gather_s: float = 0.0,
+        pace_s: float = 0.0,
         most: int = MOST,
     ) -> None:
         self._carry_out = carry_out
         self._key = key
         self._gather_s = gather_s
+        self._pace_s = pace_s
         self._most = most
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._stopped = False
@@ -66,6 +70,8 @@ class Batches(Generic[Item, Answer]):
 
     async def run(self) -> None:
         """Carries out until cancelled; what waits then is answered with Unavailable."""
+        loop = asyncio.get_running_loop()
+        earliest_s = 0.0
         try:
             while True:
                 await self._come.wait()
@@ -73,10 +79,16 @@ class Batches(Generic[Item, Answer]):
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self._gather_s):
                             await self._pressing.wait()
-                self._come.clear()
+                if (calm_s := earliest_s - loop.time()) > 0:
+                    await asyncio.sleep(calm_s)
+                earliest_s = loop.time() + self._pace_s
                 self._pressing.clear()
-                while self._waiting:
-                    await self._next()
+                # Also those that a batch had no room for; not those that come from now on.
+                left = len(self._waiting)
+                while left:
+                    left -= await self._next()
+                if not self._waiting:
+                    self._come.clear()
         finally:
             self._stopped = True
             stopping = Unavailable("the service is stopping")
@@ -84,7 +96,8 @@ class Batches(Generic[Item, Answer]):
                 _fail(future, stopping)
             self._waiting.clear()
 
-    async def _next(self) -> None:
+    async def _next(self) -> int:
+        """Carries one batch out; of how many items it was."""
         batch: dict[Hashable, tuple[Item, asyncio.Future[Answer]]] = {}
         later: list[tuple[Item, asyncio.Future[Answer]]] = []
         while self._waiting and len(batch) < self._most:
@@ -104,10 +117,11 @@ class Batches(Generic[Item, Answer]):
                 _fail(future, exc if known else Unavailable("the service is stopping"))
             if not known:
                 raise
-            return
+            return len(futures)
         for future, answer in zip(futures, answers, strict=True):
             if not future.done():
                 future.set_result(answer)
+        return len(futures)
 
 
 def _fail(future: asyncio.Future[Answer], exc: BaseException) -> None:

@@ -214,13 +214,14 @@ class GrantReports:
 
     async def _usual(self, report: Allocated) -> bool:
         """Takes the step that nearly every report is about; False when another one is due."""
-        node = NodeName(report.node)
+        node, allocation_id = NodeName(report.node), AllocationId(report.allocation_id)
         seen = self._known_pods.get(PodUid(report.pod_uid))
-        on_node = seen is not None and facts_of(seen).node == node
+        on_node = self._transitions.is_bound(allocation_id, report.token) or (
+            seen is not None and facts_of(seen).node == node
+        )
         if on_node:
             # The next pod of the node need not wait for what is written down now.
             await self._transitions.free_token(node, report.token)
-        allocation_id = AllocationId(report.allocation_id)
         done = await self._transitions.allocated(
             allocation_id, node=node, token=report.token, actor=ACTOR
         )

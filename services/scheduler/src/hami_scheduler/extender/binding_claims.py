@@ -23,6 +23,9 @@ ACTOR = "scheduler"
 # After the lock's longest wait: patch, binding and reading back, each at most 10 s.
 BINDING_EXTRA_S = 30.0
 _CLAIMS = 3
+# kube-scheduler decides on one pod after the other, so their claims come one by one; in a burst a
+# pod waits this long at most, and a dozen share a statement and a commit.
+PACE_S = 0.03
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 PlaceOnNode = Callable[
@@ -53,7 +56,7 @@ class BindingClaims:
         self._instruments = instruments
         self._lease_s = timeout_s + BINDING_EXTRA_S
         self._batches = Batches[BindingClaim, Allocation | None](
-            store.claim_all, key=lambda claim: claim.pod_uid
+            store.claim_all, key=lambda claim: claim.pod_uid, pace_s=PACE_S
         )
 
     async def run(self) -> None:

@@ -39,7 +39,8 @@ class AllocationStore(Protocol):
         ...
 
     async def advance_all(self, steps: Sequence[StateStep]) -> Sequence[bool]:
-        """Steps between live states of different allocations: all of them in one transaction.
+        """Steps between live states: all of them in one transaction, those of one allocation in
+        their order.
 
         True for each that was done. One that meets a locked row or fails is made by itself, as
         `advance` would. Raises: Unavailable, when of none is known whether it was done.
@@ -99,6 +100,10 @@ class LedgerReader(Protocol):
 
     async def standing_of(self, pod_uids: Sequence[PodUid]) -> Sequence[Allocation]:
         """The live allocations of these pods, without their containers. Raises: Unavailable."""
+        ...
+
+    async def whole(self, ids: Sequence[AllocationId]) -> Sequence[Allocation]:
+        """These allocations with their containers; a few hundred. Raises: Unavailable."""
         ...
 
     async def overdue(self) -> list[Allocation]:

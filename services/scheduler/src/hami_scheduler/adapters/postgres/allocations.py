@@ -56,7 +56,8 @@ from hami_scheduler.adapters.postgres.encoding import (
     reserve_arguments,
     reserved_change,
     share_columns,
-    step_columns,
+    way_columns,
+    ways_of,
 )
 from hami_scheduler.adapters.postgres.entering import enter
 from hami_scheduler.adapters.postgres.rows import (
@@ -84,6 +85,8 @@ logger = logging.getLogger(__name__)
 
 # Some 3 ms of the event loop; tens of thousands at once would hold decisions up for a second.
 STANDING_BATCH = 256
+
+_ANY_STEP = event_subject("allocation", "")
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 
@@ -217,15 +220,17 @@ class PostgresAllocationStore:
         """See the port."""
         if len(steps) == 1:
             return [await self.advance(steps[0]) is not None]
+        ways = ways_of(steps)
         try:
-            rows = await self._database.fetch(ADVANCE_ALL, *step_columns(steps))
+            rows = await self._database.fetch(ADVANCE_ALL, *way_columns(ways), _ANY_STEP)
         except (Conflict, ConstraintViolation) as exc:
             logger.info("steps tried one by one", extra={"count": len(steps), "error": str(exc)})
             rows = []
         if rows:
             self._on_commit()
-        done = {row["id"] for row in rows}
-        return [step.allocation_id in done or await self._advanced(step) for step in steps]
+        made = {row["id"] for row in rows}
+        done = {id(step) for way in ways if way[0].allocation_id in made for step in way}
+        return [id(step) in done or await self._advanced(step) for step in steps]
 
     async def _advanced(self, step: StateStep) -> bool:
         try:
@@ -344,6 +349,10 @@ class PostgresAllocationStore:
         """See the port."""
         rows = await self._database.fetch(SELECT_STANDING_OF, list(pod_uids))
         return [allocation_of(row) for row in rows]
+
+    async def whole(self, ids: Sequence[AllocationId]) -> list[Allocation]:
+        """See the port."""
+        return await self._many("a.id = ANY($1::uuid[])", list(ids))
 
     async def overdue(self) -> list[Allocation]:
         """See the port."""

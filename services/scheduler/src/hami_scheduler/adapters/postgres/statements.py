@@ -227,52 +227,61 @@ SELECT {COLUMNS}, event.sequence
   FROM event, allocation a JOIN nodes n ON n.name = a.node
 """
 
-_EVENTS = f"""event AS (
-  INSERT INTO allocation_events
-         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
-  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, a.source, a.state,
-         a.reason, a.actor
-    FROM allocation a
-  RETURNING id, allocation_id, sequence, at
-), announced AS (
+
+def _announced_steps(subject: str, state: str, reason: str) -> str:
+    """The outbox rows of events that leave the cards as they are."""
+    return f"""announced AS (
   INSERT INTO outbox (subject, payload, traceparent)
-  SELECT a.subject, jsonb_build_object(
+  SELECT {subject}, jsonb_build_object(
            'version', 1, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
-           'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node, 'state', a.state,
-           'reason', a.reason, 'counters', '[]'::jsonb, 'event_id', event.id,
+           'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node, 'state', {state},
+           'reason', {reason}, 'counters', '[]'::jsonb, 'event_id', event.id,
            'sequence', event.sequence, 'at', event.at),
          a.traceparent
     FROM allocation a JOIN event ON event.allocation_id = a.id
 )"""
 
-# Many of ADVANCE_LIVE at once, one array per column. A row that somebody has locked is left out:
-# a batch waits for nobody, so two of them never wait for each other.
+
+# Many of ADVANCE_LIVE at once, one array per column: $1 to $9 of each allocation, $10 to $15 of
+# each of its steps in their order, which it makes all or none, $16 what subjects begin with. A row
+# that somebody has locked is left out: a batch waits for nobody, so two of them never wait for each
+# other.
 ADVANCE_ALL = f"""
-WITH step AS (
+WITH way AS (
   SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::bool[], $6::float8[],
-                       $7::bigint[], $8::text[], $9::text[], $10::text[])
-             AS s (id, source, target, reason, new_token, lease_s, token, actor, subject, node)
+                       $7::bigint[], $8::text[], $9::bool[])
+             AS w (id, source, target, reason, new_token, lease_s, token, node, passes_bound)
+), step AS (
+  SELECT * FROM unnest($10::uuid[], $11::int[], $12::text[], $13::text[], $14::text[],
+                       $15::text[])
+             AS s (id, number, source, state, reason, actor)
 ), mine AS (
-  SELECT a.id FROM allocations a JOIN step s ON s.id = a.id
-   WHERE a.state = s.source FOR UPDATE OF a SKIP LOCKED
+  SELECT a.id FROM way w JOIN allocations a ON a.id = w.id
+   WHERE a.state = w.source FOR UPDATE OF a SKIP LOCKED
 ), allocation AS (
   UPDATE allocations a
-     SET state = s.target, reason = s.reason,
-         token = CASE WHEN s.new_token THEN nextval('allocation_tokens') ELSE a.token END,
-         deadline = now() + make_interval(secs => s.lease_s),
-         binding_at = CASE WHEN s.target = 'binding' THEN now() ELSE a.binding_at END,
-         bound_at = CASE WHEN s.target = 'bound' THEN coalesce(a.bound_at, now())
-                         ELSE a.bound_at END,
-         lock_deadline = CASE WHEN s.target = 'bound' AND a.bound_at IS NULL
+     SET state = w.target, reason = w.reason,
+         token = CASE WHEN w.new_token THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => w.lease_s),
+         binding_at = CASE WHEN w.target = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN w.passes_bound THEN coalesce(a.bound_at, now()) ELSE a.bound_at END,
+         lock_deadline = CASE WHEN w.passes_bound AND a.bound_at IS NULL
                               THEN now() + interval '30 seconds' ELSE a.lock_deadline END,
-         allocated_at = CASE WHEN s.target = 'allocated' THEN coalesce(a.allocated_at, now())
+         allocated_at = CASE WHEN w.target = 'allocated' THEN coalesce(a.allocated_at, now())
                              ELSE a.allocated_at END
-    FROM step s JOIN mine ON mine.id = s.id
-   WHERE a.id = s.id AND a.state = s.source AND (s.token IS NULL OR a.token = s.token)
-     AND (s.node IS NULL OR a.node = s.node)
-  RETURNING a.*, s.source, s.actor, s.subject
-), {_EVENTS}
-SELECT allocation_id::text AS id FROM event
+    FROM way w JOIN mine ON mine.id = w.id
+   WHERE a.id = w.id AND a.state = w.source AND (w.token IS NULL OR a.token = w.token)
+     AND (w.node IS NULL OR a.node = w.node)
+  RETURNING a.*
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")} + s.number, a.id, s.source,
+         s.state, s.reason, s.actor
+    FROM allocation a JOIN step s ON s.id = a.id ORDER BY a.id, s.number
+  RETURNING id, allocation_id, sequence, at, state, reason
+), {_announced_steps("$16::text || event.state", "event.state", "event.reason")}
+SELECT DISTINCT allocation_id::text AS id FROM event
 """
 
 # The reservations of many pods at once. A deadline that is late enough is left as it is, so that
@@ -291,8 +300,15 @@ WITH claim AS (
                          THEN a.deadline ELSE now() + make_interval(secs => c.lease_s) END
     FROM claim c, mine
    WHERE a.id = mine.id AND a.pod_uid = c.pod_uid AND a.state = 'reserved' AND a.node = c.node
-  RETURNING a.*, 'reserved' AS source, c.actor, $5::text AS subject
-), {_EVENTS}
+  RETURNING a.*, c.actor
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor)
+  SELECT a.pod_uid, {_NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, a.id, 'reserved', a.state,
+         a.reason, a.actor
+    FROM allocation a
+  RETURNING id, allocation_id, sequence, at
+), {_announced_steps("$5::text", "a.state", "a.reason")}
 SELECT {COLUMNS}
   FROM event JOIN allocation a ON a.id = event.allocation_id JOIN nodes n ON n.name = a.node
 """
