@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,6 +19,7 @@ from hamicommon.bus.client import (
     Subscription,
     open_bus,
 )
+from hamicommon.bus.pull import FETCH_WAIT_S
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
@@ -160,6 +163,48 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
             pass
         for task in (following, consuming):
             task.cancel()
+
+
+async def test_one_request_stands_for_messages_that_come_one_by_one(
+    bus: Bus, nats_url: str
+) -> None:
+    inbox, requests = Inbox(), Inbox()
+    settings = NatsSettings(url=nats_url)
+    async with open_bus(settings, "watcher") as watcher, asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(watcher.follow("$JS.API.CONSUMER.MSG.NEXT.>", requests.take))
+        consuming = tasks.create_task(bus.consume(INVENTORIES, inbox.take))
+        async with asyncio.timeout(PATIENCE_S):
+            await requests.next()
+        began_s = time.monotonic()
+        for number in range(20):
+            subject = events.inventory_subject(f"node-{number}")
+            await bus.publish(subject, inventory("a"), message_id=uuid4().hex)
+            await inbox.next()
+        spent_s = time.monotonic() - began_s
+        consuming.cancel()
+        watching.cancel()
+
+    assert requests.messages.qsize() <= 1 + spent_s / FETCH_WAIT_S
+
+
+async def test_a_batch_that_is_still_handled_holds_up_no_later_message(bus: Bus) -> None:
+    began: asyncio.Queue[bytes] = asyncio.Queue()
+    may_end = asyncio.Event()
+
+    async def handle_all(messages: Sequence[Message]) -> list[Exception | None]:
+        for message in messages:
+            began.put_nowait(message.data)
+        await may_end.wait()
+        return [None for _ in messages]
+
+    async with asyncio.TaskGroup() as tasks, asyncio.timeout(PATIENCE_S):
+        consuming = tasks.create_task(bus.consume_all(INVENTORIES, handle_all))
+        for number in range(2):
+            subject = events.inventory_subject(f"node-{number}")
+            await bus.publish(subject, inventory("a"), message_id=uuid4().hex)
+            await began.get()
+        may_end.set()
+        consuming.cancel()
 
 
 async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> None:

@@ -240,6 +240,7 @@ class Bus:
     ) -> None:
         pause = Pause(what)
         consumer = Consumer(
+            self._client,
             self._js,
             what,
             handle,

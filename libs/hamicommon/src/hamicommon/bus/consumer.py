@@ -7,6 +7,7 @@ reason; one whose handler is `Unavailable` comes again. `client.Bus.consume` run
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
-import nats.errors
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
@@ -22,19 +23,18 @@ from opentelemetry import context as otel_context
 
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
+from hamicommon.bus.pull import FETCH_BATCH, Pull
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import propagate_cancellation
+from hamicommon.process.cancellation import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 2.0
-# A pull request waits this long at the server. One that was pending when the server went away is
-# noticed only when this is over, so it bounds the delay after a reconnect too.
-FETCH_WAIT_S = 2.0
-FETCH_BATCH = 64
 ACK_WAIT_S = 30.0
 RETRY_DELAY_S = 1.0
 MAX_DELIVERIES = 10
+MOST_BATCHES = 4
+"""Of one BatchHandler at once: those that came later wait for none that is written."""
 
 
 class Deliver(StrEnum):
@@ -74,7 +74,8 @@ class Subscription:
 
 Handler = Callable[[Message], Awaitable[None]]
 BatchHandler = Callable[[Sequence[Message]], Awaitable[Sequence[Exception | None]]]
-"""Takes the messages that came together; for each None, or what a Handler would have raised."""
+"""Takes the messages that came together; for each None, or what a Handler would have raised. It is
+called again, with what comes next, before it is done."""
 
 
 class Pause:
@@ -103,6 +104,7 @@ class Consumer:
 
     def __init__(
         self,
+        client: Client,
         js: JetStreamContext,
         what: Subscription,
         handle: Handler | None = None,
@@ -115,6 +117,7 @@ class Consumer:
         """One of `handle` and `handle_all` is given. `user` is ours on the bus; `on_answer` is
         called after each pull that was answered.
         """
+        self._client = client
         self._js = js
         self._what = what
         self._handle = handle
@@ -140,30 +143,40 @@ class Consumer:
             inactive_threshold=60.0 if what.ephemeral else None,
         )
         await self._js.add_consumer(what.stream, config=config)
-        pull = await self._js.pull_subscribe_bind(consumer=what.consumer, stream=what.stream)
-        try:
-            while True:
-                with propagate_cancellation():
-                    await self._take(pull)
-                self._on_answer()
-        finally:
-            with contextlib.suppress(nats.errors.Error, OSError):
-                await pull.unsubscribe()
+        running: set[asyncio.Task[None]] = set()
+        pull = Pull(self._client, stream=what.stream, consumer=what.consumer)
+        async with pull.opened():
+            try:
+                while True:
+                    with propagate_cancellation():
+                        await self._take(pull, running)
+                    self._on_answer()
+            finally:
+                await end(running)
 
-    async def _take(self, pull: JetStreamContext.PullSubscription) -> None:
-        try:
-            messages = await pull.fetch(FETCH_BATCH, timeout=FETCH_WAIT_S)
-        except TimeoutError:
+    async def _take(self, pull: Pull, running: set[asyncio.Task[None]]) -> None:
+        messages: Sequence[Msg] = ()
+        with contextlib.suppress(TimeoutError):
+            messages = await pull.next()
+        if not messages:
             # Nothing new, or the consumer is gone: an unknown one must be made again.
             await self._js.consumer_info(self._what.stream, self._what.consumer)
-            return
-        if self._handle_all is not None:
-            answers = await self._handle_all([_message(raw) for raw in messages])
-            for raw, error in zip(messages, answers, strict=True):
-                await self._settle(raw, error)
-            return
-        for raw in messages:
-            await self._deliver(raw)
+        elif self._handle_all is None:
+            for raw in messages:
+                await self._deliver(raw)
+        else:
+            running.add(asyncio.create_task(self._deliver_all(messages)))
+            if len(running) >= MOST_BATCHES:
+                await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in [task for task in running if task.done()]:
+            running.discard(task)
+            task.result()
+
+    async def _deliver_all(self, messages: Sequence[Msg]) -> None:
+        assert self._handle_all is not None
+        answers = await self._handle_all([_message(raw) for raw in messages])
+        for raw, error in zip(messages, answers, strict=True):
+            await self._settle(raw, error)
 
     async def _deliver(self, raw: Msg) -> None:
         assert self._handle is not None
