@@ -67,6 +67,10 @@ class LedgerRows:
         live = (self._live_of(uid) for uid in pod_uids)
         return [replace(one, containers=()) for one in live if one is not None]
 
+    async def whole(self, ids: Sequence[AllocationId]) -> list[Allocation]:
+        """See the port."""
+        return [self._allocations[one] for one in ids if one in self._allocations]
+
     async def overdue(self) -> list[Allocation]:
         """See the port."""
         now = self._clock()

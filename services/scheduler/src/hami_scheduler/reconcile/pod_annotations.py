@@ -33,7 +33,7 @@ from hami_scheduler.reconcile.annotation_diff import differing
 
 logger = logging.getLogger(__name__)
 
-# A row is read in a millisecond. After a start all pods must be looked at: not all in one go.
+# After a start all pods must be looked at: not all in one go.
 MOST_LOOKS = 2000
 CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
@@ -84,31 +84,36 @@ class Mirrors:
         """Pods that lacked their label at the last look."""
         self._looks = 0
 
-    async def check(self, allocation: Allocation, pod: JsonMapping) -> int:
-        """1 when the pod's annotations differed and were repaired, else 0.
-
-        `allocation` may lack its containers. Raises: Conflict, Unavailable.
-        """
-        version = str(pod["metadata"].get("resourceVersion", ""))
+    def due(self, allocation: Allocation, pod: JsonMapping) -> bool:
+        """Whether the pod is to be compared with its whole row; `allocation` may lack its parts."""
         on_its_node = (pod.get("spec") or {}).get("nodeName") == allocation.node
         if not on_its_node or allocation.state not in _MIRRORED:
-            return 0
+            return False
+        version = _version(pod)
         if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
-            return 0
+            return False
         refused = self._refused.get(allocation.pod_uid)
         if refused and refused.version == version and self._clock() < refused.again_at:
-            return 0
+            return False
         self._looks += 1
+        return True
+
+    async def check(self, row: Allocation, pod: JsonMapping) -> int:
+        """1 when the pod's annotations differed and were repaired, else 0.
+
+        `row` is the whole row, as it was a moment ago. Raises: Conflict, Unavailable.
+        """
+        version = _version(pod)
         repaired = 0
-        row = await self._store.get(allocation.id)
         try:
-            if row is not None and differing(row, annotations_of(pod), self._vendors):
-                repaired = await self.repair(row)
-            if row is None or await self._labelled(row, pod):
-                self._right[allocation.pod_uid] = version
-            self._refused.pop(allocation.pod_uid, None)
+            if differing(row, annotations_of(pod), self._vendors):
+                fresh = await self._store.get(row.id)
+                repaired = 0 if fresh is None else await self.repair(fresh)
+            if await self._labelled(row, pod):
+                self._right[row.pod_uid] = version
+            self._refused.pop(row.pod_uid, None)
         except (InvalidRequest, Forbidden) as exc:
-            await self._note_refusal(allocation, version, str(exc))
+            await self._note_refusal(row, version, str(exc))
         return repaired
 
     async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
@@ -182,3 +187,7 @@ class Mirrors:
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
         self._unlabelled &= set(uids)
+
+
+def _version(pod: JsonMapping) -> str:
+    return str(pod["metadata"].get("resourceVersion", ""))

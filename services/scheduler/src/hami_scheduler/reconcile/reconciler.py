@@ -9,11 +9,11 @@ its deadline. All replicas may do both at once: every step is guarded by the row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
@@ -73,11 +73,12 @@ class Reconciler:
         found = 0
         held: set[PodUid] = set()
         async for some in self._ledger.standing():
+            whole = await self._whole(some)
             for allocation in some:
                 held.add(allocation.pod_uid)
                 try:
                     with self._instruments.bulkhead.item("reconcile", allocation.pod_uid):
-                        found += await self._compare(allocation)
+                        found += await self._compare(allocation, whole.get(allocation.id))
                 except Unavailable:
                     raise
                 except HamiError as exc:
@@ -97,12 +98,22 @@ class Reconciler:
                     logger.info("not compared now", extra={"pod_uid": uid, "error": str(exc)})
         return found
 
-    async def _compare(self, allocation: Allocation) -> int:
+    async def _whole(self, some: Sequence[Allocation]) -> dict[AllocationId, Allocation]:
+        """The whole rows of those whose pods' annotations are to be compared, read together."""
+        due = [
+            allocation.id
+            for allocation in some
+            if (pod := self._watched.pods.get(allocation.pod_uid)) is not None
+            and self._mirrors.due(allocation, pod)
+        ]
+        return {row.id: row for row in await self._ledger.whole(due)} if due else {}
+
+    async def _compare(self, allocation: Allocation, row: Allocation | None) -> int:
         facts = await self._facts(allocation)
         step = verdict(allocation, facts)
         if step is None:
             pod = self._watched.pods.get(allocation.pod_uid)
-            return 0 if pod is None else await self._mirrors.check(allocation, pod)
+            return 0 if pod is None or row is None else await self._mirrors.check(row, pod)
         whole = await self._ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0

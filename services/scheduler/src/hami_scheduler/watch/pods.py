@@ -37,8 +37,8 @@ from hami_scheduler.watch.backoff import ItemBackoff
 logger = logging.getLogger(__name__)
 
 ACTOR = "pod-watch"
-# Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, and
-# one that changes twice within this time only once.
+# Of a pod that goes its usual way the ledger mostly knows already: many are compared at once, each
+# when it has not changed for one to two times this long; what is written by then is no difference.
 CALM_S = 0.5
 COMPARED_AT_ONCE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
@@ -69,6 +69,8 @@ class PodWatch:
         self._woken = asyncio.Event()
         self._usual: dict[PodUid, PodFacts] = {}
         """Not compared with the ledger yet."""
+        self._calm: dict[PodUid, PodFacts] = {}
+        """Those that have not changed since the last comparison."""
         self._usual_came = asyncio.Event()
         self.by_uid: dict[PodUid, JsonMapping] = {}
         """Every pod of ours that the API server has."""
@@ -121,10 +123,12 @@ class PodWatch:
 
     def _note(self, facts: PodFacts) -> None:
         if _usual(facts) and facts.uid not in self._changed:
+            self._calm.pop(facts.uid, None)
             self._usual[facts.uid] = facts
             self._usual_came.set()
             return
         self._usual.pop(facts.uid, None)
+        self._calm.pop(facts.uid, None)
         self._changed[facts.uid] = facts
         self._waits.reset(facts.uid)
         self._woken.set()
@@ -134,12 +138,16 @@ class PodWatch:
         while True:
             await self._usual_came.wait()
             await asyncio.sleep(CALM_S)
-            self._usual_came.clear()
             await self.compare()
+            if not self._usual and not self._calm:
+                self._usual_came.clear()
 
     async def compare(self) -> None:
-        """Finds those of the usual pods of which the ledger has something else."""
-        usual, self._usual = self._usual, {}
+        """Finds those of the usual pods of which the ledger has something else.
+
+        Those that came since the last call have their turn at the next one.
+        """
+        usual, self._calm, self._usual = self._calm, self._usual, {}
         uids = list(usual)
         different: set[PodUid] = set()
         for first in range(0, len(uids), COMPARED_AT_ONCE):
@@ -153,7 +161,7 @@ class PodWatch:
                 continue
             different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))
         for uid in different:
-            if uid not in self._changed and uid not in self._usual:
+            if uid not in self._changed and uid not in self._usual and uid not in self._calm:
                 self._changed[uid] = usual[uid]
                 self._woken.set()
 
