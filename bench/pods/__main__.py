@@ -19,11 +19,12 @@ kubeconfig is printed; the rounds begin when it answers there.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import statistics
 from pathlib import Path
 from typing import Any
+
+import uvloop
 
 from bench.filter.figures import machine
 from bench.filter.system import end_when_asked
@@ -98,7 +99,7 @@ def main() -> None:
         replicas=given.replicas,
         beside=given.beside,
     )
-    rows = asyncio.run(measure(wanted, given.pods, given.rounds))
+    rows = uvloop.run(measure(wanted, given.pods, given.rounds))
     print(f"{given.pods} pods at once on {given.nodes} nodes; budget: {BUDGET_RATIO} of `without`")
     for row in rows:
         print(

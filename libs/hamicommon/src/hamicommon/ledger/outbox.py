@@ -40,7 +40,7 @@ BATCH = 128
 POLL_S = 1.0
 # Lets commits travel in batches. A view of another replica that is this much older plans again at
 # worst; what must be quick (grants, locks) does not go through the outbox.
-COALESCE_S = 0.025
+COALESCE_S = 0.05
 # The version before marked the rows that it had published, and goes on to during a roll-out.
 KEEP_PUBLISHED_S = 3600
 PRUNE_EVERY_S = 300.0

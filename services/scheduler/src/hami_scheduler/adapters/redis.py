@@ -101,6 +101,8 @@ class RedisNodeLock:
         self._queues: dict[NodeName, asyncio.Lock] = {}
         self._waiting: dict[NodeName, int] = {}
         self._freed: dict[NodeName, asyncio.Event] = {}
+        self._held: dict[NodeName, tuple[int, float]] = {}
+        """Tokens that took a node through here, and until when they may have it."""
         self._circuit = Circuit(open_s=OPEN_S)
         self._away_at: float | None = None
         self.fallbacks = 0
@@ -129,7 +131,8 @@ class RedisNodeLock:
         doubt_at = time.monotonic() + _DOUBT_AFTER_S
         while True:
             freed.clear()
-            if await self._attempt(node, holder):
+            if not self._held_by_another(node, holder) and await self._attempt(node, holder):
+                self._held[node] = holder.token, time.monotonic() + self._lock_s
                 return
             if time.monotonic() >= doubt_at:
                 await self._free_if_stale(node)
@@ -138,6 +141,14 @@ class RedisNodeLock:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await freed.wait()
+                    continue
+            # Somebody else may have freed it without our hearing of it.
+            self._held.pop(node, None)
+
+    def _held_by_another(self, node: NodeName, holder: LockHolder) -> bool:
+        """True: an attempt would be in vain, as far as this replica knows."""
+        token, until = self._held.get(node, (holder.token, 0.0))
+        return token != holder.token and time.monotonic() < until
 
     async def _free_if_stale(self, node: NodeName) -> None:
         holder = await self.holder(node)
@@ -185,12 +196,14 @@ class RedisNodeLock:
         with contextlib.suppress(_RedisAwayError):
             freed = bool(
                 await self._ask(
-                    self._release, keys=[_KEY.format(node=node)], args=[token, _CHANNEL, str(node)]
+                    self._release,
+                    keys=[_KEY.format(node=node)],
+                    args=[token, _CHANNEL, f"{node} {token}"],
                 )
             )
         if self._recently_away():
             freed = await self._lease.release(node, token) or freed
-        self._wake(node)
+        self._wake(node, token)
         return freed
 
     async def holder(self, node: NodeName) -> LockHolder | None:
@@ -219,11 +232,16 @@ class RedisNodeLock:
                             ignore_subscribe_messages=True, timeout=None
                         )
                         if message is not None:
-                            self._wake(NodeName(message["data"].decode()))
+                            # The replicas of before announce the node alone.
+                            node, _, token = message["data"].decode().partition(" ")
+                            self._wake(NodeName(node), int(token or 0))
             except (redis.exceptions.RedisError, OSError, TimeoutError):
                 await asyncio.sleep(_RETRY_S)
 
-    def _wake(self, node: NodeName) -> None:
+    def _wake(self, node: NodeName, token: int) -> None:
+        # Of our own releases we hear twice: the second time somebody else may have the node.
+        if token in (0, self._held.get(node, (0, 0.0))[0]):
+            self._held.pop(node, None)
         if event := self._freed.get(node):
             event.set()
 
