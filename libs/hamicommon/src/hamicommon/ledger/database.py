@@ -107,14 +107,12 @@ class Database:
         Raises: see `translated`.
         """
         with translated():
-            connection = await self._acquire()
+            connection, well = await self._acquire(), False
             try:
                 yield connection
-            except BaseException:
-                # The pool waits for what is being cancelled, and rolls back.
-                await self._give_back(connection)
-                raise
-            await self._release(connection)
+                well = True
+            finally:
+                await self._release(connection, well=well)
 
     async def close(self) -> None:
         """Gives the pool what is at hand, so that it can close."""
@@ -122,12 +120,12 @@ class Database:
         while self._at_hand:
             await self._give_back(self._at_hand.pop())
 
-    async def _release(self, connection: Connection) -> None:
-        """Of a connection whose statement went well."""
+    async def _release(self, connection: Connection, *, well: bool) -> None:
+        """Without `well` the statement failed: the pool waits for what is being cancelled."""
         self._statements[id(connection)] += 1
         tired = self._statements[id(connection)] >= STATEMENTS_AT_HAND
         enough = self._closing or len(self._at_hand) >= AT_HAND
-        if self._waiting or tired or enough:
+        if not well or self._waiting or tired or enough:
             await self._give_back(connection)
         else:
             self._at_hand.append(connection)
@@ -182,13 +180,12 @@ class Database:
         """
         # As `connection`, without the generators: a pod's way asks ten times.
         with translated():
-            connection = await self._acquire()
+            connection, well = await self._acquire(), False
             try:
                 found = list(await connection.fetch(query, *args))
-            except BaseException:
-                await self._give_back(connection)
-                raise
-            await self._release(connection)
+                well = True
+            finally:
+                await self._release(connection, well=well)
             return found
 
     async def fetchrow(self, query: str, *args: object) -> Any:
@@ -197,13 +194,12 @@ class Database:
         Raises: see `translated`.
         """
         with translated():
-            connection = await self._acquire()
+            connection, well = await self._acquire(), False
             try:
                 found = await connection.fetchrow(query, *args)
-            except BaseException:
-                await self._give_back(connection)
-                raise
-            await self._release(connection)
+                well = True
+            finally:
+                await self._release(connection, well=well)
             return found
 
     async def ping(self) -> None:
