@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
+from hami_scheduler.placement.arrival_counts import ArrivalCounts
+from hamicommon.placement.cluster.arrivals import shape_of
+from hamicommon.placement.cluster.view import ClusterView
 
 from tests.integration.scheduler.conftest import World
 from tests.waiting import eventually
@@ -139,3 +142,8 @@ async def test_fragmentation_completes_a_card_and_learns_from_the_ledger(world: 
     latest = await PostgresDecisionLog(world.database).arrivals(1)
     assert latest[0].name.startswith("second")
     assert latest[0].containers[0].requests[0].memory_mib == 4000
+
+    # What a replica that starts then, or again, makes of it.
+    after = ClusterView()
+    await ArrivalCounts(after, PostgresDecisionLog(world.database)).restore()
+    assert shape_of(latest[0]) in after.usual.mix.shapes

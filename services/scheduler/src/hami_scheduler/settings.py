@@ -89,6 +89,11 @@ class Settings(BaseSettings):
         default=True,
         description="the node policy fragmentation looks at what is free of the hosts' CPU",
     )
+    usual_pods_file: Path | None = Field(
+        default=None,
+        description="YAML, the usual pods that the node policy fragmentation goes by (docs/"
+        "packing.md); absent: learned from those that arrive",
+    )
     events: Literal["refusals", "all"] = Field(
         default="refusals",
         description="events on pods: refusals and failures, or HAMi's Normal ones too, which pods "

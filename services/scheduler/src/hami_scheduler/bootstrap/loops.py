@@ -29,6 +29,7 @@ from hami_scheduler.bus.reports import GrantReports, InventoryReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
+from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.arrival_counts import AGAIN_S
 from hami_scheduler.reconcile import retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
@@ -94,6 +95,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
             lambda: AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
             core.demand.arrivals.restore,
         ),
+        _periodic("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
         _periodic(
             "old-decisions",
             TIDY_EVERY_S,

@@ -8,6 +8,7 @@ from hamicommon.domain.requests import Policy
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.bootstrap.connections import Connections
+from hami_scheduler.bootstrap.usual_pods import read_usual_pods
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.extender.outcomes import Outcomes
@@ -20,6 +21,7 @@ from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.demand import Demand
+from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
@@ -38,6 +40,7 @@ class Core:
     requests: PodRequests
     instruments: SchedulerInstruments
     demand: Demand
+    tables: TableMaker
     view: LedgerSnapshotCache
     announcer: Announcer
     recorder: DecisionQueue
@@ -62,6 +65,8 @@ def core_of(
     announcer = Announcer(connections.events)
     marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
     view = LedgerSnapshotCache(connections.inventory, vendors.rules)
+    if settings.usual_pods_file is not None:
+        view.cluster.usual.give(read_usual_pods(settings.usual_pods_file))
     mirrored = MirroredLocks(
         nodes=connections.nodes,
         pods=connections.pods,
@@ -81,6 +86,7 @@ def core_of(
         ),
         instruments=instruments,
         demand=Demand(waiting=waiting, arrivals=ArrivalCounts(view.cluster, connections.decisions)),
+        tables=TableMaker(view.cluster),
         view=view,
         announcer=announcer,
         recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),

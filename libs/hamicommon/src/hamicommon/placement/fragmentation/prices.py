@@ -89,13 +89,15 @@ def _entering(sizes: Int, prices: Float64) -> tuple[Float64 | None, float]:
 
 def _best_cuts(sizes: Int, prices: Float64) -> tuple[Float64, Int]:
     """(101,) each: the dearest slices that fit, and the one to cut first (-1: none)."""
-    worth, taken = np.zeros(CARD + 1), np.full(CARD + 1, -1, np.int64)
+    # What does not fit is cut out of a remainder of less than nothing, which is worth -infinity.
+    worth = np.full(2 * CARD + 1, -np.inf)
+    worth[CARD] = 0.0
+    taken = np.full(CARD + 1, -1, np.int64)
     for left in range(1, CARD + 1):
-        fitting = np.flatnonzero(sizes <= left)
-        worth[left], taken[left] = worth[left - 1], -1
-        if len(fitting):
-            values = prices[fitting] + worth[left - sizes[fitting]]
-            best = int(values.argmax())
-            if values[best] > worth[left] + _NEAR_ZERO:
-                worth[left], taken[left] = values[best], fitting[best]
-    return worth, taken
+        values = prices + worth[CARD + left - sizes]
+        best = int(values.argmax())
+        if values[best] > worth[CARD + left - 1] + _NEAR_ZERO:
+            worth[CARD + left], taken[left] = values[best], best
+        else:
+            worth[CARD + left] = worth[CARD + left - 1]
+    return worth[CARD:], taken

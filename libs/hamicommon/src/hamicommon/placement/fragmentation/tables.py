@@ -67,7 +67,10 @@ class Tables:
         mix: Mix,
         models: Sequence[GpuDevice | None],
         rules: Callable[[str], VendorRules],
+        *,
+        prices: bool = True,
     ) -> None:
+        """`prices` False: no remainder counts as lost, and no linear program is solved."""
         self.mix = mix
         needs = [[_need(shape, model, rules) for model in models] for shape in mix.shapes]
         self.core_weight, self.memory_weight = _weights(mix, needs)
@@ -100,7 +103,9 @@ class Tables:
         """Part of the pods that one card suffices, by model and the three levels, flat."""
         self.several: Float64 = several.cumsum(axis=1).cumsum(axis=2).ravel()
         """Part of the pods that want several cards, by model, CPU level and idle cards, flat."""
-        self.lost = np.stack(list(_lost(mix, needs, len(models))))
+        self.lost: Float64 = np.zeros((len(models), CARD + 1))
+        if prices:
+            self.lost[:] = list(_lost(mix, needs, len(models)))
         """(models, 101): what is lost of a remainder of so many percent, in milli of a card."""
         self.lots = _lots(mix, needs, len(models))
         self.mean_milli = _mean_milli(mix, needs)

@@ -1,0 +1,82 @@
+"""The usual pods as an administrator gives them, in place of those that are learned.
+
+YAML or JSON: a list of shapes, each with its part of the arrivals in any unit (counts, percent).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from hamicommon.clipping import clip
+from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.quantities import parse_milli
+from hamicommon.placement.cluster.arrivals import Mix, PodShape
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+_MOST_BYTES = 1_000_000
+
+
+class UsualPod(BaseModel):
+    """One shape; fields are those of a pod's limits, without the vendor's prefix."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    part: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    vendor: Annotated[str, Field(min_length=1)] = "NVIDIA"
+    gpu: Annotated[int, Field(ge=1, le=1024)] = 1
+    gpucores: Annotated[int, Field(ge=0, le=100)] = 0
+    gpumem_mib: Annotated[int, Field(ge=0, le=2**30)] = 0
+    """0: see gpumem_percentage."""
+    gpumem_percentage: Annotated[int, Field(ge=0, le=100)] = 0
+    """0 with gpumem_mib 0: the whole card's memory, as of a pod that names none."""
+    cpu: str | int | float = 0
+    """Of the host, a Kubernetes quantity."""
+    use_types: tuple[str, ...] = ()
+    """Kinds of cards, as in nvidia.com/use-gputype."""
+
+    def shape(self) -> PodShape:
+        """As arrivals are counted. Raises: InvalidRequest when the CPU is no quantity."""
+        return PodShape(
+            request=DeviceRequest(
+                vendor=self.vendor,
+                count=self.gpu,
+                memory_mib=self.gpumem_mib,
+                memory_percent=None if self.gpumem_mib else self.gpumem_percentage or 100,
+                core_percent=self.gpucores,
+            ),
+            selection=Selection(use_types=self.use_types),
+            cpu_milli=parse_milli(str(self.cpu)),
+        )
+
+
+_FILE = TypeAdapter(Annotated[tuple[UsualPod, ...], Field(min_length=1, max_length=1000)])
+
+
+def read_usual_pods(path: Path) -> Mix:
+    """The mix of a file.
+
+    Raises: InvalidRequest naming the file, the field and what would be right.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as exc:
+        why = exc.strerror if isinstance(exc, OSError) else "it is no UTF-8"
+        raise InvalidRequest(f"usual_pods_file {path}: not readable: {why}") from exc
+    if len(text) > _MOST_BYTES:
+        raise InvalidRequest(f"usual_pods_file {path}: more than {_MOST_BYTES} characters")
+    try:
+        pods = _FILE.validate_python(yaml.safe_load(text))
+        shapes = [pod.shape() for pod in pods]
+    except yaml.YAMLError as exc:
+        raise InvalidRequest(f"usual_pods_file {path}: no YAML") from exc
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InvalidRequest(f"usual_pods_file {path}: {clip(where)}: {first['msg']}") from exc
+    except InvalidRequest as exc:
+        raise InvalidRequest(f"usual_pods_file {path}: cpu: {exc}") from exc
+    return Mix(shapes, [pod.part for pod in pods])
