@@ -1,13 +1,14 @@
 /* The further part of the CUDA driver ABI that the stand-in driver answers, written from NVIDIA's public driver API documentation.
  *
- * What libvgpu touches too is in its cuda_abi.h. Names and values are NVIDIA's; nothing is copied from cuda.h. Sizes are asserted.
+ * What libvgpu touches too is in its cuda_abi.h, and there alone: what both declare would not compile. libvgpu does not see the rest, so
+ * that all it includes is what it alters or asks. Names and values are NVIDIA's; nothing is copied from cuda.h. Sizes are asserted.
  */
 #ifndef FAKEGPU_DRIVER_ABI_H
 #define FAKEGPU_DRIVER_ABI_H
 
 #include "cuda_abi.h"
 
-/* Results beyond those of cuda_abi.h. */
+/* Results beyond those of cuda_abi.h, whose enumeration can't be continued. */
 #define CUDA_ERROR_INVALID_SOURCE ((CUresult)300)
 #define CUDA_ERROR_FILE_NOT_FOUND ((CUresult)301)
 #define CUDA_ERROR_MAP_FAILED ((CUresult)205)
@@ -47,6 +48,23 @@ typedef void (*CUstreamCallback)(CUstream stream, CUresult status, void *data);
 typedef struct CUlogsCallbackEntry_st *CUlogsCallbackHandle;
 typedef void (*CUlogsCallback)(void *data, int level, char *message, size_t length);
 typedef size_t (*CUoccupancyB2DSize)(int block_size);
+
+/* CUdevice_attribute: the ones that device.c answers. */
+enum {
+    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 1,
+    CU_DEVICE_ATTRIBUTE_WARP_SIZE = 10,
+    CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT = 16,
+    CU_DEVICE_ATTRIBUTE_PCI_BUS_ID = 33,
+    CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID = 34,
+    CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR = 39,
+    CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
+    CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID = 50,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
+    CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
+    CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY = 83,
+    CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102,
+    CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED = 115
+};
 
 /* CUmemorytype */
 enum { CU_MEMORYTYPE_HOST = 1, CU_MEMORYTYPE_DEVICE = 2, CU_MEMORYTYPE_ARRAY = 3, CU_MEMORYTYPE_UNIFIED = 4 };
@@ -120,9 +138,7 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
 } CUDA_MEMCPY3D_BATCH_OP;
 static_assert(sizeof(CUDA_MEMCPY3D_BATCH_OP) == 112, "CUDA_MEMCPY3D_BATCH_OP");
 
-typedef struct CUipcMemHandle_st {
-    char reserved[64];
-} CUipcMemHandle, CUipcEventHandle;
+typedef CUipcMemHandle_v1 CUipcMemHandle, CUipcEventHandle;
 
 typedef union CUstreamBatchMemOpParams_union {
     int operation;
