@@ -27,6 +27,7 @@ from hamilocal.system.credentials import ensure_credentials
 
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes
+from tests.faults.postgres_pair import PostgresPair, postgres_pair
 from tests.servers import migrate, psql
 
 CREATORS = 16
@@ -45,6 +46,8 @@ class Cluster:
     bus: Bus
     nodes: list[str]
     folder: Path
+    postgres: PostgresPair | None = None
+    """Where there are two of them."""
 
     def kill(self, replica: int) -> None:
         """kill -9."""
@@ -76,9 +79,18 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(
-    *, replicas: int, nodes: int, cards: int, slots: int, policy: str = "binpack"
+    *,
+    replicas: int,
+    nodes: int,
+    cards: int,
+    slots: int,
+    policy: str = "binpack",
+    standby: bool = False,
 ) -> AsyncIterator[Cluster]:
-    """Servers, an emulated API server, played nodes, and so many replicas that are ready."""
+    """Servers, an emulated API server, played nodes, and so many replicas that are ready.
+
+    With `standby` Postgres has one that every commit waits for.
+    """
     names = [f"node-{number}" for number in range(nodes)]
     async with AsyncExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="hami-replicas-"))
@@ -88,7 +100,12 @@ async def cluster(
         def start(plan: Any) -> str:
             return str(stack.enter_context(running(plan, die_with_parent=True)).value.url)
 
-        dsn = start(postgres.prepare(folder / "postgres", durable=True))
+        pair = None
+        if standby:
+            pair = stack.enter_context(postgres_pair(folder / "postgres"))
+            dsn = pair.dsn
+        else:
+            dsn = start(postgres.prepare(folder / "postgres", durable=True))
         redis_url = start(valkey.prepare(folder / "redis"))
         nats_url = start(nats.prepare(folder / "nats"))
         migrate(dsn)
@@ -130,6 +147,7 @@ async def cluster(
             bus=bus,
             nodes=names,
             folder=folder,
+            postgres=pair,
         )
         while await found.sql("SELECT count(*) FROM devices") != str(nodes * cards):
             await asyncio.sleep(0.1)

@@ -7,6 +7,7 @@ neither the setting nor the file; `why_not` does. The password is in no sentence
 
 from __future__ import annotations
 
+import re
 import ssl
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -24,6 +25,7 @@ _FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 """Parameters of a DSN that name files (PostgreSQL, libpq, connection strings)."""
 _HOSTNAME_MISMATCH = (62, 64)
 """X509_V_ERR_HOSTNAME_MISMATCH and X509_V_ERR_IP_ADDRESS_MISMATCH of OpenSSL's x509_vfy.h."""
+_PORT = 5432
 _EXPIRED = 10
 """X509_V_ERR_CERT_HAS_EXPIRED."""
 _NO_TLS = "rejected SSL upgrade"
@@ -71,8 +73,8 @@ def tls_problem(dsn: str, exc: BaseException) -> str | None:
     mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOSTNAME_MISMATCH:
-            host = urlsplit(dsn).hostname or ""
-            return f"its certificate is for another host than {host} (sslmode={mode})"
+            hosts = " or ".join(_host_of(place) for place in places_of(dsn))
+            return f"its certificate is for another host than {hosts} (sslmode={mode})"
         if exc.verify_code == _EXPIRED:
             return "its certificate has expired"
         return (
@@ -88,9 +90,23 @@ def tls_problem(dsn: str, exc: BaseException) -> str | None:
 
 
 def place_of(dsn: str) -> str:
-    """Host, port and database of a DSN, without the password."""
-    parts = urlsplit(dsn)
-    return f"{parts.hostname or ''}:{parts.port or 5432}{parts.path}"
+    """Hosts, ports and database of a DSN, without the password."""
+    return ",".join(places_of(dsn)) + urlsplit(dsn).path
+
+
+def places_of(dsn: str) -> list[str]:
+    """`host:port` of each server that a DSN names: the primary may be any of them.
+
+    More than one is libpq's way to follow a failover, with `target_session_attrs=read-write`.
+    """
+    places = urlsplit(dsn).netloc.rpartition("@")[2].split(",")
+    return [
+        place if re.search(r":\d+$", place) else f"{place.rstrip(':')}:{_PORT}" for place in places
+    ]
+
+
+def _host_of(place: str) -> str:
+    return place.rpartition(":")[0].strip("[]")
 
 
 def _missing_file(dsn: str) -> str | None:

@@ -12,7 +12,6 @@ Sources: PostgreSQL, "Message Formats" (SSLRequest); NATS client protocol, `INFO
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 import orjson
 from cryptography import x509
 from hamicommon.errors import Unavailable
+from hamicommon.ledger.connection import places_of
 from hamicommon.settings import NatsSettings, PostgresSettings
 
 POSTGRES_PORT, NATS_PORT = 5432, 4222
@@ -73,8 +73,7 @@ class ServerCertificate:
 
 def postgres_certificate(settings: PostgresSettings) -> ServerCertificate:
     """Of the ledger's server."""
-    _, _, rest = settings.dsn.get_secret_value().partition("://")
-    places = re.split("[/?]", rest)[0].rpartition("@")[2].split(",")
+    places = places_of(settings.dsn.get_secret_value())
     return ServerCertificate(
         "postgres",
         [f"//{place}" for place in places],
