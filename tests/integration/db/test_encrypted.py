@@ -19,6 +19,7 @@ from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from hamictl.__main__ import app
+from hamictl.exit_codes import ExitCode
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
@@ -146,7 +147,7 @@ def test_a_server_that_is_not_the_one_wanted_is_one_sentence(
         check = CliRunner().invoke(app, ["db", "check"])
         asyncio.run(pools_fail_with(dsn, sentence))
 
-    assert check.exit_code == 1
+    assert check.exit_code == (ExitCode.FAILED if wrong == "no file" else ExitCode.UNREACHABLE)
     for shown in (" ".join(caplog.text.split()), " ".join(check.output.split())):
         assert sentence in shown
         assert "Traceback" not in shown

@@ -56,6 +56,14 @@ def test_certificates_of_cert_manager_come_with_the_policies(render: Render) -> 
     assert {key for key in base if key[0] in POLICIES} <= set(other)
 
 
+def test_stores_of_the_users_own_take_only_the_stores_away(render: Render) -> None:
+    base, other = render(K8S / "base"), render(K8S / "overlays" / "external-stores")
+
+    gone = base.keys() - other.keys()
+    assert {name for _, name in gone} == {"hami-postgres", "hami-redis"}
+    assert other.keys() <= base.keys()
+
+
 def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:
     paths = [K8S / "base", *(K8S / "components" / n for n in ("scrape-tokens", "node-restriction"))]
     base, *components = (os.path.relpath(path, tmp_path.resolve()) for path in paths)

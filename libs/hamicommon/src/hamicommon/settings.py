@@ -49,6 +49,11 @@ class NatsSettings(BaseSettings):
     )
     tls_ca_file: Path | None = Field(default=None, description="CA of the server's certificate")
     connect_timeout_s: float = Field(default=2.0, gt=0)
+    stream_replicas: Literal[1, 3, 5] = Field(
+        default=1,
+        description="servers of a NATS cluster that hold each stream, for the service that makes "
+        "the streams; 3: one may be lost",
+    )
 
 
 class KubernetesSettings(BaseSettings):

@@ -80,7 +80,9 @@ Responder = Callable[[str, bytes], Awaitable[BaseModel | bytes]]
 class Bus:
     """One connection to NATS."""
 
-    def __init__(self, client: Client, js: JetStreamContext, user: str) -> None:
+    def __init__(
+        self, client: Client, js: JetStreamContext, user: str, *, stream_replicas: int = 1
+    ) -> None:
         """`user` is ours at the server, or our name where it knows no users."""
         self._user = user
         self._client = client
@@ -91,7 +93,7 @@ class Bus:
         self.dead_letters = 0
         self.trusted_until: datetime | None = None
         """When the last authority that verifies the server expires; None: unknown, or no TLS."""
-        self.streams = StreamKeeper(js)
+        self.streams = StreamKeeper(js, replicas=stream_replicas)
         self.letters = DeadLetters(js)
 
     @property
@@ -281,7 +283,7 @@ async def open_bus(
     client = Client()
     js = client.jetstream(timeout=PUBLISH_TIMEOUT_S)
     user = settings.user or name
-    bus = Bus(client, js, user)
+    bus = Bus(client, js, user, stream_replicas=settings.stream_replicas)
 
     async def on_connect() -> None:
         if owns_streams:

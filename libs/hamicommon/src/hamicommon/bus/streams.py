@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import nats.errors
 from nats.js import JetStreamContext
@@ -82,8 +83,10 @@ STREAMS = (
 class StreamKeeper:
     """Creates and updates the streams, and tries again while one can't be."""
 
-    def __init__(self, js: JetStreamContext) -> None:
+    def __init__(self, js: JetStreamContext, *, replicas: int = 1) -> None:
+        """`replicas`: servers of a cluster that hold each stream."""
         self._js = js
+        self._replicas = replicas
         self._again: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}
         """Stream -> what is wrong with it. It is used as it is, and the others are unaffected."""
@@ -113,7 +116,7 @@ class StreamKeeper:
             assert config.name is not None
             try:
                 with propagate_cancellation():
-                    await _ensure(self._js, config)
+                    await _ensure(self._js, replace(config, num_replicas=self._replicas))
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 reason = getattr(exc, "description", None) or str(exc) or type(exc).__name__
                 problems[config.name] = reason
