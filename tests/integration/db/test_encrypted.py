@@ -147,7 +147,9 @@ def test_a_server_that_is_not_the_one_wanted_is_one_sentence(
         check = CliRunner().invoke(app, ["db", "check"])
         asyncio.run(pools_fail_with(dsn, sentence))
 
-    assert check.exit_code == (ExitCode.FAILED if wrong == "no file" else ExitCode.UNREACHABLE)
+    assert check.exit_code == (
+        ExitCode.FAILED if wrong in ("no file", "no mode") else ExitCode.UNREACHABLE
+    )
     for shown in (" ".join(caplog.text.split()), " ".join(check.output.split())):
         assert sentence in shown
         assert "Traceback" not in shown
