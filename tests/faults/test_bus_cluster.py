@@ -24,6 +24,7 @@ from hamilocal.supervisor.probes import nats_ready
 from nats.js.errors import NotFoundError, ServiceUnavailableError
 
 from tests import measured
+from tests.faults.stage import MEASURED
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
@@ -112,7 +113,9 @@ async def publish(bus: Bus, number: int) -> None:
     answer="the others go on with every stored fact; what was not stored is published again",
     promise="SAFE-6 LIVE-2",
 )
-async def test_f40_a_cluster_loses_the_server_that_leads_and_no_fact(tmp_path: Path) -> None:
+async def test_f40_a_cluster_loses_the_server_that_leads_and_no_fact(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     with nats_cluster(tmp_path) as servers:
         urls = ",".join(server.value.url for server in servers.values())
         settings = NatsSettings(url=urls, stream_replicas=3)
@@ -139,6 +142,7 @@ async def test_f40_a_cluster_loses_the_server_that_leads_and_no_fact(tmp_path: P
             taking.cancel()
 
         assert sorted(set(got)) == list(range(FACTS))
+        MEASURED[request.node.name] = longest_s
         measured.note(
             f"FAULT-40 leader of 3 NATS servers killed at fact {KILLED_AT} of {FACTS}: longest gap "
             f"{longest_s:.1f} s, 0 lost, {len(got) - FACTS} delivered again"

@@ -17,6 +17,7 @@ from tests import measured
 from tests.e2e.system import INVARIANTS
 from tests.faults.extender import Caller, Service, calling
 from tests.faults.replicas import Cluster, cluster
+from tests.faults.stage import MEASURED
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults
@@ -76,7 +77,9 @@ class Acknowledged:
     answer="decisions wait or fail with a clear error until then; no acknowledged grant is lost",
     promise="SAFE-1..3 SAFE-6 LIVE-2",
 )
-async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over() -> None:
+async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over(
+    request: pytest.FixtureRequest,
+) -> None:
     async with cluster(replicas=2, nodes=8, cards=8, slots=10, standby=True) as system:
         assert system.postgres is not None
         count = int(SECONDS / EVERY_S)
@@ -101,6 +104,7 @@ async def test_f35_no_acknowledged_grant_is_lost_when_the_standby_takes_over() -
         assert set(rows.splitlines()) == {f"{uid} {at}" for uid, at in promised.node_of.items()}
         for name, query in INVARIANTS.items():
             assert await system.sql(query) == "", name
+        MEASURED[request.node.name] = promised.gap_s
         measured.note(
             f"FAULT-35 primary killed after {before} of {len(pods)} pods at 20/s, standby promoted "
             f"in {took_s:.1f} s: longest gap between bound pods {promised.gap_s:.1f} s, 0 "
