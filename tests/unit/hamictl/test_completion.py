@@ -44,7 +44,7 @@ def test_bash_completes_verbs_with_the_printed_script() -> None:
         (["expl"], ["explain"]),
         ([""], list(COMMANDS)),
         (["get", "--out"], ["--output"]),
-        (["get", "de"], ["devices"]),
+        (["get", "dev"], ["devices"]),
         (["get", "it's \"odd"], []),
     ],
 )

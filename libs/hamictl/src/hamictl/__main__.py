@@ -19,7 +19,19 @@ COMMANDS = {
         "Create pods (of workload kinds: the pods of their template), or update existing ones.",
     ),
     "get": LazyCommand(
-        "hamictl.commands.look.get:get", "Show nodes, cards, pods, or who holds which slice."
+        "hamictl.commands.look.get:get",
+        "Show nodes, cards, pods, who holds which slice, decisions, or quotas.",
+    ),
+    "who": LazyCommand(
+        "hamictl.commands.past.named:who",
+        "Show who holds a card or a node, or who held it then.",
+    ),
+    "pending": LazyCommand(
+        "hamictl.commands.past.named:pending",
+        "Show which pods wait, for what, since when, and who is before them.",
+    ),
+    "fits": LazyCommand(
+        "hamictl.commands.look.fits:fits", "Count how many more pods of a size fit now."
     ),
     "delete": LazyCommand("hamictl.commands.objects:delete", "Delete pods."),
     "explain": LazyCommand(
@@ -27,6 +39,10 @@ COMMANDS = {
     ),
     "history": LazyCommand(
         "hamictl.commands.answers:history", "Show every state that a pod's slices went through."
+    ),
+    "trace": LazyCommand(
+        "hamictl.commands.past.trace:trace",
+        "Draw the steps of a pod, from admission to its first kernel.",
     ),
     "sql": LazyCommand(
         "hamictl.commands.answers:sql",

@@ -22,14 +22,15 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
     """What went wrong on the way to the scheduler."""
-    return f"scheduler {address.url} does not answer: {_why(exc, address)}{_proxy(address)}"
+    who = address.service.removeprefix("hami-")
+    return f"{who} {address.url} does not answer: {_why(exc, address)}{_proxy(address)}"
 
 
 def not_a_scheduler(answer: httpx.Response, address: SchedulerAddress) -> str:
     """For an answer that hami-scheduler does not give."""
     kind = answer.headers.get("content-type", "no content type").partition(";")[0]
     return (
-        f"{address.url} answers {answer.status_code} with {kind}, not as hami-scheduler does: "
+        f"{address.url} answers {answer.status_code} with {kind}, not as {address.service} does: "
         f"is another server there, or a proxy in between?{_proxy(address)}"
     )
 
@@ -63,17 +64,17 @@ def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> 
     if code in (_OTHER_NAME, _OTHER_ADDRESS):
         return (
             f"its certificate is not for {address.host}: a forwarded port is localhost, "
-            "and in the cluster it is hami-scheduler.hami-system.svc"
+            f"and in the cluster it is {address.service}.hami-system.svc"
         )
     if code in (_EXPIRED, _NOT_YET):
         return f"its certificate is not valid now: {exc.verify_message}"
     if address.ca_file is None:
         return (
             "its certificate is of an authority that this machine does not trust: set "
-            f"HAMI_SCHEDULER_CA_FILE to what ConfigMap hami-ca holds ({PAGE})"
+            f"{address.prefix}_CA_FILE to what ConfigMap hami-ca holds ({PAGE})"
         )
     return (
-        f"its certificate is not of the authority in HAMI_SCHEDULER_CA_FILE={address.ca_file} "
+        f"its certificate is not of the authority in {address.prefix}_CA_FILE={address.ca_file} "
         f"({exc.verify_message})"
     )
 

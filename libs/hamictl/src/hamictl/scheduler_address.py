@@ -24,6 +24,9 @@ class SchedulerAddress:
     key_file: Path | None = None
     token: str = ""
     token_file: Path | None = None
+    prefix: str = "HAMI_SCHEDULER"
+    """Of the settings' names."""
+    service: str = "hami-scheduler"
 
     @property
     def host(self) -> str:
@@ -34,7 +37,7 @@ class SchedulerAddress:
                 return parts.hostname
         except ValueError:
             pass
-        raise InvalidRequest(f"HAMI_SCHEDULER_URL={self.url}: http(s)://host:port is wanted")
+        raise InvalidRequest(f"{self.prefix}_URL={self.url}: http(s)://host:port is wanted")
 
     @property
     def secure(self) -> bool:
@@ -43,13 +46,13 @@ class SchedulerAddress:
 
     def headers(self) -> dict[str, str]:
         """What every call carries. Raises: InvalidRequest when the token is not usable."""
-        source, token = "HAMI_SCHEDULER_TOKEN", self.token
+        source, token = f"{self.prefix}_TOKEN", self.token
         if self.token_file is not None:
             if token:
                 raise InvalidRequest(
-                    "HAMI_SCHEDULER_TOKEN and _TOKEN_FILE are both set: one will do"
+                    f"{self.prefix}_TOKEN and _TOKEN_FILE are both set: one will do"
                 )
-            source = f"HAMI_SCHEDULER_TOKEN_FILE={self.token_file}"
+            source = f"{self.prefix}_TOKEN_FILE={self.token_file}"
             token = _read(self.token_file, source)
             if not token.strip():
                 raise InvalidRequest(f"{source}: the file is empty")
@@ -62,7 +65,7 @@ class SchedulerAddress:
             )
         if not self.secure:
             raise InvalidRequest(
-                f"HAMI_SCHEDULER_URL={self.url}: a token is sent over https:// alone"
+                f"{self.prefix}_URL={self.url}: a token is sent over https:// alone"
             )
         return {"Authorization": f"Bearer {token}"}
 
@@ -73,7 +76,7 @@ class SchedulerAddress:
         """
         if not self.secure:
             return False
-        source = f"HAMI_SCHEDULER_CA_FILE={self.ca_file}"
+        source = f"{self.prefix}_CA_FILE={self.ca_file}"
         authorities = None if self.ca_file is None else _read(self.ca_file, source)
         try:
             context = ssl.create_default_context(cadata=authorities)
@@ -86,6 +89,24 @@ class SchedulerAddress:
         if self.cert_file is not None and self.key_file is not None:
             _load_pair(context, self.cert_file, self.key_file)
         return context
+
+
+def metrics_address(
+    url: str,
+    *,
+    ca_file: Path | None = None,
+    token: str = "",
+    token_file: Path | None = None,
+) -> SchedulerAddress:
+    """Of hami-metrics, with the same rules: a token over TLS alone, an authority in a file."""
+    return SchedulerAddress(
+        url=url,
+        ca_file=ca_file,
+        token=token,
+        token_file=token_file,
+        prefix="HAMI_METRICS",
+        service="hami-metrics",
+    )
 
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:

@@ -19,6 +19,8 @@ class SchedulerClient:
 
     def __init__(self, address: SchedulerAddress) -> None:
         self._address = address
+        # FastAPI's own form; the scheduler answers errors in its own.
+        self._is_metrics = address.service == "hami-metrics"
 
     async def get(self, path: str, **query: str) -> Any:
         """The decoded answer.
@@ -45,7 +47,7 @@ class SchedulerClient:
         except httpx.HTTPError as exc:
             raise Unavailable(sentence(exc, address)) from exc
         except (httpx.InvalidURL, ValueError) as exc:
-            raise InvalidRequest(f"HAMI_SCHEDULER_URL={address.url} ({host}): {exc}") from exc
+            raise InvalidRequest(f"{address.prefix}_URL={address.url} ({host}): {exc}") from exc
         body = self._decoded(answer)
         if answer.is_success:
             return body
@@ -63,7 +65,10 @@ class SchedulerClient:
             body = answer.json()
         except ValueError:
             body = None
-        ours = isinstance(body, dict) and (answer.is_success or "error" in body or _checked(answer))
+        known = isinstance(body, dict) and (
+            "error" in body or "detail" in body if self._is_metrics else "error" in body
+        )
+        ours = isinstance(body, dict) and (answer.is_success or known or _checked(answer))
         if not ours:
             raise Unavailable(not_a_scheduler(answer, self._address))
         return cast(dict[str, Any], body)
@@ -72,7 +77,9 @@ class SchedulerClient:
         """A list answer: `{"items": [...]}`."""
         body = await self.get(path, **query)
         if not isinstance(body.get("items"), list):
-            raise Unavailable(f"{self._address.url}{path} is not answered as hami-scheduler does")
+            raise Unavailable(
+                f"{self._address.url}{path} is not answered as {self._address.service} does"
+            )
         return cast(list[Row], body["items"])
 
 

@@ -39,6 +39,20 @@ class Settings(BaseSettings):
         "for; with scheduler_key_file",
     )
     scheduler_key_file: Path | None = Field(default=None, description="PEM, without a password")
+    metrics_url: str = Field(
+        default="",
+        description="http(s)://host:port of hami-metrics, which answers named questions; "
+        "`kubectl port-forward service/hami-metrics 9395` makes it http://localhost:9395",
+    )
+    metrics_ca_file: Path | None = Field(
+        default=None, description="PEM, the authority of its certificate, where it speaks TLS"
+    )
+    metrics_token_file: Path | None = Field(
+        default=None, description="a Kubernetes token for it; read at every call"
+    )
+    metrics_token: SecretStr = Field(
+        default=SecretStr(""), description="the token itself, in place of the file"
+    )
     postgres_dsn: SecretStr = Field(
         default=SecretStr(""), description="for `hamictl sql` and `hamictl db`"
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from hamicommon.errors import InvalidRequest
 from hamilocal.supervisor.state_file import read_state, running_supervisor
 
-from hamictl.scheduler_address import PAGE, SchedulerAddress
+from hamictl.scheduler_address import PAGE, SchedulerAddress, metrics_address
 from hamictl.settings import Settings
 
 
@@ -24,6 +24,19 @@ class Installation:
     scheduler: SchedulerAddress
     postgres_dsn: str
     local: bool
+    metrics: SchedulerAddress
+    """Of hami-metrics."""
+    traces: Path | None = None
+    """Folder of the local system's spans."""
+
+    def need_metrics(self) -> SchedulerAddress:
+        """Raises InvalidRequest when the metrics service's address is unknown."""
+        if not self.metrics.url:
+            raise InvalidRequest(
+                "where is hami-metrics? start a local system with `hamictl up`, "
+                f"or set HAMI_METRICS_URL=http(s)://host:port ({PAGE})"
+            )
+        return self.metrics
 
     def need_scheduler(self) -> SchedulerAddress:
         """Raises InvalidRequest when the scheduler's address is unknown."""
@@ -62,6 +75,8 @@ def find_target(settings: Settings) -> Installation:
             scheduler=SchedulerAddress(url=state["scheduler_url"]),
             postgres_dsn=state["postgres_dsn"],
             local=True,
+            metrics=metrics_address(state["metrics_url"].removesuffix("/metrics")),
+            traces=Path(state["traces"]),
         )
     return Installation(
         kubeconfig=settings.kubeconfig,
@@ -75,4 +90,10 @@ def find_target(settings: Settings) -> Installation:
         ),
         postgres_dsn=settings.postgres_dsn.get_secret_value(),
         local=False,
+        metrics=metrics_address(
+            settings.metrics_url.rstrip("/"),
+            ca_file=settings.metrics_ca_file,
+            token=settings.metrics_token.get_secret_value(),
+            token_file=settings.metrics_token_file,
+        ),
     )

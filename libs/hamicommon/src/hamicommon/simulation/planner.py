@@ -72,7 +72,7 @@ def plan(
         answer = planned(pod, cluster, vendors, now=now, defaults=defaults)
         chosen = answer.verdict.chosen
         if chosen is not None:
-            _take(cluster, chosen, answer.verdict.nodes[chosen].containers)
+            take(cluster, chosen, answer.verdict.nodes[chosen].containers)
         yield answer
 
 
@@ -142,8 +142,8 @@ def _changes(verdict: SimulationResult, cluster: Cluster, vendors: Vendors) -> I
         yield change.text
 
 
-def _take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:
-    """Puts a placement on the node's cards."""
+def take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:
+    """Puts a placement on the node's cards, in the view of `cluster`."""
     taken = {footprint.uuid: footprint for footprint in footprints(containers)}
     shares = [share for container in containers for share in container.shares]
     states = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from hamicommon.k8s.client import open_kube_api
 
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
+from hamictl.commands.past import named as past
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
@@ -30,6 +32,8 @@ from hamictl.view.explanation import explanation
 from hamictl.view.tables import of, table
 
 SQL_TIMEOUT_S = 60.0
+NAMED = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+"""A question's name: one lower-case term, which no query of SQL is."""
 READER = "hami_reader"
 """The role that reads all and writes nothing (docs/sql.md)."""
 _NO_ROLE, _NO_MEMBER = "22023", "42501"
@@ -153,12 +157,30 @@ def pod_name(given: str, namespace: str) -> tuple[str, str]:
 
 
 def sql(
-    query: Annotated[str, typer.Argument(help="one SQL query, run as hami_reader")],
-    output: Annotated[str, typer.Option("--output", "-o", help="table, json or csv")] = "table",
+    query: Annotated[
+        str,
+        typer.Argument(
+            help="name of a question, or one SQL query, which is run as hami_reader; "
+            "without it: the questions that there are"
+        ),
+    ] = "",
+    parameters: Annotated[
+        list[str] | None, typer.Argument(help="of a question, as in memory=8Gi")
+    ] = None,
+    answered: Answered = TABLE,
 ) -> None:
     """Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour')."""
-    if output not in ("table", "json", "csv"):
-        raise typer.BadParameter("table, json or csv", param_hint="--output")
+    if not query:
+        past.listed(answered)
+        return
+    if NAMED.fullmatch(query):
+        past.named(query, parameters or [], answered)
+        return
+    if parameters:
+        raise typer.BadParameter("a query has none: they are for named questions")
+    output = answered.form.value
+    if output not in ("table", "wide", "json", "csv"):
+        raise typer.BadParameter("of a query: table, json or csv", param_hint="--output")
     columns, rows = run(_query(query))
     if output == "json":
         console.print_json(

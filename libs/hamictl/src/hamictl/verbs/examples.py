@@ -16,8 +16,23 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "get": (
         "hamictl get devices",
-        "hamictl get allocations -n team-a --sort-by SINCE",
+        "hamictl get allocations -n team-a --at 14:05",
         "hamictl get pods -A -o jsonpath='{.items[*].name}'",
+    ),
+    "who": (
+        "hamictl who GPU-6c1e0d2b-0000-0000-0000-000000000003",
+        "hamictl who node-1 --at 14:05",
+        "hamictl who node-1 --since 2h -o csv",
+    ),
+    "pending": (
+        "hamictl pending",
+        "hamictl pending -n team-a --sort-by SINCE",
+        "hamictl pending --at 'yesterday 14:05'",
+    ),
+    "fits": (
+        "hamictl fits --gpumem 8Gi --cores 30",
+        "hamictl fits --gpumem 40Gi --gpus 8 --replicas 4",
+        "hamictl fits -f pod.yaml -o json",
     ),
     "delete": ("hamictl delete train", "hamictl delete pod/train -n team-a --now"),
     "explain": (
@@ -26,10 +41,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl explain train -o json",
     ),
     "history": ("hamictl history train", "hamictl history train -n team-a -o json"),
+    "trace": (
+        "hamictl trace train",
+        "hamictl trace team-a/train -o json",
+        "hamictl trace train --spans exported/",
+    ),
     "sql": (
-        "hamictl sql 'select * from v_free_by_device'",
+        "hamictl sql",
+        "hamictl sql what-fits memory=8Gi cores=30%",
         "hamictl sql \"select * from allocations_at(now() - interval '1 hour')\" -o csv",
-        "hamictl sql 'select count(*) from decisions' -o json",
     ),
     "drift": ("hamictl drift", "hamictl drift --class ungranted_pod", "hamictl drift -o json"),
     "dead-letters": ("hamictl dead-letters", "hamictl dead-letters --send-again 7"),

@@ -1,7 +1,8 @@
 """`POST /v1/simulate`: what /filter would answer to a pod now; nothing is reserved or written.
 
-In: a pod, and optionally Node objects (and placed pods) to ask in place of the live cluster. The
-engine and its answers are those of `hamictl simulate`.
+In: a pod, and optionally Node objects (and placed pods) to ask in place of the live cluster, or
+`count`: how many such pods would fit now. The engine and its answers are those of `hamictl
+simulate`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod
 from hamicommon.simulation.cluster import Cluster, read_cluster
+from hamicommon.simulation.fitting import fitting
 from hamicommon.simulation.planner import Planned, planned
 from hamicommon.simulation.verdict import SimulatedNode
 from hamicommon.vendors.registry import Vendors
@@ -26,6 +28,10 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 
 # So many nodes are answered in a few milliseconds; then others get their turn on the event loop.
 _NODES_AT_ONCE = 200
+MOST_COUNTED = 100_000
+"""Pods that are counted for one question."""
+MOST_ON_A_NODE = 1000
+"""More pods than a kubelet takes."""
 
 
 class SimulationApi:
@@ -47,6 +53,8 @@ class SimulationApi:
         if not isinstance(pod, dict):
             raise InvalidRequest("pod: a Pod object is wanted")
         try:
+            if body.get("count") is not None:
+                return await self._fitting(pod, body["count"])
             if body.get("nodes") is None:
                 check_pod(pod)
                 return (await self._live(pod)).as_json()
@@ -76,6 +84,31 @@ class SimulationApi:
             await asyncio.sleep(0)  # requests have their turn
         final = self._ask(pod, Cluster(view=view, nodes=tuple(winners)))
         return replace(final, verdict=replace(final.verdict, nodes=answers))
+
+    async def _fitting(self, pod: Json, most: object) -> Json:
+        """How many more pods of the kind fit now, node by node, until `most` are found."""
+        if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MOST_COUNTED:
+            raise InvalidRequest(f"count: a number from 1 to {MOST_COUNTED} is wanted")
+        if not self._view.loaded:
+            await self._view.refresh()
+        nodes: dict[NodeName, int] = {}
+        total = 0
+        found = fitting(
+            pod,
+            self._view.cluster,
+            self._vendors,
+            now=datetime.now(UTC),
+            most=min(most, MOST_ON_A_NODE),
+            defaults=self._defaults,
+        )
+        for each in found:
+            total += each.pods
+            if each.pods:
+                nodes[each.node] = each.pods
+            if total >= most:
+                break
+            await asyncio.sleep(0)  # requests have their turn
+        return {"count": min(total, most), "more": total >= most, "nodes": nodes}
 
     def _ask(self, pod: Json, cluster: Cluster) -> Planned:
         return planned(pod, cluster, self._vendors, now=datetime.now(UTC), defaults=self._defaults)

@@ -1,42 +1,66 @@
-"""`hamictl get`: lists of nodes, cards, pods and allocations."""
+"""`hamictl get`: lists of nodes, cards, pods, allocations, decisions and quotas, now or then."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 from hamicommon.k8s.client import open_kube_api
 
-from hamictl.commands.options import AllNamespaces, Answered, InNamespace, Selector
+from hamictl.commands.options import (
+    AllNamespaces,
+    Answered,
+    At,
+    InNamespace,
+    Selector,
+    Since,
+    Until,
+    moment_of,
+    since_of,
+)
+from hamictl.commands.past.named import ask
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE
 from hamictl.output.records import Records
-from hamictl.output.terminal import note
+from hamictl.output.terminal import console, note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
+from hamictl.view.named import records_of
 
 KINDS = {
     name: kind
     for kind, names in {
-        "pods": ("pods", "pod", "po"),
         "nodes": ("nodes", "node", "no"),
         "devices": ("devices", "device", "cards", "card"),
+        "pods": ("pods", "pod", "po"),
         "allocations": ("allocations", "allocation"),
+        "decisions": ("decisions", "decision"),
+        "quotas": ("quotas", "quota"),
     }.items()
     for name in names
 }
 """Each name that is understood -> what is listed."""
+THEN = {"nodes": "nodes", "devices": "cards", "allocations": "what-runs-where"}
+"""Lists that the ledger has of any moment -> the question."""
+DECISIONS = (
+    *("decided_at", "last_at", "namespace", "pod_name", "outcome", "node", "attempt_count"),
+    *("decision_s", "summary", "trace_id"),
+)
+WATCH_S = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 def get(
     kind: Annotated[
         str,
         typer.Argument(
-            help="nodes, devices, pods or allocations",
+            help="nodes, devices, pods, allocations, decisions or quotas",
             autocompletion=lambda: list(dict.fromkeys(KINDS.values())),
         ),
     ],
@@ -44,16 +68,55 @@ def get(
     namespace: InNamespace = "",
     all_namespaces: AllNamespaces = False,
     selector: Selector = "",
+    at: At = "",
+    since: Since = "",
+    until: Until = "",
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="again every 2 s, until Ctrl-C")
+    ] = False,
 ) -> None:
-    """Show nodes, cards, pods, or who holds which slice."""
+    """Show nodes, cards, pods, who holds which slice, decisions, or quotas."""
     if kind not in KINDS:
         raise typer.BadParameter(
             f"{kind!r}: {', '.join(dict.fromkeys(KINDS.values()))} is wanted", param_hint="KIND"
         )
-    if selector and KINDS[kind] not in ("pods", "nodes"):
-        raise typer.BadParameter("cards and allocations have no labels", param_hint="--selector")
-    wanted = "" if all_namespaces else namespace
-    render.write(run(listed(KINDS[kind], namespace=wanted, selector=selector)), output)
+    wanted = KINDS[kind]
+    space = "" if all_namespaces else namespace
+    _check(wanted, selector=selector, at=at, times=since or until, watch=watch)
+    while True:
+        found = _found(wanted, space, selector, at, since, until)
+        if watch and console.is_terminal and output.for_people:
+            console.file.write(_CLEAR)
+        render.write(found, output)
+        if not watch:
+            return
+        time.sleep(WATCH_S)
+
+
+def _check(kind: str, *, selector: str, at: str, times: str, watch: bool) -> None:
+    """Raises: typer.BadParameter for what a list does not have."""
+    if selector and kind not in ("pods", "nodes"):
+        raise typer.BadParameter(f"{kind} have no labels", param_hint="--selector")
+    if at and kind not in THEN:
+        raise typer.BadParameter(f"{kind} are not kept: {', '.join(THEN)} are", param_hint="--at")
+    if times and kind != "decisions":
+        raise typer.BadParameter("only decisions are of a time; --at is", param_hint="--since")
+    if at and watch:
+        raise typer.BadParameter("what was does not change", param_hint="--watch")
+
+
+def _found(kind: str, namespace: str, selector: str, at: str, since: str, until: str) -> Records:
+    moment = moment_of(at, "--at")
+    where: Mapping[str, object] = {"namespace": namespace}
+    if kind == "decisions":
+        times = {"since": since_of(since), "until": moment_of(until, "--until")}
+        return records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
+    if kind == "quotas":
+        return records_of(ask("quota", where))
+    if moment is not None:
+        about = where if kind == "allocations" else {}
+        return records_of(ask(THEN[kind], {**about, "at": moment}))
+    return run(listed(kind, namespace=namespace, selector=selector))
 
 
 async def listed(kind: str, *, namespace: str, selector: str) -> Records:

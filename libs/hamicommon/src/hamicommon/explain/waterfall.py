@@ -1,0 +1,252 @@
+"""A pod's spans as a waterfall: which traces are its, what is drawn where, what is folded. Pure.
+
+In: spans as `hamicommon.telemetry.spans` writes them, one JSON object a line. A pod has several
+linked traces: admission, and one for each decision. Waits that are longer than `FOLD` times the
+work are no part of the scale: a gap with its length stands for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import orjson
+
+FOLD = 20
+"""A wait so many times longer than all the work is folded."""
+COMPARED_WITHIN = timedelta(hours=1)
+FEWEST_COMPARED = 5
+"""A percentile of fewer spans is none."""
+MOST_SPANS = 200
+_US = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSpan:
+    """One span; moments are microseconds since 1970."""
+
+    name: str
+    service: str
+    trace_id: str
+    span_id: str
+    parent_id: str | None
+    start_us: int
+    end_us: int
+    failed: bool = False
+    pod_uid: str = ""
+    pod: str = ""
+    """`namespace/name`."""
+    outcome: str = ""
+    linked: tuple[str, ...] = ()
+    """Trace ids of its links."""
+
+    @property
+    def lasted_us(self) -> int:
+        """Its length."""
+        return max(0, self.end_us - self.start_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaterfallSpan:
+    """A line of the waterfall."""
+
+    span: TraceSpan
+    depth: int
+    offset_us: int
+    """Where it begins on the folded scale."""
+    percentile: int | None
+    """Of its length, 0 to 100, among spans of its name in the hour before; None: too few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoldedWait:
+    """A wait that is not drawn to scale, before the line that follows."""
+
+    lasted_us: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """What is drawn."""
+
+    rows: Sequence[WaterfallSpan | FoldedWait]
+    scale_us: int
+    """Length of the scale, at least 1."""
+    work_us: int
+    total_us: int
+    """From the first span's start to the last one's end, waits included."""
+    earlier_decisions: int = 0
+    """Decisions of the pod before the one that is shown."""
+    left_out: int = 0
+    """Spans beyond `MOST_SPANS`, the shortest ones."""
+
+
+def read_spans(lines: Iterable[bytes | str]) -> list[TraceSpan]:
+    """Spans of these lines; a line that is none (a file that is being written) is left out."""
+    return [span for line in lines if (span := _span(line)) is not None]
+
+
+def _span(line: bytes | str) -> TraceSpan | None:
+    try:
+        found = orjson.loads(line)
+        context, attributes = found["context"], found.get("attributes") or {}
+        return TraceSpan(
+            name=str(found["name"]),
+            service=str(found.get("service") or ""),
+            trace_id=str(context["trace_id"]),
+            span_id=str(context["span_id"]),
+            parent_id=None if found.get("parent_id") is None else str(found["parent_id"]),
+            start_us=_moment(found["start_time"]),
+            end_us=_moment(found["end_time"]),
+            failed=found.get("status") == "ERROR",
+            pod_uid=str(attributes.get("k8s.pod.uid") or ""),
+            pod=f"{attributes.get('k8s.namespace.name', '')}/{attributes.get('k8s.pod.name', '')}",
+            outcome=str(attributes.get("hami.outcome") or attributes.get("hami.verdict") or ""),
+            linked=tuple(str(link["context"]["trace_id"]) for link in found.get("links") or ()),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _moment(text: str) -> int:
+    at = datetime.fromisoformat(text)
+    at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _US
+
+
+def spans_of_pod(spans: Sequence[TraceSpan], pod_uid: str) -> list[TraceSpan]:
+    """All spans of the traces that name the pod, and of those that these follow from."""
+    own = {span.trace_id for span in spans if span.pod_uid == pod_uid}
+    linked = {trace for span in spans if span.trace_id in own for trace in span.linked}
+    return [span for span in spans if span.trace_id in own | linked]
+
+
+def latest_uid(spans: Sequence[TraceSpan], pod: str) -> str | None:
+    """The uid of the latest pod of this name (`namespace/name`) that the spans know."""
+    named = [span for span in spans if span.pod == pod and span.pod_uid]
+    return max(named, key=lambda span: span.start_us).pod_uid if named else None
+
+
+def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -> Waterfall:
+    """The lines for one pod's spans; `every`: what percentiles are of."""
+    shown, earlier = _last_decision(pod_spans)
+    left_out = max(0, len(shown) - MOST_SPANS)
+    if left_out:
+        longest = sorted(shown, key=lambda span: -span.lasted_us)[:MOST_SPANS]
+        kept = {span.span_id for span in longest}
+        shown = [span for span in shown if span.span_id in kept]
+    lengths = _lengths(every, before_us=max((span.end_us for span in shown), default=0))
+    roots = sorted(_roots(shown), key=lambda span: (span.start_us, span.end_us))
+    busy = _merged(sorted(shown, key=lambda span: span.start_us))
+    work_us = sum(end - start for start, end in busy)
+    folded = _folded(busy, work_us)
+    unshown = dict(folded)
+    children = _children(shown)
+    rows: list[WaterfallSpan | FoldedWait] = []
+    for root in roots:
+        for span, depth in _tree(root, children, 0):
+            if span.start_us in unshown:
+                rows.append(FoldedWait(lasted_us=unshown.pop(span.start_us)))
+            rows.append(
+                WaterfallSpan(
+                    span=span,
+                    depth=depth,
+                    offset_us=_offset(span.start_us, busy, folded),
+                    percentile=_percentile(span, lengths),
+                )
+            )
+    waits = sum(folded.values())
+    total_us = max((e for _, e in busy), default=0) - min((s for s, _ in busy), default=0)
+    return Waterfall(
+        rows=rows,
+        scale_us=max(1, total_us - waits),
+        work_us=work_us,
+        total_us=total_us,
+        earlier_decisions=earlier,
+        left_out=left_out,
+    )
+
+
+def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
+    """Without the decisions before the last, of which there may be thousands; and their number."""
+    decisions = sorted(
+        (span for span in spans if span.name == "filter" and span.parent_id is None),
+        key=lambda span: span.start_us,
+    )
+    before = {span.trace_id for span in decisions[:-1]}
+    if decisions:
+        before.discard(decisions[-1].trace_id)
+    return [span for span in spans if span.trace_id not in before], len(before)
+
+
+def _roots(spans: Sequence[TraceSpan]) -> list[TraceSpan]:
+    known = {span.span_id for span in spans}
+    return [span for span in spans if span.parent_id not in known]
+
+
+def _children(spans: Sequence[TraceSpan]) -> Mapping[str, list[TraceSpan]]:
+    found: defaultdict[str, list[TraceSpan]] = defaultdict(list)
+    for span in sorted(spans, key=lambda span: (span.start_us, span.end_us)):
+        if span.parent_id is not None:
+            found[span.parent_id].append(span)
+    return found
+
+
+def _tree(
+    root: TraceSpan, children: Mapping[str, list[TraceSpan]], depth: int
+) -> Iterator[tuple[TraceSpan, int]]:
+    """Depth first; a span that names itself as its parent, somewhere above, comes once."""
+    waiting, seen = [(root, depth)], set[str]()
+    while waiting:
+        span, at = waiting.pop()
+        if span.span_id in seen:
+            continue
+        seen.add(span.span_id)
+        yield span, at
+        waiting += [(each, at + 1) for each in reversed(children.get(span.span_id, ()))]
+
+
+def _merged(spans: Sequence[TraceSpan]) -> list[tuple[int, int]]:
+    """(start, end) of the times in which anything ran, in order."""
+    busy: list[tuple[int, int]] = []
+    for span in spans:
+        if busy and span.start_us <= busy[-1][1]:
+            busy[-1] = (busy[-1][0], max(busy[-1][1], span.end_us))
+        else:
+            busy.append((span.start_us, max(span.start_us, span.end_us)))
+    return busy
+
+
+def _folded(busy: Sequence[tuple[int, int]], work_us: int) -> dict[int, int]:
+    """Start of what follows a folded wait -> the wait's length."""
+    return {
+        after: after - before
+        for (_, before), (after, _) in pairwise(busy)
+        if after - before > FOLD * max(work_us, 1)
+    }
+
+
+def _offset(at_us: int, busy: Sequence[tuple[int, int]], folded: Mapping[int, int]) -> int:
+    """Where a moment is on the scale."""
+    begin = busy[0][0] if busy else at_us
+    waits = sum(length for after, length in folded.items() if after <= at_us)
+    return max(0, at_us - begin - waits)
+
+
+def _lengths(spans: Sequence[TraceSpan], *, before_us: int) -> Mapping[tuple[str, str], list[int]]:
+    since_us = before_us - COMPARED_WITHIN // _US
+    found: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for span in spans:
+        if since_us <= span.end_us <= before_us:
+            found[span.service, span.name].append(span.lasted_us)
+    return found
+
+
+def _percentile(span: TraceSpan, lengths: Mapping[tuple[str, str], list[int]]) -> int | None:
+    compared = lengths.get((span.service, span.name), [])
+    if len(compared) < FEWEST_COMPARED:
+        return None
+    return round(100 * sum(each <= span.lasted_us for each in compared) / len(compared))

@@ -1,0 +1,1 @@
+"""Verbs about what was: traces, use, and named questions."""

@@ -1,0 +1,134 @@
+"""Verbs that are named questions: who, pending, usage, showback; `hamictl sql NAME` asks any."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from hamictl.commands.options import Answered as Form
+from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
+from hamictl.commands.runner import run
+from hamictl.output import render
+from hamictl.output.formats import TABLE, OutputFormat
+from hamictl.output.records import Records, TableColumn
+from hamictl.output.terminal import note
+from hamictl.questions import Answered, QuestionClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.named import records_of
+
+HELD = (
+    *("reserved_at", "ended_at", "namespace", "pod_name", "container", "node", "card_index"),
+    *("memory_bytes", "core_ratio", "state", "reason", "pod_uid"),
+)
+WAITING = (
+    *("namespace", "pod_name", "card_count", "memory_bytes", "core_ratio", "since_at"),
+    *("last_at", "attempt_count", "ahead_count", "summary", "reason_code", "trace_id"),
+)
+
+
+def ask(name: str, parameters: Mapping[str, object]) -> Answered:
+    """The whole answer. Ends the verb with a sentence where it can't be had."""
+    answer = run(_ask(name, parameters))
+    if not answer.complete:
+        note(f"more than {len(answer.rows)} rows: narrow the question")
+    return answer
+
+
+async def _ask(name: str, parameters: Mapping[str, object]) -> Answered:
+    return await QuestionClient(find_target(Settings())).ask(name, parameters)
+
+
+def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ()) -> None:
+    """Writes it; for people these columns."""
+    render.write(records_of(answer, columns=columns), output)
+
+
+def who(
+    thing: Annotated[str, typer.Argument(help="uuid of a card, or name of a node")],
+    at: At = "",
+    since: Since = "",
+    until: Until = "",
+    output: Form = TABLE,
+) -> None:
+    """Show who holds a card or a node, or who held it then."""
+    moment = moment_of(at, "--at")
+    if moment is not None and (since or until):
+        raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
+    where = _card_or_node(thing)
+    if since or until:
+        times = {"since": since_of(since), "until": moment_of(until, "--until")}
+        show(ask("who-held-card", {**where, **times}), output, columns=HELD)
+    else:
+        show(ask("what-runs-where", {**where, "at": moment}), output, columns=HELD)
+
+
+def _card_or_node(thing: str) -> dict[str, object]:
+    """Cards of every vendor are known by `get devices`; a node is what is no card's uuid."""
+    kind, _, name = thing.rpartition("/")
+    if kind in ("node", "nodes"):
+        return {"node": name}
+    if kind in ("device", "devices", "card", "cards"):
+        return {"card": name}
+    nodes = {row["node"] for row in ask("nodes", {"node": thing}).rows}
+    return {"node": thing} if thing in nodes else {"card": thing}
+
+
+def pending(
+    namespace: InNamespace = "",
+    reason: Annotated[str, typer.Option(help="only pods with this reason code")] = "",
+    at: At = "",
+    output: Form = TABLE,
+) -> None:
+    """Show which pods wait, for what, since when, and who is before them."""
+    moment = moment_of(at, "--at")
+    where = {"namespace": namespace, "reason": reason, "at": moment}
+    answer = ask("waiting-pods", where)
+    if output.for_people and answer.rows:
+        counts = ask("pending-reasons", {"at": moment})
+        by_reason = " · ".join(f"{row['reason_code']} {row['pod_count']}" for row in counts.rows)
+        note(f"{len(answer.rows)} waiting: {by_reason}")
+    show(answer, output, columns=WAITING)
+
+
+def named(name: str, given: Sequence[str], output: OutputFormat) -> None:
+    """`hamictl sql NAME key=value ...`. Raises: typer.BadParameter."""
+    parameters: dict[str, object] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{each!r}: NAME=VALUE is wanted", param_hint="PARAMETERS")
+        parameters[key] = value
+    show(ask(name, parameters), output)
+
+
+def listed(output: OutputFormat) -> None:
+    """The questions that there are."""
+    rows = run(_questions())
+    columns = [
+        TableColumn("QUESTION", lambda row: str(row["name"]), "name"),
+        TableColumn("ASKS", lambda row: str(row["title"]), "title"),
+        TableColumn(
+            "PARAMETERS", lambda row: " ".join(f"{each['name']}=" for each in row["parameters"])
+        ),
+    ]
+    found = Records(
+        kind="Question",
+        plural="questions",
+        columns=columns,
+        rows=rows,
+        name=lambda row: f"question/{row['name']}",
+    )
+    render.write(found, output)
+
+
+async def _questions() -> list[dict[str, object]]:
+    return await QuestionClient(find_target(Settings())).questions()
+
+
+def time_of(since: str, until: str) -> dict[str, datetime | None]:
+    """Parameters of a question about a time."""
+    return {"since": since_of(since), "until": moment_of(until, "--until")}

@@ -1,0 +1,98 @@
+"""Rows of named questions for people: the name of a column tells its unit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, Row, TableColumn
+from hamictl.questions import Answered
+from hamictl.view.waterfall import length
+
+GIB, MIB = 1024**3, 1024**2
+_UNKNOWN, _NONE = "?", "-"
+_WIDE = frozenset(
+    {
+        *("pod_uid", "allocation_id", "trace_id", "owner_kind", "owner_name", "decision", "change"),
+        *("finding", "attempt_count", "candidate_count", "role", "message", "source", "vendor"),
+    }
+)
+"""Columns that a person rarely asks for."""
+_NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
+
+
+def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
+    """All columns of the answer, or these in this order; units by suffix."""
+    names = list(columns) or (list(answer.rows[0]) if answer.rows else [])
+    return Records(
+        kind="".join(part.capitalize() for part in answer.question.split("-")),
+        plural="rows",
+        columns=[_column(name, answer.unknown) for name in names],
+        rows=answer.rows,
+        name=partial(_name, answer.question),
+        as_of=answer.as_of,
+    )
+
+
+def _name(question: str, row: Row) -> str:
+    if row.get("pod_name") is not None:
+        return f"pod/{row.get('namespace')}/{row['pod_name']}"
+    known = next((str(row[key]) for key in _NAMES if row.get(key) is not None), "?")
+    return f"{question}/{known}"
+
+
+def _column(name: str, unknown: frozenset[str]) -> TableColumn:
+    absent = _UNKNOWN if name in unknown else _NONE
+    return TableColumn(header_of(name), partial(_cell, name, absent), name, name in _WIDE)
+
+
+def header_of(name: str) -> str:
+    """`memory_bytes` is MEMORY, `reserved_at` is RESERVED: the cell has its unit."""
+    for suffix in ("_bytes", "_ratio", "_at", "_count", "_name"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix).upper().replace("_", "-")
+    return name.removesuffix("_s").upper().replace("_", "-")
+
+
+def _cell(name: str, absent: str, row: Row) -> str:
+    return cell(name, row.get(name), absent)
+
+
+def cell(name: str, value: object, absent: str = _NONE) -> str:
+    """A value with its unit, by the column's suffix."""
+    if value is None:
+        return absent
+    for suffix, show in _SHOWN.items():
+        if name.endswith(suffix):
+            return show(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {count}" for key, count in value.items()) or _NONE
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or _NONE
+    return str(value)
+
+
+def amount(value: object) -> str:
+    """Bytes in GiB, small ones in MiB."""
+    if not isinstance(value, int | float):
+        return str(value)
+    return f"{value / GIB:.4g} GiB" if value >= GIB or value == 0 else f"{value / MIB:.4g} MiB"
+
+
+def _ratio(value: object) -> str:
+    return f"{value * 100:.3g} %" if isinstance(value, int | float) else str(value)
+
+
+def _seconds(value: object) -> str:
+    return length(round(value * 1_000_000)) if isinstance(value, int | float) else str(value)
+
+
+_SHOWN: dict[str, Callable[[object], str]] = {
+    "_bytes": amount,
+    "_ratio": _ratio,
+    "_at": shown_time,
+    "_s": _seconds,
+}

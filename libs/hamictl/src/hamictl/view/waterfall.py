@@ -1,0 +1,96 @@
+"""The waterfall of a pod's spans in a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hamicommon.explain.waterfall import FoldedWait, Waterfall, WaterfallSpan
+from rich.table import Table
+from rich.text import Text
+
+from hamictl.output.presentation import in_ascii, presentation, printable
+
+LEAST_BAR, MOST_BAR = 12, 80
+_GAP = 2
+
+
+def heading(drawn: Waterfall, pod: str) -> str:
+    """One line above the waterfall."""
+    earlier = f", decision {drawn.earlier_decisions + 1} (the latest)" * bool(
+        drawn.earlier_decisions
+    )
+    return (
+        f"{pod}: {length(drawn.work_us)} of work in {length(drawn.total_us)}{earlier}"
+        + f", {drawn.left_out} short spans left out" * bool(drawn.left_out)
+    )
+
+
+def waterfall_table(drawn: Waterfall, width: int) -> Table:
+    """One line a span: its name, where it lies, how long it took, and how usual that is."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for header, justify in (
+        ("SPAN", "left"),
+        ("", "left"),
+        ("LASTED", "right"),
+        ("RANK", "right"),
+        ("SERVICE", "left"),
+    ):
+        made.add_column(
+            Text(header, style="bold"),
+            overflow="fold",
+            justify=justify,
+            no_wrap=header != "SERVICE",
+        )  # type: ignore[arg-type] # Rich's literals
+    bar = min(MOST_BAR, max(LEAST_BAR, width - _beside(drawn)))
+    for row in drawn.rows:
+        made.add_row(*(Text(_plain(cell)) for cell in _cells(row, drawn, bar)))
+    return made
+
+
+def _beside(drawn: Waterfall) -> int:
+    """Columns of the terminal that all but the bars take."""
+    cells = [tuple(_cells(row, drawn, LEAST_BAR)) for row in drawn.rows]
+    widest = (max((len(each[at]) for each in cells), default=0) for at in (0, 2, 3, 4))
+    headers = (len("SPAN"), len("LASTED"), len("RANK"), len("SERVICE"))
+    return sum(max(pair) + _GAP for pair in zip(widest, headers, strict=True)) + _GAP
+
+
+def _plain(text: str) -> str:
+    shown = printable(text)
+    return in_ascii(shown) if presentation().ascii_only else shown
+
+
+def _cells(row: WaterfallSpan | FoldedWait, drawn: Waterfall, bar: int) -> Iterator[str]:
+    if isinstance(row, FoldedWait):
+        yield "⋯"
+        yield f"⋯ {length(row.lasted_us)} waiting ⋯"
+        yield from ("", "", "")
+        return
+    span = row.span
+    mark = " ✖" if span.failed or span.outcome in ("refused", "error", "denied") else ""
+    yield f"{'  ' * row.depth}{span.name}{mark}"
+    yield _bar(row, drawn.scale_us, bar)
+    yield length(span.lasted_us)
+    yield "" if row.percentile is None else f"p{row.percentile}"
+    yield span.service
+
+
+def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
+    start = min(width - 1, row.offset_us * width // scale_us)
+    long = max(1, min(width - start, round(row.span.lasted_us * width / scale_us)))
+    return " " * start + ("▬" * long if long > 1 else "▪")
+
+
+def length(microseconds: int) -> str:
+    """A length of time as people write it: 310 µs, 4.2 ms, 1.9 s, 41 min 3 s, 2 h 5 min."""
+    if microseconds < 1000:
+        return f"{microseconds} µs"
+    if microseconds < 1_000_000:
+        return f"{microseconds / 1000:.3g} ms"
+    seconds = microseconds / 1_000_000
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -1,0 +1,80 @@
+"""hamictl's verbs on the running system: what they show, and how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from hamictl.__main__ import app
+from hamictl.exit_codes import ExitCode
+from typer.testing import CliRunner
+
+from tests.e2e.system import System, a_pod, slice_of, wait
+
+pytestmark = pytest.mark.e2e
+Ask = Callable[..., str]
+
+
+@pytest.fixture
+def ask(system: System) -> Ask:
+    """`ask("get", "pods")` -> standard output; `status`: how it must end."""
+
+    def run(*argv: str, status: int = ExitCode.DONE) -> str:
+        done = CliRunner().invoke(app, argv, env={"HAMI_FOLDER": str(system.folder)})
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        assert done.exit_code == status, done.output
+        return done.stdout
+
+    return run
+
+
+def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
+    system: System, ask: Ask
+) -> None:
+    [pod] = system.run(a_pod("shown", slice_of(4096, 30)))
+    assert system.create(a_pod("waiting", slice_of(100_000))).status_code == 201
+    system.wait_for_reason("waiting")
+    node = pod["spec"]["nodeName"]
+
+    held = json.loads(ask("get", "allocations", "-o", "json"))["items"]
+    [share] = held[0]["devices"]
+    assert (share["memory_bytes"], share["core_ratio"]) == (4096 * 1024 * 1024, 0.3)
+    assert ask("get", "pods", "-n", "default", "-o", "name").split() == [
+        "pod/default/shown",
+        "pod/default/waiting",
+    ]
+    assert "shown" in ask("get", "allocations", "--at", "now")
+    assert len(json.loads(ask("get", "devices", "--at", "now", "-o", "json"))["items"]) == 12
+    ask("get", "allocations", "--at", "2020-01-01")
+    decided = ask("get", "decisions", "--since", "10m", "-o", "csv", "--columns", "POD,OUTCOME")
+    assert {"shown,placed", "waiting,refused"} <= set(decided.splitlines())
+    ask("get", "quotas")
+
+    assert " shown " in ask("who", share["device_uuid"])
+    assert " shown " in ask("who", node, "--since", "10m")
+    assert "CardInsufficientMemory" in ask("pending")
+    ask("explain", "default/waiting", "--exit-code", status=ExitCode.ANSWER_IS_NO)
+    assert "what-fits" in ask("sql")
+
+    engine = json.loads(ask("fits", "--gpumem", "8Gi", "--cores", "30", "-o", "json"))
+    answer = json.loads(ask("sql", "what-fits", "memory=8Gi", "cores=30%", "-o", "json"))
+    assert engine["count"] == sum(row["fitting_count"] for row in answer["items"])
+    ask("fits", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
+    ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
+
+
+def test_a_trace_goes_over_all_services_to_the_first_kernel(system: System, ask: Ask) -> None:
+    system.run(a_pod("drawn", slice_of(1000)))
+
+    def drawn() -> str | None:
+        shown = ask("trace", "drawn")
+        return shown if "first-kernel" in shown else None
+
+    lines = wait(drawn, "the first kernel's span").splitlines()
+
+    found = {line.split()[0]: line.split()[-1] for line in lines[2:]}
+    assert found["admission"] == "hami-webhook"
+    assert found["bind"] == "hami-scheduler"
+    assert found["allocate"] == found["first-kernel"] == "hami-node-agent"
+    ask("trace", "never-there", status=ExitCode.NOT_FOUND)

@@ -1,0 +1,84 @@
+"""The waterfall as it is printed: at 80 columns, at 200, and in ASCII."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from hamicommon.explain.waterfall import TraceSpan, waterfall
+from hamictl.output.presentation import Presentation, present
+from hamictl.view.waterfall import heading, length, waterfall_table
+from rich.console import Console
+
+
+def a_span(name: str, start_ms: int, lasted_ms: int, *, parent: str | None = None) -> TraceSpan:
+    return TraceSpan(
+        name=name,
+        service="hami-scheduler",
+        trace_id="t",
+        span_id=name,
+        parent_id=parent,
+        start_us=start_ms * 1000,
+        end_us=(start_ms + lasted_ms) * 1000,
+        outcome="refused" if name == "filter" else "",
+    )
+
+
+SPANS = [
+    a_span("admission", 0, 4),
+    a_span("filter", 6, 8),
+    a_span("place", 7, 2, parent="filter"),
+    a_span("bind", 2_460_000, 4),
+]
+
+
+def printed(width: int, *, ascii_only: bool = False) -> str:
+    present(Presentation(ascii_only=ascii_only))
+    try:
+        console = Console(width=width, file=io.StringIO(), color_system=None)
+        console.print(waterfall_table(waterfall(SPANS), width))
+    finally:
+        present(Presentation())
+    assert isinstance(console.file, io.StringIO)
+    return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_line_a_span_with_the_wait_folded(width: int) -> None:
+    lines = printed(width).splitlines()
+
+    assert [line.split()[0] for line in lines[1:]] == ["admission", "filter", "place", "⋯", "bind"]
+    assert max(map(len, lines)) <= width
+    assert "⋯ 40 min 59 s waiting ⋯" in lines[4]
+    assert lines[2].startswith("filter ✖")
+    starts = [line.find("▬") for line in (lines[1], lines[2], lines[3], lines[5])]
+    assert starts == sorted(starts)
+
+
+def test_in_ascii_nothing_is_lost() -> None:
+    shown = printed(80, ascii_only=True)
+
+    assert shown.isascii()
+    assert "filter x" in shown
+    assert "====" in shown
+
+
+def test_the_line_above_has_work_and_time() -> None:
+    assert heading(waterfall(SPANS), "default/train") == (
+        "default/train: 16 ms of work in 41 min 0 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("microseconds", "shown"),
+    [
+        (0, "0 µs"),
+        (310, "310 µs"),
+        (4210, "4.21 ms"),
+        (1_900_000, "1.9 s"),
+        (2_460_000_000, "41 min 0 s"),
+        (7_500_000_000, "2 h 5 min"),
+    ],
+)
+def test_a_length_of_time_is_in_the_unit_that_people_use(microseconds: int, shown: str) -> None:
+    assert length(microseconds) == shown
