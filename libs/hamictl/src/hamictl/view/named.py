@@ -1,4 +1,4 @@
-"""Rows of named questions for people: the name of a column tells its unit. Pure."""
+"""Rows of named questions for people: the name of a column has its unit. Pure."""
 
 from __future__ import annotations
 
