@@ -60,6 +60,11 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     engine = json.loads(ask("fits", "--gpumem", "8Gi", "--cores", "30", "-o", "json"))
     answer = json.loads(ask("sql", "what-fits", "memory=8Gi", "cores=30%", "-o", "json"))
     assert engine["count"] == sum(row["fitting_count"] for row in answer["items"])
+    assert "missing" not in ask("doctor")
+    assert " shown " in ask("describe", "node", node)
+    assert "allocated" in ask("describe", "pod/shown")
+    ask("describe", "card", "GPU-none", status=ExitCode.NOT_FOUND)
+    assert ask("open", "pod", "shown").endswith("/pods/default/shown\n")
     ask("fits", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
 

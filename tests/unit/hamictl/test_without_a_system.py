@@ -8,10 +8,23 @@ import pytest
 from hamictl.__main__ import app
 from typer.testing import CliRunner
 
-NAMES = ("KUBECONFIG", "HAMI_SCHEDULER_URL", "HAMI_POSTGRES_DSN", "HAMI_FOLDER")
+NAMES = (
+    *("KUBECONFIG", "HAMI_SCHEDULER_URL", "HAMI_POSTGRES_DSN", "HAMI_FOLDER"),
+    *("HAMI_METRICS_URL", "HAMI_PAGES_URL"),
+)
 QUESTIONS = (
     "get pods",
     "get allocations",
+    "get decisions",
+    "get quotas",
+    "get devices --at 14:05",
+    "describe node n1",
+    "open",
+    "who n1",
+    "pending",
+    "fits --gpumem 8Gi",
+    "trace too-much",
+    "sql what-fits",
     "explain too-much",
     "history too-much",
     "delete too-much",

@@ -22,6 +22,18 @@ COMMANDS = {
         "hamictl.commands.look.get:get",
         "Show nodes, cards, pods, who holds which slice, decisions, or quotas.",
     ),
+    "describe": LazyCommand(
+        "hamictl.commands.look.describe:describe",
+        "Show all that is known of a pod, a node or a card.",
+    ),
+    "open": LazyCommand(
+        "hamictl.commands.look.describe:open_page",
+        "Print the address of a page, and open it where there is a browser.",
+    ),
+    "doctor": LazyCommand(
+        "hamictl.commands.look.doctor:doctor",
+        "Show what is missing of the installation, part by part.",
+    ),
     "who": LazyCommand(
         "hamictl.commands.past.named:who",
         "Show who holds a card or a node, or who held it then.",

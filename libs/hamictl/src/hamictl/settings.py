@@ -53,6 +53,9 @@ class Settings(BaseSettings):
     metrics_token: SecretStr = Field(
         default=SecretStr(""), description="the token itself, in place of the file"
     )
+    pages_url: str = Field(
+        default="", description="http(s)://host:port of the pages, for `hamictl open`"
+    )
     postgres_dsn: SecretStr = Field(
         default=SecretStr(""), description="for `hamictl sql` and `hamictl db`"
     )

@@ -6,7 +6,8 @@ real cluster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
@@ -28,6 +29,9 @@ class Installation:
     """Of hami-metrics."""
     traces: Path | None = None
     """Folder of the local system's spans."""
+    pages_url: str = ""
+    backends: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of the local system's servers, for who looks whether they answer."""
 
     def need_metrics(self) -> SchedulerAddress:
         """Raises InvalidRequest when the metrics service's address is unknown."""
@@ -77,6 +81,12 @@ def find_target(settings: Settings) -> Installation:
             local=True,
             metrics=metrics_address(state["metrics_url"].removesuffix("/metrics")),
             traces=Path(state["traces"]),
+            pages_url=str(state.get("pages_url") or ""),
+            backends={
+                "postgres": state["postgres_dsn"],
+                "redis": state["redis_url"],
+                "nats": state["nats_url"],
+            },
         )
     return Installation(
         kubeconfig=settings.kubeconfig,
@@ -96,4 +106,5 @@ def find_target(settings: Settings) -> Installation:
             token=settings.metrics_token.get_secret_value(),
             token_file=settings.metrics_token_file,
         ),
+        pages_url=settings.pages_url,
     )

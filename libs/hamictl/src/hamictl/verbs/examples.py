@@ -19,6 +19,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl get allocations -n team-a --at 14:05",
         "hamictl get pods -A -o jsonpath='{.items[*].name}'",
     ),
+    "describe": (
+        "hamictl describe pod train",
+        "hamictl describe node node-1 --at 14:05",
+        "hamictl describe card GPU-6c1e0d2b-0000-0000-0000-000000000003",
+    ),
+    "open": ("hamictl open", "hamictl open pod team-a/train", "hamictl open node node-1"),
+    "doctor": ("hamictl doctor", "hamictl doctor -o json", "hamictl doctor --ascii"),
     "who": (
         "hamictl who GPU-6c1e0d2b-0000-0000-0000-000000000003",
         "hamictl who node-1 --at 14:05",

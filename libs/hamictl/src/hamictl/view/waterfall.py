@@ -28,19 +28,13 @@ def heading(drawn: Waterfall, pod: str) -> str:
 def waterfall_table(drawn: Waterfall, width: int) -> Table:
     """One line a span: its name, where it lies, how long it took, and how usual that is."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for header, justify in (
-        ("SPAN", "left"),
-        ("", "left"),
-        ("LASTED", "right"),
-        ("RANK", "right"),
-        ("SERVICE", "left"),
-    ):
+    for header in ("SPAN", "", "LASTED", "RANK", "SERVICE"):
         made.add_column(
             Text(header, style="bold"),
             overflow="fold",
-            justify=justify,
+            justify="right" if header in ("LASTED", "RANK") else "left",
             no_wrap=header != "SERVICE",
-        )  # type: ignore[arg-type] # Rich's literals
+        )
     bar = min(MOST_BAR, max(LEAST_BAR, width - _beside(drawn)))
     for row in drawn.rows:
         made.add_row(*(Text(_plain(cell)) for cell in _cells(row, drawn, bar)))

@@ -1,0 +1,128 @@
+"""`hamictl describe`: all that is known of one pod, node or card; `open` shows its page."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+from hamicommon.errors import InvalidRequest, NotFound
+
+from hamictl.commands import answers
+from hamictl.commands.objects import Namespace
+from hamictl.commands.options import Answered, At, moment_of
+from hamictl.commands.past.named import HELD, ask
+from hamictl.commands.runner import console, spoken_errors
+from hamictl.output import render
+from hamictl.output.formats import TABLE, OutputFormat
+from hamictl.output.records import base_units
+from hamictl.questions import Answered as Answer
+from hamictl.settings import Settings
+from hamictl.target import find_target
+from hamictl.view.named import records_of
+
+KINDS = {
+    **dict.fromkeys(("pod", "pods", "po"), "pod"),
+    **dict.fromkeys(("node", "nodes", "no"), "node"),
+    **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
+}
+STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_count")
+INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
+
+Kind = Annotated[str, typer.Argument(help="pod, node or card; or KIND/NAME")]
+
+
+def describe(
+    kind: Kind,
+    name: Annotated[str, typer.Argument(help="its name; of a card the uuid")] = "",
+    namespace: Namespace = "default",
+    at: At = "",
+    output: Answered = TABLE,
+) -> None:
+    """Show all that is known of a pod, a node or a card."""
+    wanted, name = _named(kind, name)
+    if wanted == "pod":
+        if at:
+            raise typer.BadParameter("a pod is described as it is now", param_hint="--at")
+        _pod(name, namespace, output)
+        return
+    moment = moment_of(at, "--at")
+    where = {wanted: name}
+    about = ask("nodes" if wanted == "node" else "cards", {**where, "at": moment})
+    if not about.rows:
+        with spoken_errors():
+            raise NotFound(f"there is no {wanted} {name}: `hamictl get {wanted}s` has those known")
+    parts = {"": about}
+    if wanted == "node":
+        parts["Cards"] = ask("cards", {**where, "at": moment})
+    parts["Held by"] = ask("what-runs-where", {**where, "at": moment})
+    parts["Incidents of 30 days"] = ask("card-incidents", {**where, "since": "-30d"})
+    _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
+
+
+def _named(kind: str, name: str) -> tuple[str, str]:
+    if not name:
+        kind, _, name = kind.partition("/")
+    if kind not in KINDS or not name:
+        raise typer.BadParameter("pod NAME, node NAME or card UUID is wanted", param_hint="KIND")
+    return KINDS[kind], name
+
+
+def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
+    namespace, name = answers.pod_name(pod, namespace)
+    if output.for_people:
+        answers.explain(name, namespace=namespace)
+    steps = ask("pod-steps", {"namespace": namespace, "pod": name})
+    decision = ask("why-waiting", {"namespace": namespace, "pod": name})
+    parts = {"Steps": steps}
+    if not output.for_people:
+        parts["Decisions"] = decision
+    _write(parts, output, columns={"Steps": STEPS})
+
+
+def _write(
+    parts: dict[str, Answer], output: OutputFormat, *, columns: dict[str, tuple[str, ...]]
+) -> None:
+    if not output.for_people:
+        found = {_key(title): base_units(list(answer.rows)) for title, answer in parts.items()}
+        render.write_document(found, output)
+        return
+    for title, answer in parts.items():
+        if not answer.rows:
+            continue
+        if title:
+            console.print(f"\n{title}", style="bold", highlight=False)
+        render.write(records_of(answer, columns=columns.get(title, ())), output)
+
+
+def _key(title: str) -> str:
+    head, *rest = (title or "About").split()
+    return head.lower() + "".join(part.capitalize() for part in rest)
+
+
+def open_page(
+    kind: Annotated[str, typer.Argument(help="pod, node or card; without it the overview")] = "",
+    name: Annotated[str, typer.Argument(help="its name; of a card the uuid")] = "",
+    namespace: Namespace = "default",
+) -> None:
+    """Print the address of a page, and open it where there is a browser."""
+    with spoken_errors():
+        url = find_target(Settings()).pages_url
+        if not url:
+            raise InvalidRequest(
+                "where are the pages? start a local system with `hamictl up`, "
+                "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
+            )
+    address = url.rstrip("/") + "/" + (_path(*_named(kind, name), namespace) if kind else "")
+    sys.stdout.write(f"{address}\n")
+    if console.is_terminal:
+        webbrowser.open(address)
+
+
+def _path(kind: str, name: str, namespace: str) -> str:
+    if kind == "pod":
+        space, pod = answers.pod_name(name, namespace)
+        return f"pods/{quote(space, safe='')}/{quote(pod, safe='')}"
+    return f"{kind}s/{quote(name, safe='')}"

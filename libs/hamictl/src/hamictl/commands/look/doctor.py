@@ -1,0 +1,248 @@
+"""`hamictl doctor`: what is missing of an installation, in the order in which the parts need it.
+
+Every part is asked itself where it can be, or looked for in the cluster. What can't be found out is
+unknown, and is neither well nor missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
+
+from hamictl.commands.options import Answered
+from hamictl.commands.runner import run
+from hamictl.exit_codes import ExitCode
+from hamictl.output import render
+from hamictl.output.formats import TABLE
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, TableColumn
+from hamictl.questions import QuestionClient
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import Installation, find_target
+
+CONNECT_S = 3.0
+STALE = timedelta(minutes=2)
+"""An agent reports its cards at least so often."""
+NAMESPACE = "hami-system"
+PAGE = "docs/hamictl-on-a-cluster.md"
+
+
+class PartState(StrEnum):
+    """Of one part."""
+
+    WELL = "ok"
+    MISSING = "missing"
+    UNKNOWN = "unknown"
+
+
+_GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartFinding:
+    """What was found of one part."""
+
+    part: str
+    state: PartState
+    detail: str
+    next_step: str = ""
+
+
+def doctor(output: Answered = TABLE) -> None:
+    """Show what is missing of the installation, part by part.
+
+    Ends with status 6 when a part is missing.
+    """
+    found = run(examined(find_target(Settings())))
+    rows = [
+        {"part": f.part, "state": f.state.value, "detail": f.detail, "next": f.next_step or None}
+        for f in found
+    ]
+    columns = (
+        TableColumn("PART", lambda row: str(row["part"]), "part"),
+        TableColumn("STATE", lambda row: f"{_GLYPHS[PartState(row['state'])]} {row['state']}"),
+        TableColumn("WHAT", lambda row: str(row["detail"]), "detail"),
+        TableColumn("NEXT", lambda row: str(row["next"] or ""), "next"),
+    )
+    shown = Records(
+        kind="Part",
+        plural="parts",
+        columns=columns,
+        rows=rows,
+        name=lambda row: f"part/{row['part']}",
+        as_of=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    render.write(shown, output)
+    if any(each.state is PartState.MISSING for each in found):
+        raise typer.Exit(ExitCode.ANSWER_IS_NO)
+
+
+async def examined(target: Installation) -> list[PartFinding]:
+    """All parts, in the order in which one needs the other."""
+    workloads: Mapping[str, str] = {}
+    found: list[PartFinding] = []
+    if target.kubeconfig is None:
+        found.append(
+            _missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
+        )
+    else:
+        try:
+            async with open_kube_api(target.kubeconfig) as api:
+                found.append(await _api_server(api))
+                found.append(await _part("webhook", lambda: _webhook(api)))
+                workloads = await _workloads(api)
+        except HamiError as exc:
+            found.append(_missing("API server", str(exc), "kubectl cluster-info"))
+    found.append(await _part("scheduler", lambda: _scheduler(target)))
+    found.append(await _backend("Postgres", target.backends.get("postgres"), workloads, "postgres"))
+    found.append(await _backend("Redis", target.backends.get("redis"), workloads, "redis"))
+    found.append(await _backend("NATS", target.backends.get("nats"), workloads, "nats"))
+    found.append(await _part("agents", lambda: _agents(target)))
+    found.append(await _part("metrics", lambda: _metrics(target)))
+    return found
+
+
+def _missing(part: str, detail: str, next_step: str = "") -> PartFinding:
+    return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
+
+
+def _well(part: str, detail: str) -> PartFinding:
+    return PartFinding(part=part, state=PartState.WELL, detail=detail)
+
+
+async def _part(part: str, examine: Callable[[], Awaitable[PartFinding]]) -> PartFinding:
+    try:
+        return await examine()
+    except HamiError as exc:
+        return _missing(part, str(exc), PAGE if part in ("scheduler", "metrics") else "")
+
+
+async def _api_server(api: KubeApi) -> PartFinding:
+    version = await api.get("/version")
+    return _well("API server", f"{api.server_url}, {version.get('gitVersion', 'version unknown')}")
+
+
+async def _webhook(api: KubeApi) -> PartFinding:
+    path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+    registered = [
+        item["metadata"]["name"]
+        for item in (await api.get(path)).get("items", [])
+        if "hami" in item["metadata"]["name"]
+    ]
+    if not registered:
+        return _missing(
+            "webhook", "no MutatingWebhookConfiguration of ours", "kubectl apply -k k8s/base"
+        )
+    return _well("webhook", f"{', '.join(registered)} is registered")
+
+
+async def _workloads(api: KubeApi) -> Mapping[str, str]:
+    """Name of each workload of ours -> what is not ready of it; empty text: all is."""
+    found: dict[str, str] = {}
+    for kind in ("deployments", "statefulsets", "daemonsets"):
+        try:
+            items = (await api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")).get("items", [])
+        except HamiError:
+            continue  # not to be read by this user, or not served: unknown
+        for item in items:
+            found[item["metadata"]["name"]] = _not_ready(item)
+    return found
+
+
+def _not_ready(workload: Json) -> str:
+    status, spec = workload.get("status") or {}, workload.get("spec") or {}
+    wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
+    ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
+    return "" if ready >= wanted else f"{ready} of {wanted} pods are ready"
+
+
+async def _scheduler(target: Installation) -> PartFinding:
+    address = target.need_scheduler()
+    nodes = await SchedulerClient(address).rows("/v1/nodes")
+    return _well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
+
+
+async def _backend(
+    part: str, url: str | None, workloads: Mapping[str, str], name: str
+) -> PartFinding:
+    """A local one is connected to; one in the cluster is known by its workload."""
+    if url:
+        return await _connected(part, url)
+    ours = {key: text for key, text in workloads.items() if name in key}
+    if not ours:
+        return PartFinding(
+            part=part,
+            state=PartState.UNKNOWN,
+            detail=f"no workload of that name in {NAMESPACE}, or it may not be read",
+        )
+    trouble = [f"{key}: {text}" for key, text in ours.items() if text]
+    if trouble:
+        step = f"kubectl --namespace {NAMESPACE} get pods"
+        return _missing(part, "; ".join(trouble), step)
+    return _well(part, f"{', '.join(ours)} is ready in {NAMESPACE}")
+
+
+async def _connected(part: str, url: str) -> PartFinding:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or 0
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError) as exc:
+        why = str(exc) or "nothing answered in time"
+        return _missing(part, f"{host}:{port}: {why}", "hamictl down, then hamictl up")
+    writer.close()
+    return _well(part, f"{host}:{port} takes connections")
+
+
+async def _agents(target: Installation) -> PartFinding:
+    rows = [
+        row
+        for row in await SchedulerClient(target.need_scheduler()).rows("/v1/nodes")
+        if row["gone_at"] is None
+    ]
+    if not rows:
+        return _missing(
+            "agents",
+            "no GPU node has registered",
+            f"kubectl --namespace {NAMESPACE} get daemonset hami-node-agent",
+        )
+    silent = _silent(rows, datetime.now(UTC))
+    if silent:
+        named = ", ".join(f"{name} (since {shown_time(at)})" for name, at in silent[:5])
+        return _missing("agents", f"{len(silent)} of {len(rows)} are silent: {named}", "its log")
+    cards = sum(row["cards"] for row in rows)
+    sick = sum(row["cards"] - row["healthy_cards"] for row in rows)
+    trouble = f", {sick} of them not healthy" if sick else ""
+    return _well("agents", f"{len(rows)} nodes with {cards} cards report{trouble}")
+
+
+def _silent(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, str | None]]:
+    """Nodes of our agents that have not reported for long; HAMi's plugin reports otherwise."""
+    return [
+        (str(row["name"]), row["inventory_at"])
+        for row in rows
+        if row["source"] == "agent"
+        and (
+            row["inventory_at"] is None
+            or now - datetime.fromisoformat(str(row["inventory_at"])) > STALE
+        )
+    ]
+
+
+async def _metrics(target: Installation) -> PartFinding:
+    questions = await QuestionClient(target).questions()
+    if not questions:
+        raise Unavailable("it answers, and knows no question")
+    return _well("metrics", f"{target.metrics.url} answers {len(questions)} questions")

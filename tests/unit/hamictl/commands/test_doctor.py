@@ -1,0 +1,94 @@
+"""What doctor finds where parts are away, in the order in which they are needed."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hamictl.__main__ import app
+from hamictl.commands.look.doctor import PartState, _backend, _not_ready, _silent, examined
+from hamictl.scheduler_address import SchedulerAddress, metrics_address
+from hamictl.target import Installation
+from typer.testing import CliRunner
+
+AWAY = "http://127.0.0.1:1"
+PARTS = ["API server", "scheduler", "Postgres", "Redis", "NATS", "agents", "metrics"]
+NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
+
+
+def installation(**backends: str) -> Installation:
+    return Installation(
+        kubeconfig=None,
+        scheduler=SchedulerAddress(url=AWAY),
+        postgres_dsn="",
+        local=True,
+        metrics=metrics_address(AWAY),
+        backends=backends,
+    )
+
+
+async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
+    found = await examined(installation(redis="redis://:secret@127.0.0.1:1/0"))
+
+    assert [each.part for each in found] == PARTS
+    states = {each.part: each.state for each in found}
+    assert states["Postgres"] is states["NATS"] is PartState.UNKNOWN
+    del states["Postgres"], states["NATS"]
+    assert set(states.values()) == {PartState.MISSING}
+    assert not any("secret" in each.detail for each in found)
+
+
+async def test_a_server_that_takes_connections_is_well() -> None:
+    server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        found = await _backend("NATS", f"nats://u:p@127.0.0.1:{port}", {}, "nats")
+
+    assert found.state is PartState.WELL
+
+
+async def test_in_a_cluster_a_backend_is_known_by_its_workload() -> None:
+    ready = await _backend("Redis", None, {"hami-redis": "", "other": "0 of 1"}, "redis")
+    broken = await _backend("Redis", None, {"hami-redis": "0 of 1 pods are ready"}, "redis")
+
+    assert ready.state is PartState.WELL
+    assert (broken.state, broken.detail) == (
+        PartState.MISSING,
+        "hami-redis: 0 of 1 pods are ready",
+    )
+
+
+@pytest.mark.parametrize(
+    ("workload", "text"),
+    [
+        ({"spec": {"replicas": 2}, "status": {"readyReplicas": 2}}, ""),
+        ({"spec": {"replicas": 2}, "status": {}}, "0 of 2 pods are ready"),
+        ({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, "1 of 3 pods are ready"),
+        ({"spec": {"replicas": 0}}, ""),
+    ],
+)
+def test_a_workload_is_ready_when_all_its_pods_are(workload: dict[str, object], text: str) -> None:
+    assert _not_ready(workload) == text
+
+
+def test_an_agent_is_silent_after_two_minutes_and_one_of_hami_never_is() -> None:
+    def row(name: str, ago_s: int, source: str = "agent") -> dict[str, object]:
+        at = NOW - timedelta(seconds=ago_s)
+        return {"name": name, "source": source, "inventory_at": at.isoformat()}
+
+    rows = [row("fresh", 100), row("silent", 150), row("hami", 9999, "annotation")]
+    never = {"name": "never", "source": "agent", "inventory_at": None}
+
+    assert [name for name, _ in _silent([*rows, never], NOW)] == ["silent", "never"]
+
+
+def test_the_command_ends_with_6_and_prints_in_ascii(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["doctor", "--ascii"], env={"HAMI_FOLDER": str(tmp_path), "KUBECONFIG": None}
+    )
+
+    assert done.exit_code == 6, done.output
+    assert done.stdout.isascii()
+    assert done.stdout.splitlines()[1].startswith("API server  x missing")
