@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from hamicommon.errors import InvalidRequest
 
-from hamictl import moments
 from hamictl.output.formats import OutputFormat, output_format
 from hamictl.output.presentation import presentation
+from hamictl.verbs import moments
 
 Answered = Annotated[
     OutputFormat,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.moments import moment, since, span
+from hamictl.verbs.moments import moment, since, span
 from hypothesis import given
 from hypothesis import strategies as st
 
