@@ -39,6 +39,8 @@ test-recorded: setup ## answers recorded from HAMi beside ours, as a table: ARGS
 	@PATH=$(BIN):$$PATH $(BIN)/python -m tests.reference.recorded $(ARGS)
 bench-%: setup ## one benchmark, for example: make bench-filter
 	@$(BIN)/python -m bench.$(subst -,_,$*) $(ARGS)
+questions: setup ## every named question on a month of history: answer and time of each
+	@$(BIN)/python -m bench.questions $(ARGS)
 release: ## version, changelog, commit, tag and notes of a release: make release VERSION=0.2.0
 	@scripts/release "$(VERSION)"
 native: ## only the C parts
@@ -55,4 +57,4 @@ requirements: ## pin the third-party sets again
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: chart help setup up down lint release test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded native native-sanitize proto requirements format
+.PHONY: chart help setup up down lint release test test-e2e test-kubelet test-manifests test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format

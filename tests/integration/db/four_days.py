@@ -20,6 +20,11 @@ from tests.servers import Databases, in_thread, migrate
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 DAYS, PODS = 4.0, 4000
+IDLE = (
+    "UPDATE usage_rollups SET core_percent_max = 0, core_percent_sum = 0"
+    " WHERE bucket_s = 3600 AND namespace = 'team-02'"
+)
+"""A team that holds its slices and does nothing."""
 HISTORY = list(made_up.grants(PODS, days=DAYS, until=NOW))
 
 
@@ -41,6 +46,7 @@ def four_days(databases: Databases) -> Iterator[Filled]:
         try:
             await fill(connection, allocations=PODS, usage=200_000, days=DAYS, until=NOW)
             await fill_audit(connection, days=DAYS)
+            await connection.execute(IDLE)
             await sum_up_namespaces(connection, NOW)
             await sum_up_capacity(connection, NOW)
             await _trouble(connection, patient)

@@ -43,11 +43,15 @@ async def reader(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
 def what_is_needed(name: str) -> dict[str, object]:
     """Parameters without which a question is not answered."""
     asked = questions()[name]
-    given: dict[str, object] = {}
-    if asked.needs:
-        have = {"pod_uid": ENDED.pod_uid, "card": ENDED.uuid}
-        given = {key: have[key] for key in have if frozenset({key}) in asked.needs}
-    return given
+    have = {
+        "pod_uid": ENDED.pod_uid,
+        "card": ENDED.uuid,
+        "node": ENDED.node,
+        "namespace": ENDED.namespace,
+    }
+    wanted = {each.name for each in asked.parameters if each.required}
+    wanted |= {key for key in ("pod_uid", "card") if frozenset({key}) in asked.needs}
+    return {key: have[key] for key in wanted}
 
 
 async def all_pages(reader: asyncpg.Connection, name: str, given: dict[str, object]) -> Answer:
@@ -179,6 +183,39 @@ async def test_what_fits_is_the_sum_over_cards_and_shortfalls_are_the_others(
     assert sum(not row["refusals"] for row in short.rows) == fits.rows[0]["card_count"]
 
 
+async def test_who_held_and_did_nothing_is_who_used_no_core(reader: asyncpg.Connection) -> None:
+    """By namespace, from the samples of the same hours; a slice counts while it was held."""
+    until = NOW.replace(minute=0, second=0)
+    since = until - timedelta(hours=2)
+    rows = (await answer(reader, "idle-held", {"since": since, "until": until}, limit=1000)).rows
+
+    hours = await reader.fetch(
+        "SELECT pod_uid, bucket_start FROM usage_rollups WHERE bucket_s = 3600 AND pod_uid <> ''"
+        " AND core_percent_max = 0 AND bucket_start >= $1 AND bucket_start < $2",
+        since,
+        until,
+    )
+    grants = {g.pod_uid: g for g in HISTORY}
+    expected = 0.0
+    for row in hours:
+        grant, start = grants[row["pod_uid"]], row["bucket_start"].timestamp()
+        expected += min(grant.ended or start + 3600, start + 3600) - max(grant.reserved, start)
+    assert {row["namespace"] for row in rows} == {"team-02"}
+    assert sum(row["idle_s"] for row in rows) == pytest.approx(expected, abs=len(rows) + 1)
+
+
+async def test_density_counts_every_step_once(reader: asyncpg.Connection) -> None:
+    span = {"since": NOW - timedelta(hours=6), "until": NOW - timedelta(hours=1)}
+
+    strip = (await answer(reader, "change-density", {**span, "step": "7m"}, limit=1000)).rows
+    steps = (await answer(reader, "changes", span, limit=20_000)).rows
+
+    assert sum(row["change_count"] for row in strip) == len(steps)
+    assert sum(row["reserved_count"] for row in strip) == sum(
+        row["previous_state"] is None for row in steps
+    )
+
+
 async def test_nothing_is_written_and_nothing_takes_longer_than_allowed(
     reader: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +246,8 @@ async def test_nothing_is_written_and_nothing_takes_longer_than_allowed(
         ("why-waiting", {"pod": "x"}, {}, "wants pod_uid or namespace and pod"),
         ("drift", {"since": "-1h", "until": "-2h"}, {}, "parameter since: .* is not before"),
         ("nodes", {"at": "soon"}, {}, "'soon' is no time; right is 2026"),
+        ("change-density", {"step": "0s"}, {}, "parameter step: '0s' is no duration"),
+        ("quota-holders", {}, {}, "parameter namespace is wanted: the namespace"),
         ("nodes", {}, {"limit": 0}, "limit: 0 is no number of rows"),
         ("nodes", {}, {"after": "ab"}, "after: it is no page of nodes"),
         ("nodes", {}, {"after": "W10="}, "after: it is no page of nodes"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from hamicommon.errors import NotFound
@@ -40,6 +41,20 @@ def test_who_is_named_is_named_with_a_namespace_or_to_the_whole_cluster(asked: Q
     has_namespace = any(column.name == "namespace" for column in asked.columns)
 
     assert not named or has_namespace or asked.audience is Audience.CLUSTER
+
+
+def test_the_page_lists_every_question_with_what_it_takes() -> None:
+    page = (Path(__file__).resolve().parents[5] / "docs" / "sql.md").read_text()
+
+    for asked in ALL:
+        takes = " ".join(
+            f"{each.name}={each.default}" if each.default else each.name
+            for each in asked.parameters
+        )
+        assert f"| {asked.number} | `{asked.name}` | {asked.title} | `{takes}` |" in page or (
+            not takes and f"| {asked.number} | `{asked.name}` | {asked.title} | |" in page
+        )
+    assert page.count("? | ") == len(ALL)
 
 
 def test_every_file_belongs_to_a_question() -> None:

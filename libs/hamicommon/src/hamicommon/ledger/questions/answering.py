@@ -106,6 +106,8 @@ async def answer(
                 f"{name} took longer than {TIMEOUT_MS / 1000:g} s: ask for a shorter time, or for"
                 f" one node, card or namespace"
             ) from exc
+        except asyncpg.DataError as exc:
+            raise InvalidRequest(f"{name} can't be worked out for these values: {exc}") from exc
     rows = tuple(
         {key: _plain(value, kinds.get(key)) for key, value in record.items()}
         for record in records[:limit]

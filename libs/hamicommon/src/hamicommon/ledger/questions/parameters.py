@@ -100,7 +100,7 @@ def _typed(kind: ParameterKind, given: object) -> Value:
     match kind, given:
         case ParameterKind.TIME, datetime() if given.tzinfo is not None:
             return given
-        case ParameterKind.DURATION, timedelta() if timedelta() <= given <= _MOST_SPAN:
+        case ParameterKind.DURATION, timedelta() if timedelta() < given <= _MOST_SPAN:
             return given
         case ParameterKind.BYTES | ParameterKind.COUNT, int() if not isinstance(given, bool):
             most = _MOST_BYTES if kind is ParameterKind.BYTES else _MOST_COUNT
@@ -143,7 +143,7 @@ def _duration(given: str, now: datetime) -> Value:
     if found is None:
         return None
     span = timedelta(seconds=int(found["amount"]) * _UNIT_S[found["unit"]])
-    return span if span <= _MOST_SPAN else None
+    return span if timedelta() < span <= _MOST_SPAN else None
 
 
 def _bytes(given: str, now: datetime) -> Value:

@@ -93,6 +93,23 @@ QUESTIONS = (
         descending=True,
     ),
     Question(
+        number=11,
+        name="change-density",
+        title="When did how much change?",
+        parameters=(
+            since("-1h"),
+            UNTIL,
+            Parameter(
+                name="step",
+                kind=ParameterKind.DURATION,
+                meaning="length of a piece of time",
+                default="1m",
+            ),
+        ),
+        columns=columns("began_at change_count reserved_count ended_count"),
+        key=("began_at",),
+    ),
+    Question(
         number=15,
         name="card-incidents",
         title="Which card was bad, and is it back?",
