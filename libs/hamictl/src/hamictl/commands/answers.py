@@ -28,7 +28,7 @@ from hamictl.output.records import Records, TableColumn
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
-from hamictl.view.explanation import explanation
+from hamictl.view.explanation import explanation, score_text
 from hamictl.view.tables import of, table
 
 SQL_TIMEOUT_S = 60.0
@@ -138,12 +138,20 @@ async def _history(pod: str, namespace: str, output: OutputFormat) -> None:
                 ("BY", "actor"),
             )
         ),
+        TableColumn("SCORE", _score, "score"),
     )
     name_of = f"pod/{namespace}/{name}"
     shown = Records(
         kind="Change", plural="changes", columns=columns, rows=rows, name=lambda row: name_of
     )
     render.write(shown, output)
+
+
+def _score(row: Mapping[str, Any]) -> str:
+    """Where the node was chosen; a grant that was adopted or restored has no policy."""
+    policy = (row.get("policy") or {}).get("node")
+    chosen = row["state"] == "reserved" and row["previous_state"] is None and policy
+    return score_text(str(policy), row["score"]) if chosen else ""
 
 
 def _text(key: str, row: Mapping[str, Any]) -> str:

@@ -17,6 +17,8 @@ from hamictl.view.tables import cores, memory, of, table
 _NODES_NAMED = 10
 _CHANGES_NAMED = 8
 _EARLIER_NAMED = 3
+_FRAGMENTATION = "fragmentation"
+"""The node policy whose scores are milli of a card; a question does not import the engine."""
 _LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 
 
@@ -57,12 +59,21 @@ def _slices(allocation: JsonMapping) -> Iterator[str]:
         )
 
 
+def score_text(policy: str, score: float | None) -> str:
+    """What a node's score means under the policy that made it; `policy` begins with the nodes'."""
+    if score is None:
+        return ""
+    if _FRAGMENTATION not in policy.partition(",")[0]:
+        return f"usage {score:.2f} of 30"
+    return f"strands {abs(score):.0f} milli" if score <= 0 else f"{score:.0f} milli less stranded"
+
+
 def _nodes(answer: JsonMapping) -> Table:
     rows: list[Sequence[str]] = []
     for node in answer["nodes"][:_NODES_NAMED]:
         if node["fits"]:
             verdict = "chosen" if node["chosen"] else "fits"
-            score = "" if node["score"] is None else f"usage {node['score']:.2f} of 30"
+            score = score_text(answer["policy"], node["score"])
             rows.append((of(node["node"]), verdict, score, ""))
         else:
             reason = "" if node["reason"] == node["text"] else of(node["reason"])

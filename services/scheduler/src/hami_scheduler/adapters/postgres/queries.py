@@ -61,7 +61,7 @@ SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, used_sl
 """
 _HISTORY = """
 SELECT e.sequence, e.at, e.previous_state, e.state, e.reason, e.actor, e.detail,
-       e.allocation_id::text AS allocation_id, a.attempt, a.node
+       e.allocation_id::text AS allocation_id, a.attempt, a.node, a.score, a.policy
   FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
  WHERE e.pod_uid = $1 ORDER BY e.sequence
 """
