@@ -13,6 +13,7 @@ import random
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -159,46 +160,54 @@ class Attempts:
             pod = self.system.pod(name)
             uid = "" if pod is None else pod["metadata"]["uid"]
             for folder in self.system.folder.glob(f"nodes/*/hook/vgpu/containers/{uid or '-'}_*"):
-                hands = Hands(folder, self.decoys, self.chance)
-                for _ in range(ACTS):
-                    self.done[hands.act()] += 1
-                hands.close()
+                with (
+                    suppress(FileNotFoundError),
+                    closing(Hands(folder, self.decoys, self.chance)) as hands,
+                ):
+                    for _ in range(ACTS):
+                        self.done[hands.act()] += 1
 
 
-def own_limits(system: System) -> dict[str, list[str]]:
-    """All limits files of all nodes; what the feedback loop writes into them is no limit."""
+def limits_of(system: System, uid: str) -> dict[str, list[str]]:
+    """The limits files of a pod; what the feedback loop writes into them is no limit."""
     feedback = ("utilization_switch ", "priority_block ")
+    regions = system.folder.glob(f"nodes/*/hook/vgpu/containers/{uid}_*/*.cache")
     return {
         str(path): [line for line in path.read_text().splitlines() if not line.startswith(feedback)]
-        for path in system.folder.glob("nodes/*/agent/limits/*/limits")
+        for region in regions
+        for path in system.folder.glob(f"nodes/*/agent/limits/{region.stem}/limits")
     }
 
 
-def agents(system: System) -> dict[str, int]:
-    """Pids of the agents that serve."""
+def agents(system: System) -> dict[str, int | None]:
+    """Pids of the agents."""
     services = json.loads((system.folder / "state.json").read_text())["services"]
-    return {name: each["pid"] for name, each in services.items() if name.startswith("node-agent-")}
+    return {
+        name: each.get("pid") for name, each in services.items() if name.startswith("node-agent-")
+    }
 
 
 def troubles(system: System) -> list[str]:
     """What nobody thought of, by the agents' logs."""
     return [
-        f"{path.name}: {line[:800]}"
+        f"{path.name}: {line[:2000]}"
         for path in system.folder.glob("logs/node-agent-*.log")
         for line in path.read_text(errors="replace").splitlines()
-        if "Traceback" in line
+        if "item failed" in line or ("Traceback" in line and '"logger":"hami' in line)
     ]
 
 
-def others(system: System, honest: str) -> list[str]:
-    """What is left of containers that are not the honest pod's."""
-    found = system.folder.glob("nodes/*/hook/vgpu/containers/*")
-    return [str(each) for each in found if not each.name.startswith(honest) and not empty(each)]
-
-
-def empty(folder: Path) -> bool:
-    """The place of what waits for its removal, without anything in it."""
-    return folder.name == REMOVING and not any(folder.iterdir())
+def folders(system: System) -> set[str]:
+    """What there is of containers on the nodes, what waits for its removal too."""
+    found = (
+        each
+        for pattern in (
+            *("hook/vgpu/containers/*", f"hook/vgpu/containers/{REMOVING}/*"),
+            *("agent/limits/*", f"agent/limits/{REMOVING}/*"),
+        )
+        for each in system.folder.glob(f"nodes/*/{pattern}")
+    )
+    return {str(each) for each in found if each.name != REMOVING}
 
 
 def state_of(path: Path) -> tuple[int, int, bytes]:
@@ -245,23 +254,26 @@ def play(
     [pod] = system.run(a_pod("honest", slice_of(HONEST_MIB, 10)))
     honest = str(pod["metadata"]["uid"])
     allocated(system, "honest")
-    limits = own_limits(system)
+    limits, there = limits_of(system, honest), folders(system)
+    assert len(limits) == 1
     attempts = Attempts(system, decoys, random.Random(seed), beyond)
 
     while attempts.number < pods:
         attempts.batch(min(BATCH, pods - attempts.number))
         so_far = f"seed {seed}, {attempts.number} pods, {dict(attempts.done)}"
         assert agents(system) == serving, so_far
-        now = own_limits(system)
-        assert {path: now.get(path) for path in limits} == limits, so_far
+        assert limits_of(system, honest) == limits, so_far
         decoys.check()
         assert state_of(PASSWD) == passwd, so_far
     measured.note(f"{attempts.number} hostile pods: {dict(attempts.done)}")
 
     wait(lambda: shown(system, "honest") == {"enforced"}, "the honest pod to be enforced")
-    wait(lambda: own_limits(system) == limits, "the folders of pods that went to be removed")
     wait(lambda: system.converged() is None, "ledger = pods", why=lambda: str(system.converged()))
-    wait(lambda: not others(system, honest), "the tenants' trees to be removed")
+    wait(
+        lambda: folders(system) <= there,
+        "the tenants' trees to be removed",
+        why=lambda: str(folders(system) - there),
+    )
     hamictl(system.folder, "db", "check")
     system.check_invariants()
     decoys.check()
