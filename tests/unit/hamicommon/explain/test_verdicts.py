@@ -10,9 +10,10 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.explain.circumstances import Circumstances
 from hamicommon.explain.record import DecisionRecord
-from hamicommon.explain.verdicts import findings
+from hamicommon.explain.verdicts import Findings, findings
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
+from hamicommon.placement.rules import AGENT_SILENT
 
 from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
@@ -65,3 +66,48 @@ def test_a_node_shows_what_it_lacks_of_the_vendor_that_is_asked_for(
     )
 
     assert [(one.node, one.text) for one in found.nodes] == [(NodeName("n"), text)]
+
+
+def test_a_node_whose_agent_is_silent_is_no_matter_of_amounts() -> None:
+    """Nothing is advised that would not help, and the engine judges nothing otherwise."""
+    full = [card("b", used=(1, 8000, 0))]
+    request = pod(cards(memory_mib=4))
+    view = view_of({"silent": [card("a")], "full": full})
+    refusal = decide(request, view_of({"full": full})).refusal
+    assert refusal is not None
+
+    def explained(reasons: dict[NodeName, str]) -> Findings:
+        return findings(
+            DecisionRecord(
+                request=request,
+                outcome="refused",
+                view=view,
+                node=None,
+                reasons=reasons,
+                message="",
+                summary="",
+                candidates=len(reasons),
+                decided_at=NOW,
+                detail_at=NOW,
+                last_at=NOW,
+                repeat_count=1,
+                view_version=view.version,
+                trace_id="",
+            ),
+            Circumstances(holdings=(), unhealthy_since={}, names=NAMES),
+            ClusterView,
+        )
+
+    alone = explained({NodeName("silent"): AGENT_SILENT})
+    assert [(one.fits, one.text) for one in alone.nodes] == [
+        (False, "fits, but its node-agent is silent")
+    ]
+    assert (list(alone.changes), list(alone.notes)) == ([], [])
+
+    beside = explained({NodeName("silent"): AGENT_SILENT, **refusal.reasons})
+    assert {one.node: one.reason for one in beside.nodes} == {
+        "silent": AGENT_SILENT,
+        **refusal.reasons,
+    }
+    assert list(beside.notes) == []
+    assert list(beside.changes) == list(explained(dict(refusal.reasons)).changes)

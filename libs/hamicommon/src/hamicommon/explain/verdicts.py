@@ -18,7 +18,7 @@ from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
-from hamicommon.placement.rules import NODE_INSUFFICIENT, POD_REFUSED
+from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED
 from hamicommon.placement.unschedulable import Shortfall
 
 MOST_NODES = 100
@@ -88,8 +88,10 @@ def findings(
     candidates = sorted(record.reasons) if record.reasons else sorted(record.view.nodes)
     verdicts, notes = _verdicts(record, record.request, record.view, candidates, about)
     changes: list[Counterfactual] = []
-    if record.outcome == "refused" and record.quota is None:
-        changes = list(counterfactuals(record.request, record.view, candidates, about, new_view))
+    # No change of the pod or of the cards helps where an agent has to answer again.
+    offered = [node for node in candidates if record.reasons.get(node) != AGENT_SILENT]
+    if record.outcome == "refused" and record.quota is None and offered:
+        changes = list(counterfactuals(record.request, record.view, offered, about, new_view))
     if record.quota is not None:
         changes = [_quota_change(record.quota)]
     return Findings(
@@ -118,6 +120,10 @@ def _verdicts(
     verdicts = []
     for node in candidates:
         usages = [usage for usage, _ in view.cards(node)]
+        if node in found.placements and record.reasons.get(node) == AGENT_SILENT:
+            text = "fits, but its node-agent is silent"
+            verdicts.append(NodeVerdict(node=node, fits=False, reason=AGENT_SILENT, text=text))
+            continue
         if node in found.placements and record.quota is None:
             verdicts.append(
                 NodeVerdict(
@@ -158,7 +164,11 @@ def _verdicts(
 
 
 def _differs(record: DecisionRecord, reasons: Mapping[NodeName, str]) -> bool:
-    return any(reasons.get(node) != reason for node, reason in record.reasons.items())
+    return any(
+        reasons.get(node) != reason
+        for node, reason in record.reasons.items()
+        if reason != AGENT_SILENT
+    )
 
 
 def _usefulness(verdict: NodeVerdict) -> tuple[bool, bool, float, int, NodeName]:

@@ -62,6 +62,8 @@ NODE_INSUFFICIENT = "NodeInsufficientDevice"
 NODE_UNREGISTERED = "node unregistered"
 POD_REFUSED = "PodRefused"
 """Begins the reason of every node where the pod itself is refused, whatever the cards are."""
+AGENT_SILENT = "node-agent silent"
+"""The reason of a node that is not offered, whatever its cards are."""
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:

@@ -25,8 +25,6 @@ LOOK_EVERY_S = 5.0
 # Long enough for kube-scheduler's next attempt to go elsewhere; an agent that starts is ready
 # within a few seconds, and a single node must not wait longer for it.
 UNANSWERED_S = 10.0
-SILENT = "node-agent silent"
-"""The reason of a node that is not offered."""
 
 Mark = tuple[str, int]
 """(agent id, sequence): differs from the one before whenever the agent was heard."""

@@ -20,11 +20,10 @@ from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.rules import POD_REFUSED
+from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED
 from hamicommon.placement.unschedulable import Refusal
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.bus.heartbeats import SILENT
 from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
@@ -155,7 +154,9 @@ class Filter:
         return FilterResult(node_names=[allocation.node])
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
-        trace.refuse({**refusal.reasons, **dict.fromkeys(trace.silent, SILENT)}, refusal.shortfalls)
+        trace.refuse(
+            {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}, refusal.shortfalls
+        )
         for series, message in refusal_messages(trace.reasons, trace.candidates).items():
             self._announce(trace, FILTERING_FAILED, message, series=series)
         return _refusal_result(refusal, trace.silent)
@@ -245,6 +246,6 @@ def _refusal_result(
         # Evicting pods makes no agent speak.
         unresolvable={
             **{n: why for n, why in refusal.reasons.items() if n in final},
-            **dict.fromkeys(silent, SILENT),
+            **dict.fromkeys(silent, AGENT_SILENT),
         },
     )
