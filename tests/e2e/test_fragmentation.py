@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hamicommon.k8s.annotations import NODE_POLICY
 
@@ -39,8 +41,10 @@ def test_the_second_half_completes_the_card_and_explain_and_history_have_the_sco
     pod = system.pod("half-2")
     assert pod is not None
     node = pod["spec"]["nodeName"]
-    assert f"3 of 3 nodes fit, and on {node} the pod strands " in screen
-    assert "milli of a card less than on the next (node policy fragmentation)" in screen
+    # How much depends on the pods that came before it to this system; nearly nothing is equal.
+    less = rf", and on {node} .*strands \d+ milli of a card less than on the next \(node policy fr"
+    assert re.search(rf"3 of 3 nodes fit({less}| equally well, {node} by its name)", screen), screen
+    assert re.search(r"fits +(strands )?\d+ milli", screen), screen
     assert "nodes fragmentation, cards fragmentation" in screen
     assert "of 30" not in screen
     history = hamictl(system.folder, "history", "half-2")
