@@ -33,6 +33,7 @@ from pydantic import SecretStr
 
 from bench.filter.figures import machine
 from bench.questions import month
+from bench.sql.__main__ import cpu_ms
 from bench.sql.auditing import fill_audit
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +112,6 @@ async def prepared(settings: PostgresSettings, arguments: argparse.Namespace) ->
                 " writes ({longest_alone_ms} ms before it)".format(**migrations[-1]),
                 flush=True,
             )
-        await asyncio.to_thread(upgrade.upgrade, settings, MIGRATIONS, upgrade.HEADS)
         await fill_audit(connection, days=month.DAYS)
         sums = {}
         for what, work in (
@@ -173,17 +173,19 @@ def asked_of(name: str, about: Row) -> Row:
 async def ask_all(connection: asyncpg.Connection, only: list[str]) -> list[Row]:
     """Each question some times; the first with nothing of it in memory."""
     about = await examples(connection)
+    server_pid = await connection.fetchval("SELECT pg_backend_pid()")
     found: list[Row] = []
     for name in only or questions():
-        times_ms, given = [], asked_of(name, about)
+        times_ms, spent_ms, given = [], [], asked_of(name, about)
         answered: Answer | None = None
         for _ in range(RUNS):
-            began = time.perf_counter()
+            began, used_ms = time.perf_counter(), cpu_ms(server_pid)
             try:
                 answered = await answer(connection, name, given)
             except HamiError as exc:
                 print(f"{name}: {exc}")
             times_ms.append((time.perf_counter() - began) * 1000)
+            spent_ms.append(cpu_ms(server_pid) - used_ms)
         asked = questions()[name]
         row = {
             "number": asked.number,
@@ -191,6 +193,7 @@ async def ask_all(connection: asyncpg.Connection, only: list[str]) -> list[Row]:
             "rows": len(answered.rows) if answered else None,
             "first_ms": round(times_ms[0], 1),
             "median_ms": round(statistics.median(times_ms), 1),
+            "cpu_ms": round(statistics.median(spent_ms), 1),
             "answered": answered is not None,
         }
         found.append(row)
@@ -198,7 +201,10 @@ async def ask_all(connection: asyncpg.Connection, only: list[str]) -> list[Row]:
         print(f"\n{asked.number:>2} {asked.title}  [{name}{parameters}]")
         for example in answered.rows[:2] if answered else ():
             print(f"     {_short(example)}")
-        print(f"     {row['rows']} rows, {row['median_ms']} ms ({row['first_ms']} ms at first)")
+        print(
+            "     {rows} rows, {median_ms} ms ({first_ms} at first), of it {cpu_ms} of the"
+            " server's processor".format(**row)
+        )
     return found
 
 

@@ -52,7 +52,7 @@ SELECT n, md5('uid' || n) AS pod_uid, md5('id' || n)::uuid AS id,
        (1 + n % 8) * 1024 AS memory_mib, 10 + 10 * (n % 3) AS core_percent,
        reserved_at, nullif(least(reserved_at + stays, $1::timestamptz), $1::timestamptz) AS ended_at
   FROM (SELECT n, (n % {LANES})::int AS lane,
-               $1::timestamptz - interval '{DAYS} days' + period * (n / {LANES})
+               $1::timestamptz - interval '{DAYS} days' + period * (n / {LANES} + 0.5)
                    + period * 0.1 * {_CHANCE.format(what="'at' || n")} AS reserved_at,
                period * (0.05 + 0.8 * {_CHANCE.format(what="'stay' || n")}) AS stays
           FROM generate_series(0::bigint, $2::bigint - 1) n,

@@ -25,6 +25,7 @@ from hamicommon.bus.permissions import (
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
+from hamicommon.ledger.showback.prices import read_prices
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.periodic import every
@@ -40,6 +41,7 @@ from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.pages.entry import Pages, PagesNeeds, check_bind
 from hami_metrics.ports import Certificate, UsageStore
 from hami_metrics.questions.asking import Asking
+from hami_metrics.questions.bills import bill_routes
 from hami_metrics.questions.routes import question_routes
 from hami_metrics.questions.sealing import Seal
 from hami_metrics.questions.viewers import LocalViewers, TokenViewers, Viewers
@@ -115,7 +117,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
 
         access = await _scrape_access(settings, stack)
         questions = await _questions(settings, stack)
-        api = create_app(instruments.registry, not_ready_reasons, access, [questions])
+        api = create_app(instruments.registry, not_ready_reasons, access, questions)
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
         if settings.pages_bind:
@@ -132,7 +134,7 @@ async def _scrape_access(settings: Settings, stack: AsyncExitStack) -> Access | 
     return scrape_access(kubernetes, audience=settings.scrape_audience)
 
 
-async def _questions(settings: Settings, stack: AsyncExitStack) -> APIRouter:
+async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRouter]:
     """Over connections of their own, so that no question keeps a report waiting."""
     postgres = settings.postgres.model_copy(update={"pool_max": settings.question_connections})
     ledger = await stack.enter_async_context(
@@ -145,7 +147,8 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> APIRouter:
         viewers = TokenViewers(Access(reviews))
     seal = Seal(postgres.dsn.get_secret_value())
     asking = Asking(ledger, viewers, seal, settings.show_owners)
-    return question_routes(asking, viewers)
+    prices = None if settings.price_list is None else read_prices(settings.price_list)
+    return [question_routes(asking, viewers), bill_routes(asking, viewers, prices)]
 
 
 async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStack) -> None:

@@ -5,6 +5,7 @@ The backends are the groups of `hamicommon.settings` (HAMI_POSTGRES_..., HAMI_NA
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from hamicommon.events import USAGE_HEARTBEAT_S
@@ -48,6 +49,10 @@ class Settings(BaseSettings):
         default=ShowOwners.SIZES,
         description="what one sees of slices of namespaces whose pods one may not list: names,"
         " namespaces or sizes",
+    )
+    price_list: Path | None = Field(
+        default=None,
+        description="JSON file with what a card-hour of each type costs; none: bills have no costs",
     )
     question_connections: int = Field(
         default=4, ge=1, le=64, description="questions that are asked of the ledger at once"

@@ -13,11 +13,10 @@ THEIRS = {**ROW, "namespace": "team-b"}
 
 
 def test_ones_own_slices_and_what_belongs_to_nobody_are_shown_as_they_are() -> None:
-    nobody = {**ROW, "namespace": None}
+    unknown, nobody = {**ROW, "namespace": None}, {**ROW, "namespace": ""}
+    rows = (MINE, unknown, nobody)
 
-    shown = redacted(WHERE, [MINE, nobody], seen=frozenset({"team-a"}), show=ShowOwners.SIZES)
-
-    assert shown == (MINE, nobody)
+    assert redacted(WHERE, rows, seen=frozenset({"team-a"}), show=ShowOwners.SIZES) == rows
 
 
 @pytest.mark.parametrize(

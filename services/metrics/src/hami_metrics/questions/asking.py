@@ -86,7 +86,7 @@ class Asking:
             )
 
     async def _for(self, viewer: Viewer, found: Answer) -> Answer:
-        namespaces = {row["namespace"] for row in found.rows if row.get("namespace") is not None}
+        namespaces = {row["namespace"] for row in found.rows if row.get("namespace")}
         seen = await self._viewers.seen(viewer, namespaces)
         if seen == namespaces:
             return found

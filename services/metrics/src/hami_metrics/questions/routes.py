@@ -20,7 +20,7 @@ from hami_metrics.questions.viewers import Sender, Viewer, Viewers
 API_VERSION = "hami.io/v1"
 _FORMAT = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 # Answers are somebody's own, and as of now.
-_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
+ANSWER_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
 
 
 def question_routes(asking: Asking, viewers: Viewers) -> APIRouter:
@@ -144,5 +144,5 @@ def _limit(text: str) -> int:
 
 def _json(content: Mapping[str, Any]) -> Response:
     return Response(
-        orjson.dumps(content, option=_FORMAT), media_type="application/json", headers=_HEADERS
+        orjson.dumps(content, option=_FORMAT), media_type="application/json", headers=ANSWER_HEADERS
     )
