@@ -155,9 +155,11 @@ def kubernetes_assets() -> Assets:
 
 
 @pytest.fixture(scope="session")
-def databases(servers: Servers) -> Databases:
+def databases(servers: Servers) -> Iterator[Databases]:
     """Makes databases on the session's PostgreSQL (fsync off)."""
-    return Databases(servers.postgres())
+    made = Databases(servers.postgres())
+    yield made
+    made.close()
 
 
 @pytest.fixture

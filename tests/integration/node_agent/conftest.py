@@ -1,6 +1,7 @@
 """A node, a scheduler's side of the bus and an API server for each test."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import aiohttp
 import nats
 import pytest
 from hamicommon import events
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
 from hamilocal.supervisor.ports import free_port
@@ -118,6 +119,9 @@ class ApiServer:
             )
 
     async def start(self) -> None:
+        """Nothing where it runs already."""
+        if self._process is not None and self._process.poll() is None:
+            return
         self._spawn()
         async with self.client() as api, asyncio.timeout(PATIENCE_S):
             while True:
@@ -139,16 +143,30 @@ class ApiServer:
             yield api
 
 
+@pytest.fixture(scope="session")
+def standing_api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """One for all tests; it starts when a test first asks for it."""
+    server = ApiServer(tmp_path_factory.mktemp("apiserver"))
+    yield server
+    server.stop()
+
+
 @pytest.fixture
-async def api_server(folder: Path, machine: Machine) -> AsyncIterator[ApiServer]:
-    """A running API server with our Node; the agent of this test uses it."""
-    server = ApiServer(folder)
+async def api_server(standing_api_server: ApiServer, machine: Machine) -> ApiServer:
+    """A running API server with our Node and nothing else; the agent of this test uses it."""
+    server = standing_api_server
     await server.start()
     machine.kubeconfig = server.kubeconfig
     async with server.client() as api:
+        # Before a test and not after it: the agent of the one before may have written to the end.
+        for path in ("/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"):
+            for item in (await api.get(path))["items"]:
+                name = item["metadata"]["name"]
+                await api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+        with contextlib.suppress(NotFound):
+            await api.delete(f"/api/v1/nodes/{NODE}")
         await api.create("/api/v1/nodes", {"metadata": {"name": NODE}})
-    yield server
-    server.stop()
+    return server
 
 
 @dataclass

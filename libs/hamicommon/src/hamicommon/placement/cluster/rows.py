@@ -200,3 +200,17 @@ def _grown(column: Int, rows: int, height: int) -> Int:
     grown = np.zeros((height, *column.shape[1:]), np.int64)
     grown[:rows] = column
     return grown
+
+
+def newest(given: CardState, known: CardState | None) -> CardState:
+    """`given`, with the counters and holdings that are known when those are of a higher version."""
+    if known is None or known.version <= given.version:
+        return given
+    usage = replace(
+        given.usage,
+        used_slots=known.usage.used_slots,
+        used_memory_mib=known.usage.used_memory_mib,
+        used_core_percent=known.usage.used_core_percent,
+        holdings=known.usage.holdings,
+    )
+    return CardState(usage, known.version)

@@ -8,8 +8,6 @@ loop owns it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -18,16 +16,15 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.cluster.arrivals import UsualPods
 from hamicommon.placement.cluster.cache import Memory
-from hamicommon.placement.cluster.cards import NO_MODEL, Bools, Cards, Floats, Int
-from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows
+from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.free_cpu import FreeCpu
+from hamicommon.placement.cluster.offered import OfferedRows
+from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows, newest
 from hamicommon.placement.cluster.snapshot import Frozen, used_of
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import PairScores, VendorRules
 
 __all__ = ["CardState", "ClusterView", "Frozen"]
-
-UNLIMITED_CPU = 2**40
-"""More thousandths of a core than any host has."""
 
 _SCORE_WEIGHT = np.float32(10)
 """HAMi's factor of each share in a node's score."""
@@ -46,18 +43,14 @@ class ClusterView:
         """Grows with every change."""
         self.inventory_version = 0
         """Grows with every change but of counters."""
-        self._asked: tuple[tuple[tuple[NodeName, ...], int], tuple[Int, tuple[NodeName, ...]]] = (
-            ((), -1),
-            (np.zeros(0, np.int64), ()),
-        )
         self.memory = Memory()
         """What nodes answered before; of use while they stay as they were."""
         self.usual = UsualPods()
         """Which pods come; the node policy `fragmentation` goes by them."""
-        self._free_cpu: dict[NodeName, int] = {}
+        self._free_cpu = FreeCpu()
         self._rules = dict(rules or {})
         self._rows = Rows(self._status)
-        self._ranks: Int | None = None
+        self._offered = OfferedRows(self._rows)
         self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
         """Names and usages as tuples, made once per inventory version."""
 
@@ -87,14 +80,14 @@ class ClusterView:
         A card's counters and holdings are kept where a higher version was already applied.
         """
         known = {state.usage.device.uuid: state for state in self.cards(node)}
-        newest = [_newest(state, known.get(state.usage.device.uuid)) for state in cards]
+        cards = [newest(state, known.get(state.usage.device.uuid)) for state in cards]
         row = self._rows.of_node.get(node)
         if row is None:
             row = self._rows.append(node)
-            self._ranks = None
+            self._offered.nodes_changed()
         else:
             self._rows.forget(row)
-        self._rows.write(row, newest, pair_scores or NO_PAIRS)
+        self._rows.write(row, cards, pair_scores or NO_PAIRS)
         self.version += 1
         self._inventory_changed()
 
@@ -105,7 +98,7 @@ class ClusterView:
             return
         self._rows.forget(row)
         self._rows.drop(row)
-        self._ranks = None
+        self._offered.nodes_changed()
         self.version += 1
         self._inventory_changed()
 
@@ -148,21 +141,13 @@ class ClusterView:
 
         Only the node policy `fragmentation` looks at it: kube-scheduler grants it.
         """
-        if self._free_cpu.get(node) == free_cpu_milli:
-            return
-        if free_cpu_milli is None:
-            del self._free_cpu[node]
-        else:
-            self._free_cpu[node] = free_cpu_milli
         row = self._rows.of_node.get(node)
-        if row is not None:
+        if self._free_cpu.set(node, free_cpu_milli) and row is not None:
             self._rows.touch(row)
 
     def free_cpu(self, rows: Int) -> Int:
         """(rows,): thousandths of a core; `UNLIMITED_CPU` where it is not known."""
-        names, known = self._rows.names, self._free_cpu
-        found = (known.get(names[row], UNLIMITED_CPU) for row in rows.tolist())
-        return np.fromiter(found, np.int64, len(rows))
+        return self._free_cpu.of(self._rows.names, rows)
 
     def cards(self, node: NodeName) -> tuple[CardState, ...]:
         """The node's cards in their order; empty when it is not known."""
@@ -206,26 +191,7 @@ class ClusterView:
         The answer for a tuple is remembered: a caller that offers the same nodes again, as
         kube-scheduler does pod after pod, hands in the same tuple.
         """
-        if not isinstance(nodes, tuple):
-            return self._find_rows(nodes)
-        key, answer = self._asked
-        if key[0] is not nodes or key[1] != self.inventory_version:
-            answer = self._find_rows(nodes)
-            answer[0].flags.writeable = False
-            self._asked = (nodes, self.inventory_version), answer
-        return answer
-
-    def _find_rows(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        if nodes is None:
-            nodes = self._rows.names
-        wanted = dict.fromkeys(nodes)
-        rows = np.fromiter(map(self._rows.of_node.get, wanted, repeat(-1)), np.int64, len(wanted))
-        known = rows >= 0
-        # A node's cards are written from place 0 on.
-        known[known] = self._rows.table.model[rows[known], 0] != NO_MODEL
-        if known.all():
-            return rows, ()
-        return rows[known], tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
+        return self._offered.rows_of(nodes, self.inventory_version)
 
     def table(self, rows: Int) -> Cards:
         """The cards of the given rows; shares memory with the view when it is one row, or all."""
@@ -305,11 +271,7 @@ class ClusterView:
 
     def ranks(self, rows: Int) -> Int:
         """Position of the rows' nodes in the order of names: the key that breaks ties."""
-        if self._ranks is None:
-            order = sorted(range(len(self._rows.names)), key=self._rows.names.__getitem__)
-            self._ranks = np.empty(len(order), np.int64)
-            self._ranks[order] = np.arange(len(order))
-        return self._ranks[rows]
+        return self._offered.ranks(rows)
 
     def scores(self, rows: Int) -> Floats:
         """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (protocol 4.6).
@@ -332,17 +294,3 @@ class ClusterView:
         if not usage.device.healthy or (sound is not None and not sound(usage)):
             return Rule.NOT_HEALTHY
         return Rule.CORDONED if usage.cordoned else Rule.FITS
-
-
-def _newest(given: CardState, known: CardState | None) -> CardState:
-    """`given`, with the counters and holdings that are known when those are of a higher version."""
-    if known is None or known.version <= given.version:
-        return given
-    usage = replace(
-        given.usage,
-        used_slots=known.usage.used_slots,
-        used_memory_mib=known.usage.used_memory_mib,
-        used_core_percent=known.usage.used_core_percent,
-        holdings=known.usage.holdings,
-    )
-    return CardState(usage, known.version)

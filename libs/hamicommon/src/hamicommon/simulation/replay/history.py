@@ -25,7 +25,7 @@ from hamicommon.domain.requests import (
     Selection,
 )
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.cluster.view import UNLIMITED_CPU
+from hamicommon.placement.cluster.free_cpu import UNLIMITED_CPU
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.simulation.replay.trace import (
     WHOLE_CARD_MILLI,
