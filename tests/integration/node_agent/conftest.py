@@ -162,7 +162,8 @@ async def api_server(standing_api_server: ApiServer, machine: Machine) -> ApiSer
         for path in ("/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"):
             for item in (await api.get(path))["items"]:
                 name = item["metadata"]["name"]
-                await api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
+                with contextlib.suppress(NotFound):
+                    await api.delete(f"{path}/{name}", {"gracePeriodSeconds": 0})
         with contextlib.suppress(NotFound):
             await api.delete(f"/api/v1/nodes/{NODE}")
         await api.create("/api/v1/nodes", {"metadata": {"name": NODE}})
