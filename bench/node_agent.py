@@ -328,9 +328,13 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
             kubeconfig=api_server.kubeconfig,
             nats_url=nats_url,
             cards=CARDS,
-            extra=PRODUCTION | {f"{PREFIX}PROC_ROOT": str(folder / "proc")},
+            extra=PRODUCTION
+            | {f"{PREFIX}PROC_ROOT": str(folder / "proc"), "PYTHONPATH": str(folder / "image")},
         )
         (folder / "proc").mkdir()
+        # Tests need it and the agent's image has not: OpenTelemetry loads it where it is there.
+        (folder / "image").mkdir()
+        (folder / "image" / "psutil.py").write_text("raise ImportError('not in the image')\n")
         node.prepare()
         control = await stack.enter_async_context(open_control(nats_url))
         kubelet = Kubelet(node)
