@@ -80,6 +80,9 @@ GOALS = {
     "resident_mb": 90.0,
 }
 SETTLE_S = 10.0
+CHANGE_EVERY_S = 1.0
+"""A container that computes touches its region about so often."""
+POLL_S = 0.05
 
 
 class Echo(deviceplugin_pb2_grpc.DevicePluginServicer):
@@ -258,7 +261,7 @@ async def echoed_ms(folder: Path, answer: bytes, device_id: str, calls: int) -> 
         echo.stdin.write(answer)
         echo.stdin.close()
         while not socket.exists():  # noqa: ASYNC110 - it has no other sign
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(POLL_S)
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=[device_id])]
         )
@@ -299,7 +302,7 @@ async def core_percent(pid: int, seconds: float, regions: list[Path]) -> float:
         stamp = int(time.time())
         for file in files:
             os.pwrite(file, struct.pack("<Q", stamp), total_at)
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(CHANGE_EVERY_S)
     for file in files:
         os.close(file)
     return (cpu_s(pid) - used) / (time.monotonic() - began) * 100
