@@ -1,0 +1,64 @@
+"""What is asked about live grants finds them by their index.
+
+Since 0019 the index of live rows knows them by `ended_at`; functions and views of 0008 asked by the
+state, and read every grant there ever was. What they answer stays the same: a grant has an end just
+when its state is not a live one (`ck_allocations_ended_when_not_live`).
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0024"
+down_revision = "0023"
+branch_labels = None
+depends_on = None
+
+BEFORE = "{of}state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
+AFTER = "{of}ended_at IS NULL"
+
+AT = """
+CREATE OR REPLACE FUNCTION allocations_at(at timestamptz) RETURNS SETOF v_allocation_history
+LANGUAGE sql STABLE AS $$
+    SELECT * FROM v_allocation_history h WHERE h.ended_at IS NOT NULL AND h.held @> at
+    UNION ALL
+    SELECT * FROM v_allocation_history h WHERE {live} AND h.reserved_at <= at
+$$
+"""
+BETWEEN = """
+CREATE OR REPLACE FUNCTION allocations_between("from" timestamptz, until timestamptz)
+RETURNS SETOF v_allocation_history LANGUAGE sql STABLE AS $$
+    SELECT * FROM v_allocation_history h
+     WHERE h.ended_at IS NOT NULL AND h.held && tstzrange("from", until)
+    UNION ALL
+    SELECT * FROM v_allocation_history h WHERE {live} AND h.reserved_at < until
+$$
+"""
+ON_SICK = """
+CREATE OR REPLACE VIEW v_pods_on_sick_cards AS
+SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespace, h.pod_name,
+       h.pod_uid, h.container_name, h.state, s.sick * h.held AS together
+  FROM v_sick_cards s JOIN v_allocation_history h ON h.device_uuid = s.device_uuid
+   AND h.ended_at IS NOT NULL AND h.held && s.sick
+   AND hami_text_span(h.node, h.node, '[]') && hami_text_span(s.node, s.node, '[]')
+UNION ALL
+SELECT s.node, s.device_uuid, s.reason, s.sick_at, s.well_at, s.sick, h.namespace, h.pod_name,
+       h.pod_uid, h.container_name, h.state, s.sick * h.held
+  FROM v_sick_cards s JOIN v_allocation_history h ON h.device_uuid = s.device_uuid
+   AND {live} AND h.node = s.node AND h.held && s.sick
+"""
+
+
+def upgrade() -> None:
+    """Asks by the end."""
+    _ask(AFTER)
+
+
+def downgrade() -> None:
+    """Asks by the state."""
+    _ask(BEFORE)
+
+
+def _ask(live: str) -> None:
+    for statement in (AT, BETWEEN, ON_SICK):
+        op.execute(statement.format(live=live.format(of="h.")))
