@@ -34,6 +34,9 @@ COMMANDS = {
         "hamictl.commands.look.doctor:doctor",
         "Show what is missing of the installation, part by part.",
     ),
+    "top": LazyCommand(
+        "hamictl.commands.look.top:top", "Show what is granted and used of each card, live."
+    ),
     "who": LazyCommand(
         "hamictl.commands.past.named:who",
         "Show who holds a card or a node, or who held it then.",

@@ -26,6 +26,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "open": ("hamictl open", "hamictl open pod team-a/train", "hamictl open node node-1"),
     "doctor": ("hamictl doctor", "hamictl doctor -o json", "hamictl doctor --ascii"),
+    "top": (
+        "hamictl top",
+        "hamictl top -1 --sort memory",
+        "hamictl top --filter team-a/ -o json",
+    ),
     "who": (
         "hamictl who GPU-6c1e0d2b-0000-0000-0000-000000000003",
         "hamictl who node-1 --at 14:05",
