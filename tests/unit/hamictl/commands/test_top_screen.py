@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hamicommon.errors import Unavailable
-from hamictl.view.top import TopLook
+from hamictl.commands.look.top_rows import TopLook
 
-from tests.unit.hamictl.view.test_top import LOOK
+from tests.unit.hamictl.commands.test_top_rows import LOOK
 
 # Textual's own waits for a drawn screen are 30 s of the clock: not for a machine that is full.
 pytestmark = pytest.mark.slow

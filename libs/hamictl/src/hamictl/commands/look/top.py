@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from hamictl.commands.look.top_rows import SORTS, TopLook, chosen, heading, top_look, top_records
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import run
 from hamictl.output import render
@@ -15,7 +16,6 @@ from hamictl.output.terminal import console, note
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
-from hamictl.view.top import SORTS, TopLook, chosen, heading, top_look, top_records
 
 
 def top(

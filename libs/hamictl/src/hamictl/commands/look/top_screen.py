@@ -14,11 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from hamictl.commands.look.top import look_at
-from hamictl.output.presentation import in_ascii, presentation, printable
-from hamictl.questions import QuestionClient
-from hamictl.settings import Settings
-from hamictl.target import find_target
-from hamictl.view.top import (
+from hamictl.commands.look.top_rows import (
     NARROW,
     SORTS,
     TopCard,
@@ -30,6 +26,10 @@ from hamictl.view.top import (
     holders,
     memory,
 )
+from hamictl.output.presentation import in_ascii, presentation, printable
+from hamictl.questions import QuestionClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
 
 REFRESH_S = 2.0
 HELP = (
