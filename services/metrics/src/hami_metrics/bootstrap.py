@@ -167,6 +167,7 @@ async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStac
             reviews=reviews,
             proxy=settings.pages_identity == "proxy",
             show=settings.show_owners,
+            secret=postgres.dsn.get_secret_value(),
             clock=_now,
             bulkhead=app.instruments.bulkhead,
         )

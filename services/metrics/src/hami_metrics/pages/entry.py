@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Literal
@@ -37,6 +37,8 @@ class PagesNeeds:
     """None: nobody is asked who they are."""
     proxy: bool
     show: ShowOwners
+    secret: str = field(repr=False)
+    """That all replicas share; keys of lists are sealed with what follows from it."""
     clock: Callable[[], datetime]
     bulkhead: Bulkhead
 

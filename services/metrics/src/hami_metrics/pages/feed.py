@@ -195,13 +195,14 @@ class Feed:
                 waiting_by_reason={} if before is None else before.waiting_by_reason,
                 recent=recent,
             )
-            if self._waiting_at is None or now - self._waiting_at > WAITING_EVERY:
-                waiting, reasons = await read_waiting(connection)
-                after = replace(after, waiting=waiting, waiting_by_reason=reasons)
-                self._waiting_at = now
             if self._use_at is None or now - self._use_at > USE_EVERY:
                 after = replace(after, use=await read_use(connection, now))
                 self._use_at = now
+        if self._waiting_at is None or now - self._waiting_at > WAITING_EVERY:
+            async with self._ledger.connection() as connection:
+                waiting, reasons = await read_waiting(connection)
+            after = replace(after, waiting=waiting, waiting_by_reason=reasons)
+            self._waiting_at = now
         if full:
             self._full_at = now
         self._event = event

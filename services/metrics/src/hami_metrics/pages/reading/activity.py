@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import datetime
 
 from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.questions import answer
 
-from hami_metrics.domain.cluster import PENDING_WINDOW_S
 from hami_metrics.pages.domain.cluster import MeasuredUse, Occurrence
 
 RECENT = 20
@@ -22,12 +21,6 @@ _EVENTS_AT = f"""
 SELECT e.id, e.at, e.pod_uid, a.namespace, a.pod_name, a.node, e.state, e.reason
   FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
  WHERE e.at <= $1 AND e.at > $1 - interval '1 hour' ORDER BY e.at DESC, e.id DESC LIMIT {RECENT}
-"""
-_WAITING = """
-SELECT coalesce(array(SELECT jsonb_object_keys(p.reason_counts)), '{}') AS reasons
-  FROM v_pending_reasons p
- WHERE p.last_at > now() - $1::interval AND p.since > now() - interval '14 days'
- LIMIT 20000
 """
 # The mean of each card's newest bucket; means of older ones are not what it does now.
 _USE = f"""
@@ -50,14 +43,14 @@ async def read_recent(
     return tuple(Occurrence(**{k: v for k, v in row.items() if k != "id"}) for row in rows), newest
 
 
-async def read_waiting(connection: Connection) -> tuple[int, dict[str, int]]:
-    """How many pods wait, and how many of them met each reason on some node."""
-    rows: list[Any] = await connection.fetch(_WAITING, timedelta(seconds=PENDING_WINDOW_S))
-    counts: dict[str, int] = {}
-    for row in rows:
-        for reason in row["reasons"]:
-            counts[reason] = counts.get(reason, 0) + 1
-    return len(rows), dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+async def read_waiting(
+    connection: Connection, at: datetime | None = None
+) -> tuple[int, dict[str, int]]:
+    """How many pods wait, and how many by their first reason: the question `pending-reasons`."""
+    found = await answer(connection, "pending-reasons", {} if at is None else {"at": at})
+    counts = {str(row["reason_code"]): int(row["pod_count"]) for row in found.rows}
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return sum(counts.values()), dict(ordered)
 
 
 async def read_use(connection: Connection, at: datetime) -> dict[str, MeasuredUse]:

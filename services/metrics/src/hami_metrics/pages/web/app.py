@@ -20,8 +20,9 @@ from hami_metrics.pages.reading.session import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.moments import PageMoment
 from hami_metrics.pages.views.viewer import PageViewer
-from hami_metrics.pages.web import cluster, static, stream
+from hami_metrics.pages.web import cluster, pods, static, stream
 from hami_metrics.pages.web.site import Site
+from hami_metrics.questions.sealing import Seal
 
 _COMPRESSION = 5
 """Nearly as small as zlib's usual 6 in three quarters of the time."""
@@ -41,6 +42,7 @@ def create_pages(
         identity=identity,
         renderer=Renderer(),
         clock=needs.clock,
+        seal=Seal(needs.secret),
     )
     app, paths = create_app(site)
     return app, paths, site.feed.close
@@ -57,7 +59,7 @@ def create_app(site: Site) -> tuple[ASGIApp, tuple[str, ...]]:
         redirect_slashes=False,
     )
     paths: list[str] = []
-    for room in (static, cluster, stream):
+    for room in (static, cluster, pods, stream):
         router = room.routes(site)
         paths += [str(getattr(route, "path", "")) for route in router.routes]
         app.include_router(router)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,18 +16,22 @@ from hami_metrics.pages.domain.capacity import Totals, totals
 from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.feed import Feed, Trouble
 from hami_metrics.pages.identity import Identity
-from hami_metrics.pages.reading.activity import read_recent, read_use
+from hami_metrics.pages.reading.activity import read_recent, read_use, read_waiting
 from hami_metrics.pages.reading.cluster import read_nodes_at
 from hami_metrics.pages.reading.session import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.grid import RowCache
 from hami_metrics.pages.views.moments import PageMoment, page_moment
 from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.questions.sealing import Seal
 
 PAST_STATES = 4
 """Of a large cluster one is some 20 MB; people step to and fro between few."""
 LONGEST_TEXT = 256
 """Characters of a filter, and of a name in an address: Kubernetes' names have 253 at most."""
+
+LONGEST_KEY = 2048
+"""Characters of the key of a list's next page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,8 @@ class Site:
     identity: Identity
     renderer: Renderer
     clock: Callable[[], datetime]
+    seal: Seal
+    """Of the keys of lists, which name pods."""
     rows: RowCache = field(default_factory=RowCache)
     _totals: tuple[int, Totals] | None = None
     _past: OrderedDict[datetime, PageCluster] = field(default_factory=OrderedDict)
@@ -66,6 +72,11 @@ class Site:
             state, trouble = look.state, look.trouble
         viewer = await self.identity.viewer(request, self.namespaces(state))
         return Asked(viewer=viewer, moment=moment, state=state, trouble=trouble)
+
+    async def again(self, asked: Asked, request: Request, namespaces: Iterable[str]) -> Asked:
+        """With these namespaces looked at too: an answer named them that the state does not."""
+        names = {*self.namespaces(asked.state), *namespaces}
+        return replace(asked, viewer=await self.identity.viewer(request, names))
 
     def totals(self, state: PageCluster) -> Totals:
         """Its sums; of the present ones, which all look at, once per version."""
@@ -95,6 +106,9 @@ class Site:
                 recent=(await read_recent(connection, at))[0],
                 past=True,
             )
+        async with self.ledger.connection() as connection:
+            waiting, reasons = await read_waiting(connection, at)
+        state = replace(state, waiting=waiting, waiting_by_reason=reasons)
         # What is nearly now may still be written by transactions that go on.
         if self.clock() - at > timedelta(minutes=1):
             self._past[at] = state
@@ -117,14 +131,14 @@ class Site:
         return HTMLResponse(text, status_code=status, headers=HEADERS)
 
 
-def text_of(request: Request, name: str) -> str:
+def text_of(request: Request, name: str, most: int = LONGEST_TEXT) -> str:
     """A query parameter, or empty. Raises: InvalidRequest for several, or a long one."""
     values = request.query_params.getlist(name)
     if len(values) > 1:
         raise InvalidRequest(f"{name} stands {len(values)} times in the address; once is meant")
     text = values[0] if values else ""
-    if len(text) > LONGEST_TEXT:
-        raise InvalidRequest(f"{name} has {len(text)} characters; {LONGEST_TEXT} at most")
+    if len(text) > most:
+        raise InvalidRequest(f"{name} has {len(text)} characters; {most} at most")
     if "\x00" in text:
         raise InvalidRequest(f"{name} has a character that no name has (NUL)")
     return text

@@ -1,0 +1,209 @@
+"""One pod: why it is where it is or waits, what it asked for, got, may have and uses. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from hami_metrics.pages.domain.details import (
+    Attempt,
+    GrantChange,
+    PodRecord,
+    Slice,
+    StoredDecision,
+)
+from hami_metrics.pages.views.amounts import share
+from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.waterfall import Waterfall, decision_waterfall, grant_waterfall
+
+LIVE = frozenset({"reserved", "binding", "bound", "allocated", "releasing"})
+WAITS_FOR = timedelta(minutes=10)
+"""A pod that was not tried for longer no longer waits; the questions count alike."""
+CHECKED_FOR = timedelta(minutes=3)
+"""A node's check of limits is as good as unknown when it is older."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedSlice:
+    """What one container asked of cards; None: no amount."""
+
+    container: str
+    count: int
+    memory_mib: int | None
+    memory_percent: int | None
+    core_percent: int | None
+    vendor: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceLine:
+    """Granted, enforced and used of one slice; None is unknown."""
+
+    slice: Slice
+    used_mib: float | None
+    core_used_percent: float | None
+    enforced: str
+    used: int | None
+    """Percent of what was granted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodPage:
+    """Everything that the template asks for."""
+
+    pod: PodRecord
+    status: str
+    glyph: str
+    since: datetime | None
+    sentence: str
+    """The first reason, as it was stored."""
+    decision: StoredDecision | None
+    asked: Sequence[AskedSlice]
+    current: Attempt | None
+    lines: Sequence[SliceLine]
+    refusals: Sequence[tuple[str, int]]
+    decision_picture: Waterfall
+    grant_picture: Waterfall
+    charts: Sequence[UseChart]
+    timeline: Sequence[tuple[datetime, str]]
+
+
+def pod_page(pod: PodRecord, now: datetime) -> PodPage:
+    """`now`: the moment that is shown; what ended later still held then."""
+    current = next((one for one in pod.attempts if _held(one, now)), None)
+    decision = pod.decisions[0] if pod.decisions else None
+    waiting = next((one for one in pod.decisions if one.outcome != "placed"), None)
+    status, glyph, since = _status(pod, current, decision, now)
+    if status == "waiting" and waiting is not None:
+        since = _first_refusal(pod.decisions)
+    return PodPage(
+        pod=pod,
+        status=status,
+        glyph=glyph,
+        since=since,
+        sentence="" if decision is None else decision.summary or decision.message,
+        decision=decision,
+        asked=_asked(decision),
+        current=current,
+        lines=[] if current is None else [_line(pod, one, now) for one in current.slices],
+        refusals=_refusals(waiting),
+        decision_picture=decision_waterfall(decision.phase_ms if decision else {}),
+        grant_picture=grant_waterfall(pod.events, now),
+        charts=_charts(pod),
+        timeline=_timeline(pod.decisions, pod.events),
+    )
+
+
+def _held(attempt: Attempt, now: datetime) -> bool:
+    return attempt.ended_at is None or attempt.ended_at > now
+
+
+def _status(
+    pod: PodRecord, current: Attempt | None, decision: StoredDecision | None, now: datetime
+) -> tuple[str, str, datetime | None]:
+    if current is not None:
+        running = current.state not in ("reserved", "binding") or current.ended_at is not None
+        return (
+            ("holds its slices", "●", current.reserved_at)
+            if running
+            else (
+                "being placed",
+                "◐",
+                current.reserved_at,
+            )
+        )
+    if decision is not None and decision.outcome != "placed":
+        if now - decision.last_at <= WAITS_FOR:
+            return "waiting", "▲", decision.at
+        return "not tried any more", "○", decision.last_at
+    ended = pod.attempts[0].ended_at if pod.attempts else None
+    return "ended", "○", ended
+
+
+def _first_refusal(decisions: Iterable[StoredDecision]) -> datetime | None:
+    """Of those since the last placement."""
+    first = None
+    for decision in decisions:
+        if decision.outcome == "placed":
+            break
+        first = decision.at
+    return first
+
+
+def _asked(decision: StoredDecision | None) -> list[AskedSlice]:
+    if decision is None:
+        return []
+    found = []
+    for container in decision.request.get("containers", ()):
+        for wanted in container.get("requests", ()):
+            found.append(
+                AskedSlice(
+                    container=str(container.get("name", "")),
+                    count=int(wanted.get("count") or 0),
+                    memory_mib=wanted.get("memory_mib") or None,
+                    memory_percent=wanted.get("memory_percent"),
+                    core_percent=wanted.get("core_percent"),
+                    vendor=str(wanted.get("vendor", "")),
+                )
+            )
+    return found
+
+
+def _line(pod: PodRecord, one: Slice, now: datetime) -> SliceLine:
+    used = next(
+        (
+            use
+            for use in pod.latest
+            if use.device_uuid == one.device_uuid and use.container == one.container
+        ),
+        None,
+    )
+    return SliceLine(
+        slice=one,
+        used_mib=None if used is None else used.memory_mib,
+        core_used_percent=None if used is None else used.core_percent,
+        enforced=_enforced(pod, one, now),
+        used=share(None if used is None else used.memory_mib, one.memory_mib),
+    )
+
+
+def _enforced(pod: PodRecord, one: Slice, now: datetime) -> str:
+    for period in pod.limits:
+        goes_on = period.ended_at is None or period.ended_at > now
+        here = period.device_uuid == one.device_uuid and period.container in ("", one.container)
+        if goes_on and here:
+            return period.state
+    checked = pod.limits_checked_at
+    return "enforced" if checked is not None and now - checked <= CHECKED_FOR else "unknown"
+
+
+def _refusals(decision: StoredDecision | None) -> list[tuple[str, int]]:
+    if decision is None:
+        return []
+    return sorted(decision.reason_counts.items(), key=lambda item: (-int(item[1]), item[0]))
+
+
+def _charts(pod: PodRecord) -> list[UseChart]:
+    cards = dict.fromkeys(point.device_uuid for point in pod.series)
+    names = {uuid: f"card {uuid[-8:]}" for uuid in cards}
+    return [
+        use_chart("memory used", "GiB", pod.series, names, memory_gib),
+        use_chart("cores used", "%", pod.series, names, cores),
+    ]
+
+
+def _timeline(
+    decisions: Sequence[StoredDecision], events: Sequence[GrantChange]
+) -> list[tuple[datetime, str]]:
+    """The story in order; repeats of one refusal are one line."""
+    story = []
+    for one in decisions:
+        times = f" x{one.repeat_count}" if one.repeat_count > 1 else ""
+        text = one.summary or one.message
+        story.append((one.at, f"{one.outcome}{times}" + (f": {text}" if text else "")))
+    for event in events:
+        by = f" by {event.actor}" if event.actor else ""
+        why = f": {event.reason}" if event.reason else ""
+        story.append((event.at, f"{event.state} on {event.node}{by}{why}"))
+    return sorted(story)

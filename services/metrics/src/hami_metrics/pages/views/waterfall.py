@@ -1,0 +1,119 @@
+"""The picture of one decision and of what followed: bars to scale, long waits folded. Pure.
+
+A wait that is longer than `FOLD` times all work is drawn as a gap of fixed width with its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from hami_metrics.pages.domain.details import GrantChange
+from hami_metrics.pages.views.amounts import span
+
+WIDTH = 1000
+ROW = 20
+LABEL = 150
+"""Of the width: names of the steps."""
+FOLD = 20
+GAP = 40
+ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
+"""In which the phases of a decision follow on one another; others come after them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One bar; `critical`: the longest, which decides how long all takes."""
+
+    name: str
+    x: float
+    width: float
+    y: int
+    text: str
+    critical: bool = False
+    gap: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall:
+    """A picture with a height; no steps: nothing was measured."""
+
+    steps: Sequence[Step]
+    height: int
+    title: str
+
+
+def decision_waterfall(phase_ms: Mapping[str, float]) -> Waterfall:
+    """Phases of one decision, one after another, under their total."""
+    phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
+    total = max(phase_ms.get("total", 0.0), sum(phases.values()))
+    if total <= 0:
+        return Waterfall(steps=(), height=0, title="")
+    scale = (WIDTH - LABEL - 90) / total
+    steps = [_step("filter", 0.0, total, 0, scale, critical=False)]
+    longest = max(phases, key=lambda name: phases[name], default="")
+    at = 0.0
+    for row, name in enumerate(sorted(phases, key=_place), start=1):
+        steps.append(_step(name, at, phases[name], row, scale, critical=name == longest))
+        at += phases[name]
+    return Waterfall(
+        steps=steps, height=ROW * len(steps), title=f"decision: {_milliseconds(total)} in all"
+    )
+
+
+def _place(name: str) -> tuple[int, str]:
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+
+
+def _step(name: str, at: float, ms: float, row: int, scale: float, *, critical: bool) -> Step:
+    return Step(
+        name=name,
+        x=round(LABEL + at * scale, 1),
+        width=round(max(1.5, ms * scale), 1),
+        y=row * ROW,
+        text=_milliseconds(ms),
+        critical=critical,
+    )
+
+
+def _milliseconds(ms: float) -> str:
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
+
+
+def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> Waterfall:
+    """How long each state of a pod's grants lasted; the last one up to its end or `until`.
+
+    States that outlast the shortest work by far (the pod runs) are folded.
+    """
+    if not events:
+        return Waterfall(steps=(), height=0, title="")
+    times = [event.at for event in events]
+    lengths = [
+        max(0.0, ((times[n + 1] if n + 1 < len(times) else until) - at).total_seconds() * 1000)
+        for n, at in enumerate(times)
+    ]
+    last_ends = events[-1].state in ("released", "expired", "failed", "released_unconfirmed")
+    if last_ends:
+        lengths[-1] = 0.0
+    ordered = sorted(lengths)
+    work = sum(ms for ms in ordered if ms <= FOLD * max(1.0, ordered[len(ordered) // 2]))
+    folded = [ms > FOLD * max(1.0, work) for ms in lengths]
+    drawn = sum(ms for ms, fold in zip(lengths, folded, strict=True) if not fold)
+    room = WIDTH - LABEL - 90 - GAP * sum(folded)
+    scale = room / drawn if drawn else 0.0
+    steps, x = [], float(LABEL)
+    for row, (event, ms, fold) in enumerate(zip(events, lengths, folded, strict=True)):
+        width = float(GAP) if fold else max(1.5, ms * scale)
+        steps.append(
+            Step(
+                name=event.state,
+                x=round(x, 1),
+                width=round(width, 1),
+                y=row * ROW,
+                text=f"⋯ {span(ms / 1000)}, not to scale" if fold else _milliseconds(ms),
+                gap=fold,
+            )
+        )
+        x += width
+    return Waterfall(steps=steps, height=ROW * len(steps), title="states of its grants")
