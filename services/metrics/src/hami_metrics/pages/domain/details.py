@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 
@@ -182,3 +182,20 @@ class PodRecord:
     series: Sequence[UsePoint]
     namesakes: Sequence[tuple[str, datetime]]
     """Other pods that had the name: uid, and when they were last granted something."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeStrip:
+    """How many changes each part of a window had."""
+
+    since: datetime
+    until: datetime
+    step: timedelta
+    changes: Sequence[int]
+    health: Sequence[int]
+    """Of them, cards that became sick or healthy."""
+    previous: datetime | None
+    """The change before the moment that is shown, within the window."""
+    following: datetime | None
+    first_record: datetime | None
+    """Before it nothing is kept."""

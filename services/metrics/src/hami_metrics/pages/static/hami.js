@@ -93,5 +93,10 @@
   const show = (event) => { const it = event.target.closest?.(".c"), look = byId("look"); if (it && look) look.textContent = it.getAttribute("aria-label"); };
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
+  const slider = byId("slider");
+  if (slider) {
+    slider.parentElement.hidden = false;
+    slider.addEventListener("change", () => { location.href = `/history?window=${slider.dataset.window}&at=${new Date(slider.value * 1000).toISOString()}`; });
+  }
   listen();
 })();

@@ -20,7 +20,7 @@ from hami_metrics.pages.reading.session import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.moments import PageMoment
 from hami_metrics.pages.views.viewer import PageViewer
-from hami_metrics.pages.web import cluster, pods, static, stream
+from hami_metrics.pages.web import cluster, past, pods, static, stream
 from hami_metrics.pages.web.site import Site
 from hami_metrics.questions.sealing import Seal
 
@@ -59,7 +59,7 @@ def create_app(site: Site) -> tuple[ASGIApp, tuple[str, ...]]:
         redirect_slashes=False,
     )
     paths: list[str] = []
-    for room in (static, cluster, pods, stream):
+    for room in (static, cluster, pods, past, stream):
         router = room.routes(site)
         paths += [str(getattr(route, "path", "")) for route in router.routes]
         app.include_router(router)

@@ -80,7 +80,13 @@ def routes(site: Site) -> APIRouter:
 
 
 def overview_answer(
-    site: Site, asked: Asked, request: Request, template: str, **values: Any
+    site: Site,
+    asked: Asked,
+    request: Request,
+    template: str,
+    *,
+    here: str = "overview",
+    **values: Any,
 ) -> Response:
     """The overview, or a page around its grid."""
     chosen = GridFilter(
@@ -92,7 +98,7 @@ def overview_answer(
         unfold=text_of(request, "open") == "all",
     )
     if asked.state is None:
-        return site.answer(asked, "states/nothing.html", status=503, here="overview", subject="")
+        return site.answer(asked, "states/nothing.html", status=503, here=here, subject="")
     now = asked.moment.shown
     sums = site.totals(asked.state)
     page = overview(asked.state, sums, asked.viewer, chosen, now, asked.moment.query)
@@ -102,7 +108,7 @@ def overview_answer(
         page=page,
         row=lambda node: site.rows.row(node, page.style, now),
         sorts=SORTS,
-        here="overview",
+        here=here,
         subject="",
         **values,
     )
