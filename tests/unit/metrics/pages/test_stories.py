@@ -16,12 +16,12 @@ from hami_metrics.pages.domain.details import (
     Slice,
     StoredDecision,
 )
+from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
+from hami_metrics.pages.views.elements.waterfall import decision_waterfall, grant_waterfall
 from hami_metrics.pages.views.history import history_page, window_around
 from hami_metrics.pages.views.pending import pending_page
 from hami_metrics.pages.views.pod import pod_page
 from hami_metrics.pages.views.showback import as_csv, month_of, showback_page
-from hami_metrics.pages.views.viewer import EVERYBODY, PageViewer
-from hami_metrics.pages.views.waterfall import decision_waterfall, grant_waterfall
 from hamicommon.errors import InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st

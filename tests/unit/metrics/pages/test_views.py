@@ -9,15 +9,15 @@ import pytest
 from hami_metrics.domain.redaction import ShowOwners
 from hami_metrics.pages.domain.capacity import totals
 from hami_metrics.pages.domain.details import HealthEvent, HeldPeriod, LatestUse, UsePoint
-from hami_metrics.pages.views import amounts
 from hami_metrics.pages.views.card import changes, lanes, neighbours
-from hami_metrics.pages.views.charts import memory_gib, use_chart
-from hami_metrics.pages.views.grid import RowCache, cells, row
-from hami_metrics.pages.views.moments import page_moment
+from hami_metrics.pages.views.elements import amounts
+from hami_metrics.pages.views.elements.charts import memory_gib, use_chart
+from hami_metrics.pages.views.elements.grid import RowCache, cells, row
+from hami_metrics.pages.views.elements.moments import page_moment
+from hami_metrics.pages.views.elements.owners import owners
+from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
 from hami_metrics.pages.views.node import node_page
 from hami_metrics.pages.views.overview import GridFilter, grid_style, overview
-from hami_metrics.pages.views.owners import owners
-from hami_metrics.pages.views.viewer import EVERYBODY, PageViewer
 from hamicommon.errors import InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -29,7 +29,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request
 
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.pages.views.viewer import EVERYBODY, PageViewer
+from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
 from hami_metrics.questions.viewers import ASK, MOST_NAMESPACES, READ_ALL, list_pods
 
 KEPT_S = 60.0

@@ -16,8 +16,8 @@ from urllib.parse import quote, urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from hami_metrics.pages.views import amounts
-from hami_metrics.pages.views.moments import PageMoment
+from hami_metrics.pages.views.elements import amounts
+from hami_metrics.pages.views.elements.moments import PageMoment
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"

@@ -19,7 +19,7 @@
       const series = names.map((label, n) => ({ label, stroke: COLORS[n % COLORS.length], width: 2, dash: DASHES[Math.floor(n / COLORS.length) % DASHES.length], points: { show: rows.length < 3 } }));
       const box = document.createElement("div");
       box.setAttribute("aria-hidden", "true");
-      section.querySelector("h3").after(box);
+      section.querySelector("h2").after(box);
       drawn.push(new uPlot({ width: Math.max(280, section.clientWidth - 8), height: 180, tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC"), cursor: { sync: { key: sync.key } }, scales: { y: { range: (_, min, max) => [0, Math.max(1, max)] } }, axes: [{ ...axis, values: (_, splits) => splits.map((t) => new Date(t * 1000).toISOString().slice(11, 16)) }, { ...axis, size: 50 }], series: [{ value: (_, t) => t === null ? "–" : new Date(t * 1000).toISOString().slice(11, 16) }, ...series] }, data, box));
     }
   };

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from hami_metrics.pages.domain.cluster import PageCard
 from hami_metrics.pages.domain.details import CardCounts, HealthEvent, HeldPeriod, UsePoint
-from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.elements.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.views.node import CardLine
-from hami_metrics.pages.views.viewer import PageViewer
 
 WIDTH = 1000
 """Of the picture, in its own units; the page scales it."""

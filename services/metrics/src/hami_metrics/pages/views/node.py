@@ -15,9 +15,9 @@ from hami_metrics.pages.domain.cluster import (
     silent,
 )
 from hami_metrics.pages.domain.details import DriftRow, HealthEvent, LatestUse, UsePoint
-from hami_metrics.pages.views.amounts import share
-from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
-from hami_metrics.pages.views.grid import GLYPHS
+from hami_metrics.pages.views.elements.amounts import share
+from hami_metrics.pages.views.elements.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.elements.grid import GLYPHS
 
 HOLDERS_SHOWN = 12
 """In a card's line; its page has all."""

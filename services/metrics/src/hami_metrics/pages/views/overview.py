@@ -15,9 +15,9 @@ from hami_metrics.pages.domain.cluster import (
     condition,
     silent,
 )
-from hami_metrics.pages.views.grid import NAMED_UP_TO, GridStyle
-from hami_metrics.pages.views.owners import OwnerLetters, owners
-from hami_metrics.pages.views.viewer import OTHER, PageViewer
+from hami_metrics.pages.views.elements.grid import NAMED_UP_TO, GridStyle
+from hami_metrics.pages.views.elements.owners import OwnerLetters, owners
+from hami_metrics.pages.views.elements.viewer import OTHER, PageViewer
 
 GROUP = 50
 """Nodes that are folded together."""

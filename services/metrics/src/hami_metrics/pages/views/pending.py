@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from hami_metrics.pages.views.amounts import gib
-from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.views.elements.amounts import gib
+from hami_metrics.pages.views.elements.viewer import PageViewer
 
 _MIB = 1024 * 1024
 

@@ -13,9 +13,13 @@ from hami_metrics.pages.domain.details import (
     Slice,
     StoredDecision,
 )
-from hami_metrics.pages.views.amounts import share
-from hami_metrics.pages.views.charts import UseChart, cores, memory_gib, use_chart
-from hami_metrics.pages.views.waterfall import Waterfall, decision_waterfall, grant_waterfall
+from hami_metrics.pages.views.elements.amounts import share
+from hami_metrics.pages.views.elements.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.elements.waterfall import (
+    StepPicture,
+    decision_waterfall,
+    grant_waterfall,
+)
 
 LIVE = frozenset({"reserved", "binding", "bound", "allocated", "releasing"})
 WAITS_FOR = timedelta(minutes=10)
@@ -63,8 +67,8 @@ class PodPage:
     current: Attempt | None
     lines: Sequence[SliceLine]
     refusals: Sequence[tuple[str, int]]
-    decision_picture: Waterfall
-    grant_picture: Waterfall
+    decision_picture: StepPicture
+    grant_picture: StepPicture
     charts: Sequence[UseChart]
     timeline: Sequence[tuple[datetime, str]]
 

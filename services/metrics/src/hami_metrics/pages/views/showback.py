@@ -15,7 +15,7 @@ from typing import Any
 
 from hamicommon.errors import InvalidRequest
 
-from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.views.elements.viewer import PageViewer
 
 BASES = ("memory", "cores", "slots", "mixed")
 KINDS = ("idle", "stranded", "cordoned", "unhealthy", "unknown")

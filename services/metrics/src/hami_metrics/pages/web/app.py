@@ -18,8 +18,8 @@ from hami_metrics.pages.feed import Feed
 from hami_metrics.pages.identity import Identity, LoopbackOnly, Reviewed
 from hami_metrics.pages.reading.session import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, Renderer
-from hami_metrics.pages.views.moments import PageMoment
-from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.views.elements.moments import PageMoment
+from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.web import cluster, past, pods, static, stream
 from hami_metrics.pages.web.site import Site
 from hami_metrics.questions.sealing import Seal

@@ -20,9 +20,9 @@ from hami_metrics.pages.reading.activity import read_recent, read_use, read_wait
 from hami_metrics.pages.reading.cluster import read_nodes_at
 from hami_metrics.pages.reading.session import PagesLedger
 from hami_metrics.pages.rendering import HEADERS, Renderer
-from hami_metrics.pages.views.grid import RowCache
-from hami_metrics.pages.views.moments import PageMoment, page_moment
-from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.views.elements.grid import RowCache
+from hami_metrics.pages.views.elements.moments import PageMoment, page_moment
+from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.questions.sealing import Seal
 
 PAST_STATES = 4

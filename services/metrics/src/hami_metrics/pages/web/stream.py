@@ -19,10 +19,10 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.feed import FeedLook
 from hami_metrics.pages.rendering import HEADERS
-from hami_metrics.pages.views.amounts import clock_time, moment
-from hami_metrics.pages.views.grid import GridStyle, cells
+from hami_metrics.pages.views.elements.amounts import clock_time, moment
+from hami_metrics.pages.views.elements.grid import GridStyle, cells
+from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.views.overview import grid_style
-from hami_metrics.pages.views.viewer import PageViewer
 from hami_metrics.pages.web.site import Site, text_of
 
 PING_S = 15

@@ -19,9 +19,9 @@ from hami_metrics.pages.domain.cluster import (
     condition,
     silent,
 )
-from hami_metrics.pages.views.amounts import bare_gib, share
-from hami_metrics.pages.views.owners import OwnerLetters
-from hami_metrics.pages.views.viewer import PageViewer
+from hami_metrics.pages.views.elements.amounts import bare_gib, share
+from hami_metrics.pages.views.elements.owners import OwnerLetters
+from hami_metrics.pages.views.elements.viewer import PageViewer
 
 GLYPHS = {
     CardCondition.FULL: "●",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hami_metrics.pages.domain.details import GrantChange
-from hami_metrics.pages.views.amounts import span
+from hami_metrics.pages.views.elements.amounts import span
 
 WIDTH = 1000
 ROW = 20
@@ -23,7 +23,7 @@ ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PictureStep:
     """One bar; `critical`: the longest, which decides how long all takes."""
 
     name: str
@@ -36,20 +36,20 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class StepPicture:
     """A picture with a height; no steps: nothing was measured."""
 
-    steps: Sequence[Step]
+    steps: Sequence[PictureStep]
     height: int
     title: str
 
 
-def decision_waterfall(phase_ms: Mapping[str, float]) -> Waterfall:
+def decision_waterfall(phase_ms: Mapping[str, float]) -> StepPicture:
     """Phases of one decision, one after another, under their total."""
     phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
     total = max(phase_ms.get("total", 0.0), sum(phases.values()))
     if total <= 0:
-        return Waterfall(steps=(), height=0, title="")
+        return StepPicture(steps=(), height=0, title="")
     scale = (WIDTH - LABEL - 90) / total
     steps = [_step("filter", 0.0, total, 0, scale, critical=False)]
     longest = max(phases, key=lambda name: phases[name], default="")
@@ -57,7 +57,7 @@ def decision_waterfall(phase_ms: Mapping[str, float]) -> Waterfall:
     for row, name in enumerate(sorted(phases, key=_place), start=1):
         steps.append(_step(name, at, phases[name], row, scale, critical=name == longest))
         at += phases[name]
-    return Waterfall(
+    return StepPicture(
         steps=steps, height=ROW * len(steps), title=f"decision: {_milliseconds(total)} in all"
     )
 
@@ -66,8 +66,10 @@ def _place(name: str) -> tuple[int, str]:
     return (ORDER.index(name) if name in ORDER else len(ORDER), name)
 
 
-def _step(name: str, at: float, ms: float, row: int, scale: float, *, critical: bool) -> Step:
-    return Step(
+def _step(
+    name: str, at: float, ms: float, row: int, scale: float, *, critical: bool
+) -> PictureStep:
+    return PictureStep(
         name=name,
         x=round(LABEL + at * scale, 1),
         width=round(max(1.5, ms * scale), 1),
@@ -81,13 +83,13 @@ def _milliseconds(ms: float) -> str:
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
 
 
-def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> Waterfall:
+def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> StepPicture:
     """How long each state of a pod's grants lasted; the last one up to its end or `until`.
 
     States that outlast the shortest work by far (the pod runs) are folded.
     """
     if not events:
-        return Waterfall(steps=(), height=0, title="")
+        return StepPicture(steps=(), height=0, title="")
     times = [event.at for event in events]
     lengths = [
         max(0.0, ((times[n + 1] if n + 1 < len(times) else until) - at).total_seconds() * 1000)
@@ -106,7 +108,7 @@ def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> Waterfall
     for row, (event, ms, fold) in enumerate(zip(events, lengths, folded, strict=True)):
         width = float(GAP) if fold else max(1.5, ms * scale)
         steps.append(
-            Step(
+            PictureStep(
                 name=event.state,
                 x=round(x, 1),
                 width=round(width, 1),
@@ -116,4 +118,4 @@ def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> Waterfall
             )
         )
         x += width
-    return Waterfall(steps=steps, height=ROW * len(steps), title="states of its grants")
+    return StepPicture(steps=steps, height=ROW * len(steps), title="states of its grants")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from hamicommon.errors import InvalidRequest
 
-from hami_metrics.pages.views.amounts import machine
+from hami_metrics.pages.views.elements.amounts import machine
 
 AHEAD = timedelta(seconds=5)
 """Two clocks may differ by so much before a moment counts as one of the future."""
