@@ -23,7 +23,7 @@ _MONTH = re.compile(r"(20\d\d)-(0[1-9]|1[0-2])")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BillLine:
+class HeldLine:
     """One namespace, or what became of time that nobody held."""
 
     name: str
@@ -42,8 +42,8 @@ class ShowbackPage:
     until: datetime
     so_far: bool
     """The month goes on."""
-    held: Sequence[BillLine]
-    rest: Sequence[BillLine]
+    held: Sequence[HeldLine]
+    rest: Sequence[HeldLine]
     card_s: int
     exact: bool
     """The rows are the cards' time to the second."""
@@ -111,8 +111,8 @@ def showback_page(
     )
 
 
-def _line(name: str, seconds: int, total: int) -> BillLine:
-    return BillLine(name=name, card_s=seconds, percent=100 * seconds / total if total else 0.0)
+def _line(name: str, seconds: int, total: int) -> HeldLine:
+    return HeldLine(name=name, card_s=seconds, percent=100 * seconds / total if total else 0.0)
 
 
 def as_csv(page: ShowbackPage) -> str:
