@@ -71,8 +71,11 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
         "UPDATE devices SET healthy = false, health_reason = 'XID 48' WHERE uuid = $1", patient.uuid
     )
     await connection.execute(
-        "INSERT INTO decisions (pod_uid, namespace, pod_name, outcome, reason_counts, summary)"
-        """ VALUES ('w', 'team-01', 'waits', 'refused', '{"CardTypeMismatch": 100}', 'no A200')"""
+        # Its last refusal stays young for as long as a slow run of the tests takes.
+        "INSERT INTO decisions (last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
+        " summary)"
+        """ VALUES (now() + interval '2 hours', 'w', 'team-01', 'waits', 'refused',"""
+        """ '{"CardTypeMismatch": 100}', 'no A200')"""
     )
     await connection.execute(
         "INSERT INTO limit_periods (node, pod_uid, namespace, pod_name, container, device_uuid,"

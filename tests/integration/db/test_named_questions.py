@@ -145,11 +145,11 @@ async def test_who_held_a_card_are_those_who_overlapped(reader: asyncpg.Connecti
 async def test_the_pods_that_wait_are_counted_under_their_reason(
     reader: asyncpg.Connection,
 ) -> None:
-    """One pod waits (four_days); an hour from now its last refusal is too old."""
+    """One pod waits (four_days); three hours from now its last refusal is too old."""
     reasons = await answer(reader, "pending-reasons", {})
     waiting = await answer(reader, "waiting-pods", {})
     since = (await answer(reader, "why-waiting", {"pod_uid": "w"})).rows[0]["decided_at"]
-    later = await answer(reader, "waiting-pods", {"at": since + timedelta(hours=1)})
+    later = await answer(reader, "waiting-pods", {"at": since + timedelta(hours=3)})
 
     assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
         ("CardTypeMismatch", 1)
