@@ -6,6 +6,7 @@ the dead letters, where it waits for a release that can read it.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -19,7 +20,13 @@ M = TypeVar("M", bound=BaseModel)
 
 def read(model: type[M], data: bytes, what: str) -> M:
     """The payload as `model`. Raises: InvalidRequest."""
-    return read_any(TypeAdapter(model), data, what)
+    return read_any(_adapter(model), data, what)
+
+
+@cache
+def _adapter(model: type[M]) -> TypeAdapter[M]:
+    """Making one costs more than reading a message."""
+    return TypeAdapter(model)
 
 
 def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
