@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -82,3 +84,33 @@ def test_the_drivers_are_called_in_one_module_each() -> None:
             found[name].add(str(module.relative_to(PROJECT)))
 
     assert found == DRIVERS
+
+
+PID = "SELECT pg_backend_pid() AS pid"
+
+
+async def test_callers_at_once_take_turns_on_the_one_connection(postgres_dsn: str) -> None:
+    settings = PostgresSettings(dsn=postgres_dsn, pool_max=1)
+    async with open_database(settings, application="turns") as database:
+        first = (await database.fetchrow(PID))["pid"]
+        found = await asyncio.gather(*(database.fetchrow(PID) for _ in range(5)))
+        async with database.transaction() as connection:
+            inside = await connection.fetchval("SELECT pg_backend_pid()")
+
+    assert {row["pid"] for row in found} == {first}
+    assert inside == first
+
+
+async def test_a_connection_that_the_server_ended_is_replaced(postgres_dsn: str) -> None:
+    settings = PostgresSettings(dsn=postgres_dsn, pool_max=1)
+    async with (
+        open_database(settings, application="ended") as database,
+        open_database(settings, application="other") as other,
+    ):
+        ended = (await database.fetchrow(PID))["pid"]
+        await other.fetch("SELECT pg_terminate_backend($1)", ended)
+        # Its end may not have come here yet; then one statement meets it.
+        with contextlib.suppress(Unavailable):
+            await database.fetchrow(PID)
+
+        assert (await database.fetchrow(PID))["pid"] != ended
