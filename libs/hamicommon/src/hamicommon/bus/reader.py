@@ -6,7 +6,6 @@ the dead letters, where it waits for a release that can read it.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,13 +19,7 @@ M = TypeVar("M", bound=BaseModel)
 
 def read(model: type[M], data: bytes, what: str) -> M:
     """The payload as `model`. Raises: InvalidRequest."""
-    return read_any(_adapter(model), data, what)
-
-
-@cache
-def _adapter(model: type[M]) -> TypeAdapter[M]:
-    """Making one costs more than reading a message."""
-    return TypeAdapter(model)
+    return read_any(TypeAdapter(model), data, what)
 
 
 def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
