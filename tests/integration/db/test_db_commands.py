@@ -8,6 +8,7 @@ import pytest
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamictl.__main__ import app
+from hamictl.exit_codes import ExitCode
 from pydantic import SecretStr
 from typer.testing import CliRunner, Result
 
@@ -85,7 +86,7 @@ def test_a_database_that_can_not_be_reached_is_one_sentence(
 
     result = run(dsn, command)
 
-    assert result.exit_code == 1
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert sentence in printed(result)
     assert "Traceback" not in result.output
 
@@ -93,7 +94,7 @@ def test_a_database_that_can_not_be_reached_is_one_sentence(
 def test_the_password_is_never_printed(run: Run) -> None:
     result = run("postgresql://hami:very-secret@127.0.0.1:1/hami", "check")
 
-    assert result.exit_code == 1
+    assert result.exit_code == ExitCode.UNREACHABLE
     assert "very-secret" not in result.output
 
 

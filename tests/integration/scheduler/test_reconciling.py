@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from hamicommon import events
 
 from tests.integration.scheduler.conftest import World
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 
@@ -58,8 +60,11 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
 
     assert (await world.until(ghost, "released"))["reason"] == "pod deleted"
     assert await world.used(card) == (0, 0, 0)
-    rows = await world.database.fetch('SELECT "class", repaired FROM drift_journal')
-    assert ("reserved-pod-gone", True) in [tuple(row) for row in rows]
+    async with asyncio.timeout(PATIENCE_S):  # noted after the repair
+        while not await world.database.fetch(
+            "SELECT 1 FROM drift_journal WHERE \"class\" = 'reserved-pod-gone' AND repaired"
+        ):
+            await asyncio.sleep(0.05)
     [line] = (await first.get("/v1/drift?class=reserved-pod-gone&limit=1"))["items"]
     assert "reserved -> released on n1" in line["detail"]
 

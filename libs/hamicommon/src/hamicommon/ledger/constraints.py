@@ -94,6 +94,11 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_quota_periods_in_order": _wrong("a quota's period can't end before it began"),
     "ck_capacity_rollups_hour_or_day": _wrong("a rollup of capacity is of an hour or a day"),
     "ck_namespace_rollups_hour_or_day": _wrong("a namespace's rollup is of an hour or a day"),
+    "ck_showback_rollups_hour_or_day": _wrong("a bill's rollup is of an hour or a day"),
+    "ck_showback_rollups_kind_known": _wrong(
+        "a card's time is held, idle, stranded, cordoned, unhealthy or unknown"
+    ),
+    "ck_showback_rollups_not_negative": _wrong("a card's time is at least 0"),
     # The row that is pointed at is not there (yet): look again and retry.
     "fk_devices_node_nodes": _taken("the card's node is not known yet"),
     "fk_allocations_node_nodes": _taken("the allocation's node is not known yet"),
