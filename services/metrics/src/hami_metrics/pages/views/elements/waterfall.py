@@ -18,6 +18,8 @@ LABEL = 150
 """Of the width: names of the steps."""
 FOLD = 20
 GAP = 40
+SHORTEST_MS = 0.001
+"""Phases are stored to the microsecond; less is nothing that was measured."""
 ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
 """In which the phases of a decision follow on one another; others come after them."""
 
@@ -48,7 +50,7 @@ def decision_waterfall(phase_ms: Mapping[str, float]) -> StepPicture:
     """Phases of one decision, one after another, under their total."""
     phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
     total = max(phase_ms.get("total", 0.0), sum(phases.values()))
-    if total <= 0:
+    if total < SHORTEST_MS:
         return StepPicture(steps=(), height=0, title="")
     scale = (WIDTH - LABEL - 90) / total
     steps = [_step("filter", 0.0, total, 0, scale, critical=False)]
