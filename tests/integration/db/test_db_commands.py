@@ -71,22 +71,27 @@ def test_post_waits_until_the_roll_out_is_over(run: Run, empty_postgres_dsn: str
 
 @pytest.mark.parametrize("command", ["check", "upgrade"])
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("change", "sentence", "status"),
     [
-        ({"netloc": "hami@127.0.0.1:1"}, "Postgres at 127.0.0.1:1/"),
-        ({"path": "/nothing"}, 'database "nothing" does not exist'),
-        ({"scheme": "mysql"}, "HAMI_POSTGRES_DSN must look like postgresql://"),
+        ({"netloc": "hami@127.0.0.1:1"}, "Postgres at 127.0.0.1:1/", ExitCode.UNREACHABLE),
+        ({"path": "/nothing"}, 'database "nothing" does not exist', ExitCode.UNREACHABLE),
+        ({"scheme": "mysql"}, "HAMI_POSTGRES_DSN must look like postgresql://", ExitCode.FAILED),
     ],
     ids=["no server", "no database", "no DSN"],
 )
 def test_a_database_that_can_not_be_reached_is_one_sentence(
-    run: Run, empty_postgres_dsn: str, command: str, change: dict[str, str], sentence: str
+    run: Run,
+    empty_postgres_dsn: str,
+    command: str,
+    change: dict[str, str],
+    sentence: str,
+    status: ExitCode,
 ) -> None:
     dsn = urlunsplit(urlsplit(empty_postgres_dsn)._replace(**change))
 
     result = run(dsn, command)
 
-    assert result.exit_code == ExitCode.UNREACHABLE
+    assert result.exit_code == status
     assert sentence in printed(result)
     assert "Traceback" not in result.output
 
