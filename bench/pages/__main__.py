@@ -1,0 +1,179 @@
+"""What the operators' pages cost: 1000 nodes of 8 cards and 16,000 pods, the service as it runs.
+
+The console script `hami-metrics` serves the pages over a durable Postgres that the database filled
+by itself. Each page is asked for in turn, first once (what is imported and read then is printed
+apart) and then `--rounds` times. Prints milliseconds until the answer is whole, its size and its
+size on the wire, and the service's memory before anybody looked and after; budgets are those of
+docs/pages.md. Writes bench/results/pages.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gzip
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+from hamicommon.ledger.migrations import upgrade
+from hamicommon.settings import PostgresSettings
+from hamilocal.servers.data import nats, postgres
+from hamilocal.servers.processes import running
+from hamilocal.supervisor.ports import free_port
+from pydantic import SecretStr
+
+from bench.filter.figures import machine, percentile, resident_mb
+from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
+from bench.pages.ledger import fill
+
+RESULTS = ROOT / "bench" / "results" / "pages.json"
+CARDS = 8
+PODS_PER_NODE = 16
+WAITING = 40
+WIRE_BUDGET_KB = 130.0
+SERVER_BUDGET_MS = 50.0
+"""Of the overview, once it has been read (design: snapshot in memory)."""
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """The running process."""
+
+    url: str
+    pid: int
+    dsn: str
+
+
+@contextmanager
+def service(nodes: int) -> Iterator[Service]:
+    """Postgres with its ledger, NATS, and hami-metrics beside them."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hami-bench-")))
+        folder.chmod(0o755)
+        dsn = stack.enter_context(running(postgres.prepare(folder / "postgres"))).value.url
+        bus = stack.enter_context(running(nats.prepare(folder / "nats"))).value.url
+        upgrade.upgrade(PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations")
+        asyncio.run(_fill(dsn, nodes))
+        port, pages = free_port(), free_port()
+        log = folder / "metrics.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*CHILD, sys.executable, "-m", "hami_metrics"],
+                env={
+                    **os.environ,
+                    "HAMI_POSTGRES_DSN": dsn,
+                    "HAMI_NATS_URL": bus,
+                    "HAMI_METRICS_HTTP_BIND": f"127.0.0.1:{port}",
+                    "HAMI_METRICS_PAGES_BIND": f"127.0.0.1:{pages}",
+                },
+                stdout=output,
+                stderr=output,
+            )
+        stack.callback(stop, process)
+        wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, log)
+        yield Service(url=f"http://127.0.0.1:{pages}", pid=process.pid, dsn=dsn)
+
+
+async def _fill(dsn: str, nodes: int) -> None:
+    connection = await asyncpg.connect(dsn)
+    try:
+        pods = nodes * PODS_PER_NODE
+        await fill(connection, nodes=nodes, cards=CARDS, pods=pods, waiting=WAITING)
+    finally:
+        await connection.close()
+
+
+async def _paths(dsn: str) -> dict[str, str]:
+    """Each page that has something to show."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        card = await connection.fetchval("SELECT uuid FROM devices WHERE used_slots > 0 LIMIT 1")
+        pod = await connection.fetchrow("SELECT namespace, pod_name FROM allocations LIMIT 1")
+    finally:
+        await connection.close()
+    return {
+        "overview": "/",
+        "node": "/nodes/n0001",
+        "card": f"/cards/{card}",
+        "pod": f"/pods/{pod['namespace']}/{pod['pod_name']}",
+        "pending": "/pending",
+        "history": "/history",
+    }
+
+
+def measure(nodes: int, rounds: int) -> dict[str, Any]:
+    """Figures of each page, and the process's memory."""
+    with (
+        service(nodes) as found,
+        httpx.Client(base_url=found.url, timeout=TIMEOUT_S, follow_redirects=True) as http,
+    ):
+        before_mb = resident_mb(found.pid)
+        pages = {
+            name: _page(http, path, rounds) for name, path in asyncio.run(_paths(found.dsn)).items()
+        }
+        return {
+            "nodes": nodes,
+            "cards": nodes * CARDS,
+            "memory_before_mb": round(before_mb, 1),
+            "memory_after_mb": round(resident_mb(found.pid), 1),
+            "pages": pages,
+        }
+
+
+def _page(http: httpx.Client, path: str, rounds: int) -> dict[str, float]:
+    first_ms, body = _asked(http, path)
+    later = [_asked(http, path)[0] for _ in range(rounds)]
+    return {
+        "first_ms": round(first_ms, 1),
+        "p50_ms": round(statistics.median(later), 1),
+        "p99_ms": round(percentile(later, 0.99), 1),
+        "kb": round(len(body) / 1000, 1),
+        "wire_kb": round(len(gzip.compress(body, 6)) / 1000, 1),
+    }
+
+
+def _asked(http: httpx.Client, path: str) -> tuple[float, bytes]:
+    began_s = time.perf_counter()
+    answer = http.get(path)
+    if answer.status_code != 200:
+        raise SystemExit(f"{path}: {answer.status_code}: {answer.text[:300]}")
+    return 1000 * (time.perf_counter() - began_s), answer.content
+
+
+def main() -> None:
+    """Measures, prints the table and writes the results."""
+    parser = argparse.ArgumentParser(prog="make bench-pages", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=20)
+    args = parser.parse_args()
+    found = {**measure(args.nodes, args.rounds), "machine": machine()}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(found, indent=2) + "\n")
+    print(f"{'PAGE':10} {'FIRST ms':>9} {'P50 ms':>8} {'P99 ms':>8} {'kB':>8} {'WIRE kB':>8}")
+    for name, page in found["pages"].items():
+        print(
+            f"{name:10} {page['first_ms']:9.1f} {page['p50_ms']:8.1f} {page['p99_ms']:8.1f} "
+            f"{page['kb']:8.1f} {page['wire_kb']:8.1f}"
+        )
+    print(
+        f"{found['nodes']} nodes, {found['cards']} cards; budgets of the overview: "
+        f"{SERVER_BUDGET_MS:g} ms, {WIRE_BUDGET_KB:g} kB on the wire; memory "
+        f"{found['memory_before_mb']} MB before anybody looked, {found['memory_after_mb']} MB after"
+    )
+
+
+if __name__ == "__main__":
+    main()
