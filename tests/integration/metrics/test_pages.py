@@ -351,6 +351,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
                 secret="s",
                 clock=lambda: datetime.now(UTC),
                 bulkhead=Bulkhead(),
+                cluster_name="prod-eu",
             )
         )
         uuid = await db.fetchval("SELECT uuid FROM devices WHERE index = 0")
@@ -364,6 +365,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
         async with httpx.AsyncClient(transport=transport, base_url="http://pages") as http:
             assert (await http.get("/")).status_code == 401
             http.headers["Authorization"] = "Bearer ann"
+            assert '<span class="cluster" title="the cluster">prod-eu<' in await text(http, "/")
             for address in concrete:
                 status = 404 if "/pods/" in address else 200
                 shown = await text(http, address, status)

@@ -302,3 +302,16 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
                 check(described["properties"][key], value, f"{path}.{key}")
 
     check(schema, values, "")
+
+
+def test_the_clusters_name_reaches_every_service(render: Render) -> None:
+    found = render({"global": {"clusterName": "prod-eu"}})
+
+    named = {
+        name
+        for (kind, name), each in found.items()
+        if kind in ("Deployment", "DaemonSet")
+        and "env" in containers(each)[0]
+        and environment(containers(each)[0]).get("HAMI_TELEMETRY_CLUSTER_NAME") == "prod-eu"
+    }
+    assert named == {"hami-scheduler", "hami-webhook", "hami-metrics", "hami-node-agent"}

@@ -80,6 +80,13 @@ class TelemetrySettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_TELEMETRY_")
 
+    cluster_name: str = Field(
+        default="",
+        max_length=253,
+        pattern=r"^[\w.:/@-]*$",
+        description="the cluster's name, as traces (k8s.cluster.name), metrics (target_info), "
+        "pages and hamictl show it; empty: none is shown",
+    )
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
     traces_file: Path | None = Field(
         default=None, description="append finished spans here, one JSON object per line"

@@ -40,6 +40,10 @@ class QuestionClient:
         """Each with its name, title, parameters and columns. Raises: Unavailable, Forbidden."""
         return await self._client.rows(PATH)
 
+    async def cluster_name(self) -> str:
+        """Of the cluster that is asked; empty where it has none. Raises: Unavailable, Forbidden."""
+        return str((await self._client.get(PATH)).get("cluster") or "")
+
     async def ask(self, name: str, parameters: Mapping[str, object], *, most: int = 0) -> Answered:
         """The answer, all pages of it, or the first `most` rows.
 

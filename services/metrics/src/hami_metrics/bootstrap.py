@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter
-from hamicommon import events
+from hamicommon import events, telemetry
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.access.scraping import scrape_access
@@ -94,6 +94,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     if settings.pages_bind:
         check_bind(settings.pages_bind, settings.pages_identity)
     instruments = MetricsInstruments()
+    instruments.registry.set_target_info(telemetry.target_info("hami-metrics", settings.telemetry))
     async with (
         open_pool(settings.postgres, "hami-metrics") as pool,
         open_bus(settings.nats, METRICS_USER) as bus,
@@ -148,7 +149,8 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
     seal = Seal(postgres.dsn.get_secret_value())
     asking = Asking(ledger, viewers, seal, settings.show_owners)
     prices = None if settings.price_list is None else read_prices(settings.price_list)
-    return [question_routes(asking, viewers), bill_routes(asking, viewers, prices)]
+    cluster_name = settings.telemetry.cluster_name
+    return [question_routes(asking, viewers, cluster_name), bill_routes(asking, viewers, prices)]
 
 
 async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStack) -> None:
@@ -168,6 +170,7 @@ async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStac
             proxy=settings.pages_identity == "proxy",
             show=settings.show_owners,
             secret=postgres.dsn.get_secret_value(),
+            cluster_name=settings.telemetry.cluster_name,
             clock=_now,
             bulkhead=app.instruments.bulkhead,
         )

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from hamicommon import device_config
+from hamicommon import device_config, telemetry
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
@@ -53,6 +53,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
     Raises: InvalidRequest (device configuration, certificate), Unavailable (address taken).
     """
     instruments = WebhookInstruments()
+    instruments.registry.set_target_info(telemetry.target_info("hami-webhook", settings.telemetry))
     certificate = ServingCertificate(
         settings.tls_cert_file,
         settings.tls_key_file,

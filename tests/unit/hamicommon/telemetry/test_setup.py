@@ -12,7 +12,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from hamicommon.settings import TelemetrySettings
+from hamicommon.telemetry import target_info
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from prometheus_client import CollectorRegistry, Counter, generate_latest
+from pydantic import ValidationError
 
 PROGRAM = """
 from hamicommon import telemetry
@@ -76,6 +80,43 @@ def collector() -> Iterator[tuple[str, list[ExportTraceServiceRequest]]]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_spans_at_a_collector_name_their_cluster(tmp_path: Path) -> None:
+    with collector() as (address, received):
+        named = {
+            "HAMI_TELEMETRY_OTLP_ENDPOINT": address,
+            "HAMI_TELEMETRY_CLUSTER_NAME": "prod-eu",
+        }
+        assert sampled(tmp_path / "t.jsonl", **named)
+
+    attributes = received[0].resource_spans[0].resource.attributes
+    found = {each.key: each.value.string_value for each in attributes}
+    assert (found["service.name"], found["k8s.cluster.name"]) == ("service", "prod-eu")
+
+
+def test_metrics_name_the_cluster_once_and_not_in_every_series() -> None:
+    registry = CollectorRegistry()
+    Counter("pods", "Pods", registry=registry)
+    registry.set_target_info(target_info("service", TelemetrySettings(cluster_name="prod-eu")))
+
+    page = generate_latest(registry).decode()
+
+    assert 'target_info{k8s_cluster_name="prod-eu",service_name="service"} 1.0' in page
+    assert page.count("prod-eu") == 1
+
+
+def test_a_cluster_without_a_name_has_no_sample() -> None:
+    registry = CollectorRegistry()
+    registry.set_target_info(target_info("service", TelemetrySettings()))
+
+    assert generate_latest(registry) == b""
+
+
+@pytest.mark.parametrize("name", ["two words", "a\nb", "<b>", "x" * 254])
+def test_a_name_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        TelemetrySettings(cluster_name=name)
 
 
 def test_a_collector_gets_the_same_clipped_text_as_the_file(tmp_path: Path) -> None:

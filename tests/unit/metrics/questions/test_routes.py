@@ -67,6 +67,19 @@ async def asked(
         return await client.get(path, headers=headers)
 
 
+async def test_the_list_names_the_cluster_where_it_has_a_name() -> None:
+    for name, expected in (("prod-eu", "prod-eu"), ("", None)):
+        asking = Asking(NoLedger(), LocalViewers(), Seal("secret"), ShowOwners.SIZES)
+        routes = question_routes(asking, LocalViewers(), name)
+        app = create_app(CollectorRegistry(), list, None, [routes])
+        transport = httpx.ASGITransport(app=app, client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            found = (await http.get("/api/v1/questions")).json()
+
+        assert found.get("cluster") == expected
+        assert found["items"]
+
+
 async def test_the_list_has_every_question_with_what_it_takes() -> None:
     items = (await asked("/api/v1/questions", "ann")).json()["items"]
 

@@ -40,6 +40,7 @@ __all__ = [
     "pod_attributes",
     "setup",
     "shutdown",
+    "target_info",
     "traceparent",
     "traceparent_of",
 ]
@@ -69,7 +70,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
-    provider = TracerProvider(resource=Resource.create({"service.name": service_name}))
+    provider = TracerProvider(resource=Resource.create(resource(service_name, settings)))
     provider.sampler = RecordAll(provider.sampler)
     provider.add_span_processor(
         KeptSpans(
@@ -79,6 +80,25 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
         )
     )
     trace.set_tracer_provider(provider)
+
+
+def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:
+    """Who this process is, by OpenTelemetry's semantic conventions; what is not known is absent."""
+    known = {"service.name": service_name, "k8s.cluster.name": settings.cluster_name}
+    return {name: value for name, value in known.items() if value}
+
+
+def target_info(service_name: str, settings: TelemetrySettings) -> dict[str, str] | None:
+    """The same as labels of Prometheus' one sample `target_info`, for `set_target_info`.
+
+    None without a cluster's name: nothing would be in it that the scrape does not know. Samples
+    are joined with it by `job` and `instance` (OpenTelemetry, Prometheus compatibility); as a label
+    of its own on each series the name would multiply nothing and be paid for by each.
+    """
+    if not settings.cluster_name:
+        return None
+    found = resource(service_name, settings)
+    return {name.replace(".", "_"): value for name, value in found.items()}
 
 
 def _exporters(settings: TelemetrySettings) -> list[SpanProcessor]:

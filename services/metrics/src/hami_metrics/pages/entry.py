@@ -41,6 +41,8 @@ class PagesNeeds:
     """That all replicas share; keys of lists are sealed with what follows from it."""
     clock: Callable[[], datetime]
     bulkhead: Bulkhead
+    cluster_name: str = ""
+    """Shown in every header; empty: the cluster has none."""
 
 
 def check_bind(bind: str, identity: IdentitySource) -> None:

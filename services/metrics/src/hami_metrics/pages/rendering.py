@@ -51,7 +51,7 @@ class Renderer:
         """One segment of a path."""
         return quote(text, safe="")
 
-    def __init__(self) -> None:
+    def __init__(self, cluster_name: str = "") -> None:
         self._environment = Environment(
             loader=FileSystemLoader(FOLDER / "templates"),
             autoescape=True,
@@ -60,6 +60,7 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
+        self._environment.globals["cluster_name"] = cluster_name
         self._environment.filters |= {
             "gib": amounts.gib,
             "bare_gib": amounts.bare_gib,

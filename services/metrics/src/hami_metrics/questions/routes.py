@@ -23,15 +23,16 @@ _FORMAT = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 ANSWER_HEADERS = {"Cache-Control": "no-store", "Vary": "Authorization"}
 
 
-def question_routes(asking: Asking, viewers: Viewers) -> APIRouter:
-    """The API."""
+def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") -> APIRouter:
+    """The API. `cluster_name`: empty where the cluster has none."""
     api = APIRouter(prefix="/api/v1/questions")
 
     @api.get("")
     async def listed(request: Request) -> Response:
         await viewer_of(request, viewers)
         items = [described(each) for each in questions().values()]
-        return _json({"apiVersion": API_VERSION, "items": items})
+        cluster = {"cluster": cluster_name} if cluster_name else {}
+        return _json({"apiVersion": API_VERSION, **cluster, "items": items})
 
     @api.get("/{name}")
     async def answered(request: Request, name: str) -> Response:

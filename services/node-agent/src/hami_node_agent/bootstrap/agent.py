@@ -106,21 +106,23 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         mps = _mps(settings)
         draining = Drain(connections.state, connections.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, connections, cards, mig, bulkhead)
-        app = make_routes(
-            registry_of(
-                *watched.collectors,
-                BindingCollector(way),
-                RemovalCollector(connections.files),
-                BulkheadCollector(bulkhead),
-                telemetry.SPAN_FATES,
-                AuthorityCollector(
-                    {
-                        "kubernetes": lambda: connections.api.trusted_until,
-                        "nats": lambda: connections.bus.trusted_until,
-                    }
-                ),
-                *([] if mig is None else [MigCollector(mig)]),
+        registry = registry_of(
+            *watched.collectors,
+            BindingCollector(way),
+            RemovalCollector(connections.files),
+            BulkheadCollector(bulkhead),
+            telemetry.SPAN_FATES,
+            AuthorityCollector(
+                {
+                    "kubernetes": lambda: connections.api.trusted_until,
+                    "nats": lambda: connections.bus.trusted_until,
+                }
             ),
+            *([] if mig is None else [MigCollector(mig)]),
+        )
+        registry.set_target_info(telemetry.target_info("hami-node-agent", settings.telemetry))
+        app = make_routes(
+            registry,
             lambda: _not_ready(registrations, draining, mps),
             scrape_access(connections.api, audience=settings.scrape_audience)
             if settings.scrape_tokens

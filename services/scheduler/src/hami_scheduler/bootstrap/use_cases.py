@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from hamicommon import device_config
+from hamicommon import device_config, telemetry
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Unavailable
@@ -49,6 +49,9 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
     )
     async with AsyncExitStack() as stack:
         instruments = SchedulerInstruments()
+        instruments.registry.set_target_info(
+            telemetry.target_info("hami-scheduler", settings.telemetry)
+        )
         connections = await open_connections(settings, vendors, instruments.bulkhead, stack)
         yield build(settings, vendors, instruments, connections)
 

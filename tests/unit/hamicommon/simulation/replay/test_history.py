@@ -60,6 +60,15 @@ def read(*lines: Period | NodeLine | PodLine) -> PodHistory:
     return read_history("\n".join(written(lines)), "dump", every_vendor().rules)
 
 
+def test_a_dump_names_its_cluster_and_without_a_name_is_as_it_was() -> None:
+    named = PERIOD.model_copy(update={"cluster": "prod-eu"})
+    [without, with_name] = (json.loads(line) for line in written([PERIOD, named]))
+
+    assert "cluster" not in without
+    assert with_name == without | {"cluster": "prod-eu"}
+    assert read(named, NODE, asking("u")).trace.nodes == read(PERIOD, NODE, asking("u")).trace.nodes
+
+
 def test_what_was_written_is_read_again() -> None:
     mig = MigProfile(
         name="1g.5gb", memory_mib=4864, core_percent=14, slice_count=1, placements=((0, 1), (1, 1))

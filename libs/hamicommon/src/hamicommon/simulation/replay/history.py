@@ -54,6 +54,8 @@ class Period(_Line):
     version: Literal[1] = 1
     since: AwareDatetime
     until: AwareDatetime
+    cluster: str = ""
+    """Its name; empty: it has none, or nobody could be asked."""
 
 
 class NodeLine(_Line):
@@ -115,7 +117,8 @@ class PodHistory:
 def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
     """One line of JSON each, without its end."""
     for line in lines:
-        yield _LINE.dump_json(line).decode()
+        unnamed = isinstance(line, Period) and not line.cluster
+        yield _LINE.dump_json(line, exclude={"cluster"} if unnamed else None).decode()
 
 
 def read_history(

@@ -242,7 +242,10 @@ def _silent(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str,
 
 
 async def _metrics(target: Installation) -> PartFinding:
-    questions = await QuestionClient(target).questions()
+    client = QuestionClient(target)
+    questions = await client.questions()
     if not questions:
         raise Unavailable("it answers, and knows no question")
-    return _well("metrics", f"{target.metrics.url} answers {len(questions)} questions")
+    name = await client.cluster_name()
+    of = f" about {name}" if name else ""
+    return _well("metrics", f"{target.metrics.url} answers {len(questions)} questions{of}")

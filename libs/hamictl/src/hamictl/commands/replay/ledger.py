@@ -22,13 +22,14 @@ from hamicommon.domain.requests import (
     PodRequest,
     Role,
 )
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.explain.record import request_of
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.simulation.replay.history import NodeLine, Period, PodLine
 
 from hamictl.commands.answers import SQL_TIMEOUT_S, ledger_reader
+from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
@@ -90,7 +91,19 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
             f"more than {MOST_PODS} pods came in this time: a shorter --since is wanted"
         )
     lines = [line for row in pods if (line := _pod(row, since, until)) is not None]
-    return [Period(since=since, until=until), *_nodes(cards, hosts), *lines]
+    period = Period(since=since, until=until, cluster=await _cluster_name())
+    return [period, *_nodes(cards, hosts), *lines]
+
+
+async def _cluster_name() -> str:
+    """As the metrics service has it; empty where that is not known or does not answer."""
+    target = find_target(Settings())
+    if not target.metrics.url:
+        return ""
+    try:
+        return await QuestionClient(target).cluster_name()
+    except HamiError:
+        return ""
 
 
 async def _hosts() -> Mapping[str, tuple[int | None, int | None]]:

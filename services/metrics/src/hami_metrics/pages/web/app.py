@@ -40,7 +40,7 @@ def create_pages(
         ledger=ledger,
         feed=Feed(ledger, needs.clock, needs.bulkhead),
         identity=identity,
-        renderer=Renderer(),
+        renderer=Renderer(needs.cluster_name),
         clock=needs.clock,
         seal=Seal(needs.secret),
     )
