@@ -22,7 +22,7 @@ from unittest import mock
 import asyncpg
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
-from hami_metrics.domain.rollup import FINE_S, roll_up
+from hami_metrics.domain.rollup import FINE_S, bucket_of
 from hami_metrics.domain.samples import Sample, Series
 from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
@@ -223,10 +223,8 @@ async def _usage(store: PostgresUsageStore) -> None:
         core_percent=1.0,
     )
     await store.write([sample])
-    await store.samples(NODE, now, now + timedelta(seconds=1))
-    await store.write_rollups(roll_up([sample], FINE_S))
-    await store.rollups(NODE, FINE_S, now - timedelta(hours=1), now)
-    await store.unsummed(FINE_S, now - timedelta(hours=1))
+    await store.sum_up(NODE, bucket_of(now, FINE_S))
+    await store.unsummed(now - timedelta(hours=1))
     await _keep(store, now)
 
 

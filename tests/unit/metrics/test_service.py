@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.rollup import COARSE_S, FINE_S, Rollup
+from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
 from hami_metrics.domain.samples import Sample
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days
@@ -24,7 +24,8 @@ class FakeStore:
 
     def __init__(self) -> None:
         self.rows: dict[tuple[object, ...], Sample] = {}
-        self.sums: dict[tuple[object, ...], Rollup] = {}
+        self.sums: dict[tuple[object, ...], int] = {}
+        """(length, start, series) -> samples."""
         self.days: set[date] = set()
         self.forgotten: dict[int, datetime] = {}
         self.capacity_forgotten: dict[int, datetime] = {}
@@ -41,32 +42,18 @@ class FakeStore:
             self.rows.setdefault((sample.sampled_at, sample.series), sample)
         return len(self.rows) - before
 
-    async def samples(self, node: str, start: datetime, end: datetime) -> list[Sample]:
+    async def sum_up(self, node: str, start: datetime) -> None:
         self._here()
-        return [
-            row
-            for row in self.rows.values()
-            if row.series.node == node and start <= row.sampled_at < end
-        ]
+        for bucket_s, begin in ((FINE_S, start), (COARSE_S, bucket_of(start, COARSE_S))):
+            end = begin + timedelta(seconds=bucket_s)
+            held = [
+                row.series
+                for row in self.rows.values()
+                if row.series.node == node and begin <= row.sampled_at < end
+            ]
+            self.sums |= {(bucket_s, begin, series): held.count(series) for series in held}
 
-    async def write_rollups(self, rollups: Sequence[Rollup]) -> None:
-        self._here()
-        for rollup in rollups:
-            self.sums[rollup.bucket_s, rollup.bucket_start, rollup.series] = rollup
-
-    async def rollups(
-        self, node: str, bucket_s: int, start: datetime, end: datetime
-    ) -> list[Rollup]:
-        self._here()
-        return [
-            row
-            for row in self.sums.values()
-            if row.series.node == node
-            and row.bucket_s == bucket_s
-            and start <= row.bucket_start < end
-        ]
-
-    async def unsummed(self, bucket_s: int, since: datetime) -> list[tuple[str, datetime]]:
+    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
         self._here()
         return []
 
@@ -137,6 +124,13 @@ def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
     )
 
 
+async def ingest(history: UsageHistory, body: bytes) -> None:
+    """One report, as if it came alone. Raises: what the bus is answered."""
+    (answer,) = await history.ingest([body])
+    if answer is not None:
+        raise answer
+
+
 @pytest.fixture
 def store() -> FakeStore:
     return FakeStore()
@@ -164,13 +158,13 @@ def value(instruments: MetricsInstruments, name: str, **labels: str) -> float:
 async def test_a_report_becomes_one_sample_per_card_and_container(
     history: UsageHistory, store: FakeStore
 ) -> None:
-    await history.ingest(usage(1, START))
+    await ingest(history, usage(1, START))
 
     assert {row.series.container for row in store.rows.values()} == {"", "c"}
 
 
 async def test_a_limit_of_zero_is_no_limit(history: UsageHistory, store: FakeStore) -> None:
-    await history.ingest(usage(1, START))
+    await ingest(history, usage(1, START))
 
     assert {row.memory_limit_bytes for row in store.rows.values()} == {None}
 
@@ -178,8 +172,8 @@ async def test_a_limit_of_zero_is_no_limit(history: UsageHistory, store: FakeSto
 async def test_a_repeated_report_stores_nothing_new(
     history: UsageHistory, instruments: MetricsInstruments
 ) -> None:
-    await history.ingest(usage(1, START))
-    await history.ingest(usage(1, START))
+    await ingest(history, usage(1, START))
+    await ingest(history, usage(1, START))
 
     name = "hami_metrics_usage_samples_total"
     assert value(instruments, name, result="stored") == 2
@@ -195,7 +189,58 @@ async def test_an_unreadable_report_is_refused_in_one_sentence(
     history: UsageHistory, body: bytes
 ) -> None:
     with pytest.raises(InvalidRequest, match=r"^usage report(: version is 2| is malformed: )"):
-        await history.ingest(body)
+        await ingest(history, body)
+
+
+async def test_reports_that_came_together_are_one_write(
+    history: UsageHistory, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+    write = store.write
+
+    async def counted(samples: Sequence[Sample]) -> int:
+        writes.append(len(samples))
+        return await write(samples)
+
+    monkeypatch.setattr(store, "write", counted)
+    reports = [usage(number, START + timedelta(seconds=number)) for number in range(3)]
+
+    *stored, refused = await history.ingest([*reports, b"{}"])
+
+    assert stored == [None, None, None]
+    assert isinstance(refused, InvalidRequest)
+    assert writes == [6]
+
+
+async def test_one_report_that_postgres_does_not_take_keeps_no_other_from_being_stored(
+    history: UsageHistory, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.write
+
+    async def refuse_one(samples: Sequence[Sample]) -> int:
+        if any(sample.sampled_at == START + timedelta(seconds=1) for sample in samples):
+            raise ValueError("value out of range")
+        return await write(samples)
+
+    monkeypatch.setattr(store, "write", refuse_one)
+    reports = [usage(number, START + timedelta(seconds=number)) for number in range(3)]
+
+    first, second, third = await history.ingest(reports)
+
+    assert (first, third) == (None, None)
+    assert isinstance(second, ValueError)
+    assert len(store.rows) == 4
+
+
+async def test_while_postgres_is_away_every_readable_report_comes_again(
+    history: UsageHistory, store: FakeStore
+) -> None:
+    store.away = True
+
+    first, second = await history.ingest([usage(1, START), b""])
+
+    assert isinstance(first, Unavailable)
+    assert isinstance(second, InvalidRequest)
 
 
 async def test_a_report_that_would_store_rows_without_end_is_refused(
@@ -206,7 +251,7 @@ async def test_a_report_that_would_store_rows_without_end_is_refused(
     report["earlier_rounds"] = [START.isoformat()] * 10_000
 
     with pytest.raises(InvalidRequest, match=r"earlier_rounds: .* at most 60 items"):
-        await history.ingest(json.dumps(report).encode())
+        await ingest(history, json.dumps(report).encode())
 
     assert store.rows == {}
 
@@ -214,7 +259,7 @@ async def test_a_report_that_would_store_rows_without_end_is_refused(
 async def test_a_bucket_is_summed_up_once_it_is_over(
     history: UsageHistory, store: FakeStore, clock: Clock
 ) -> None:
-    await history.ingest(usage(1, START + timedelta(seconds=299)))
+    await ingest(history, usage(1, START + timedelta(seconds=299)))
 
     clock.now = START + timedelta(seconds=FINE_S + GRACE_S - 1)
     assert await history.sum_up() == 0
@@ -227,14 +272,14 @@ async def test_a_bucket_is_summed_up_once_it_is_over(
 async def test_a_late_sample_is_summed_up_again(
     history: UsageHistory, store: FakeStore, clock: Clock
 ) -> None:
-    await history.ingest(usage(1, START))
+    await ingest(history, usage(1, START))
     clock.now = START + timedelta(seconds=FINE_S + GRACE_S)
     await history.sum_up()
 
-    await history.ingest(usage(2, START + timedelta(seconds=10)))
+    await ingest(history, usage(2, START + timedelta(seconds=10)))
     assert await history.sum_up() == 1
 
-    assert {rollup.sample_count for rollup in store.sums.values()} == {2}
+    assert set(store.sums.values()) == {2}
 
 
 async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
@@ -242,11 +287,11 @@ async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
 ) -> None:
     store.away = True
     with pytest.raises(Unavailable):
-        await history.ingest(usage(1, START))
+        await ingest(history, usage(1, START))
     assert value(instruments, "hami_metrics_store_failures_total", what="samples") == 1
 
     store.away = False
-    await history.ingest(usage(1, START))
+    await ingest(history, usage(1, START))
     store.away = True
     clock.now = START + timedelta(seconds=FINE_S + GRACE_S)
     with pytest.raises(Unavailable):
@@ -259,8 +304,8 @@ async def test_while_postgres_is_away_nothing_is_lost_and_it_is_counted(
 async def test_a_report_that_never_comes_is_counted_as_lost(
     history: UsageHistory, clock: Clock, instruments: MetricsInstruments
 ) -> None:
-    await history.ingest(usage(1, START))
-    await history.ingest(usage(3, START + timedelta(seconds=10)))
+    await ingest(history, usage(1, START))
+    await ingest(history, usage(3, START + timedelta(seconds=10)))
     assert value(instruments, "hami_metrics_usage_reports_missing") == 1
 
     clock.now = START + timedelta(minutes=11)
@@ -345,16 +390,16 @@ async def test_buckets_around_a_poisonous_one_are_summed_up(
 ) -> None:
     starts = [START + timedelta(seconds=FINE_S * number) for number in range(3)]
     for sequence, start in enumerate(starts, 1):
-        await history.ingest(usage(sequence, start))
+        await ingest(history, usage(sequence, start))
     clock.now = START + timedelta(hours=1)
-    read = store.samples
+    sum_up = store.sum_up
 
-    async def samples(node: str, start: datetime, end: datetime) -> list[Sample]:
+    async def one_fails(node: str, start: datetime) -> None:
         if start == starts[1]:
             raise error
-        return await read(node, start, end)
+        await sum_up(node, start)
 
-    monkeypatch.setattr(store, "samples", samples)
+    monkeypatch.setattr(store, "sum_up", one_fails)
     assert await history.sum_up() == 2
     monkeypatch.undo()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -234,7 +234,7 @@ def _loops(
             every(interval_s, one, name=name, retry_s=RETRY_S, bulkhead=instruments.bulkhead)
             for name, one, interval_s in rounds
         ),
-        *(_ingest(bus, USAGE, history.ingest) for _ in range(settings.ingest_workers)),
+        _ingest_usage(bus, history),
         _ingest(bus, REFUSALS, refusals.ingest),
     ]
 
@@ -246,6 +246,13 @@ class _BuildInfo(Collector):
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+async def _ingest_usage(bus: Bus, history: UsageHistory) -> None:
+    async def handle_all(messages: Sequence[Message]) -> list[Exception | None]:
+        return await history.ingest([message.data for message in messages])
+
+    await bus.consume_all(USAGE, handle_all)
 
 
 async def _ingest(

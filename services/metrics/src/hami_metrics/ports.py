@@ -7,7 +7,6 @@ from datetime import date, datetime
 from typing import Protocol
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.rollup import Rollup
 from hami_metrics.domain.samples import Sample
 
 
@@ -34,19 +33,12 @@ class UsageStore(Protocol):
     async def write(self, samples: Sequence[Sample]) -> int:
         """Stores what is not stored yet; returns how many were new."""
 
-    async def samples(self, node: str, start: datetime, end: datetime) -> list[Sample]:
-        """A node's samples with start <= sampled_at < end; a granted pod's while it held."""
+    async def sum_up(self, node: str, start: datetime) -> None:
+        """Sums up a node's samples of the `FINE_S` seconds from `start` on, and with them the hour,
+        in place of what was summed up before; a granted pod's samples while it held."""
 
-    async def write_rollups(self, rollups: Sequence[Rollup]) -> None:
-        """Stores the rollups in place of those of the same series and bucket."""
-
-    async def rollups(
-        self, node: str, bucket_s: int, start: datetime, end: datetime
-    ) -> list[Rollup]:
-        """A node's rollups with start <= bucket_start < end."""
-
-    async def unsummed(self, bucket_s: int, since: datetime) -> list[tuple[str, datetime]]:
-        """(node, bucket start) where samples since then and their rollups differ in number."""
+    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
+        """(node, bucket start) where samples since then and their sums differ in number."""
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
         """Makes room for the samples of the days to come (UTC) and drops those of earlier days;

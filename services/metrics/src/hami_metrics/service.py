@@ -1,24 +1,27 @@
 """The use cases: store a usage report, sum up finished buckets, keep the days, read the ledger.
 
 A report is acknowledged on the bus only when Postgres has it, so while Postgres is away the stream
-itself is the buffer (bounded by its age and size); the agents' numbering shows what it lost. The
-sums are made from what is stored, so a crash between both only means summing up again.
+itself is the buffer (bounded by its age and size); the agents' numbering shows what it lost.
+Reports that came together are one write. The sums are made from what is stored, so a crash between
+both only means summing up again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from itertools import chain
 
 from hamicommon.bus.reader import read
 from hamicommon.clipping import clip
-from hamicommon.errors import HamiError, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.events import Usage
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of, merge, roll_up
+from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of
 from hami_metrics.domain.samples import samples_of
 from hami_metrics.domain.sequences import SequenceBook
 from hami_metrics.instruments import MetricsInstruments
@@ -47,25 +50,55 @@ class UsageHistory:
         self._unsummed: set[tuple[str, datetime]] = set()
         self._caught_up = False
 
-    async def ingest(self, body: bytes) -> None:
-        """Stores one report; repeating it changes nothing.
+    async def ingest(self, bodies: Sequence[bytes]) -> list[Exception | None]:
+        """Stores the reports that came together; repeating one changes nothing.
 
-        Raises: InvalidRequest (dead letter), Unavailable (the bus delivers it again).
+        For each None, or why it is not stored: InvalidRequest (dead letter), Unavailable (the bus
+        delivers it again). One that Postgres does not take keeps no other from being stored.
         """
-        usage = read(Usage, body, "usage report")
-        samples = samples_of(usage)
+        answers: list[Exception | None] = [None] * len(bodies)
+        read_well: dict[int, Usage] = {}
+        for number, body in enumerate(bodies):
+            try:
+                read_well[number] = read(Usage, body, "usage report")
+            except InvalidRequest as exc:
+                answers[number] = exc
+            # A batch is many thousand samples: pages and probes are answered between its reports.
+            await asyncio.sleep(0)
         try:
-            new = await self._store.write(samples)
+            await self._store_all(list(read_well.values()))
+        except Unavailable as exc:
+            for number in read_well:
+                answers[number] = exc
+        except Exception as exc:  # noqa: BLE001 - each has its own answer, or this one
+            for number, usage in read_well.items():
+                alone = exc if len(read_well) == 1 else await self._store_alone(usage)
+                answers[number] = alone
+        return answers
+
+    async def _store_alone(self, usage: Usage) -> Exception | None:
+        try:
+            await self._store_all([usage])
+        except Exception as exc:  # noqa: BLE001 - settled by the bus
+            return exc
+        return None
+
+    async def _store_all(self, reports: Sequence[Usage]) -> None:
+        """All of them or none."""
+        by_report = [samples_of(usage) for usage in reports]
+        count = sum(len(samples) for samples in by_report)
+        try:
+            new = await self._store.write(list(chain.from_iterable(by_report)))
         except Unavailable:
             self._instruments.store_failures.labels("samples").inc()
             raise
         self._instruments.samples.labels("stored").inc(new)
-        self._instruments.samples.labels("repeated").inc(len(samples) - new)
-        if new:
-            self._unsummed |= {
-                (usage.node, bucket_of(sample.sampled_at, FINE_S)) for sample in samples
-            }
-        self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
+        self._instruments.samples.labels("repeated").inc(count - new)
+        for usage in reports:
+            if new:
+                moments = {usage.sampled_at, *usage.earlier_rounds}
+                self._unsummed |= {(usage.node, bucket_of(at, FINE_S)) for at in moments}
+            self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
         self._count()
 
     async def sum_up(self) -> int:
@@ -78,7 +111,7 @@ class UsageHistory:
         self._count()
         if not self._caught_up:
             since = bucket_of(now - CATCH_UP, FINE_S)
-            self._unsummed.update(await self._store.unsummed(FINE_S, since))
+            self._unsummed.update(await self._store.unsummed(since))
             self._caught_up = True
         latest = now - self._grace - timedelta(seconds=FINE_S)
         done = 0
@@ -90,7 +123,8 @@ class UsageHistory:
             try:
                 # One that fails in an unknown way is left out until a sample comes for it.
                 with self._instruments.bulkhead.item("rollups", f"{node} {start.isoformat()}"):
-                    await self._sum_up_bucket(node, start)
+                    await self._store.sum_up(node, start)
+                    self._instruments.rollups.labels("5m").inc()
                     done += 1
             except HamiError as exc:
                 self._unsummed.add((node, start))
@@ -102,15 +136,6 @@ class UsageHistory:
                 )
         self._instruments.unsummed_buckets.set(len(self._unsummed))
         return done
-
-    async def _sum_up_bucket(self, node: str, start: datetime) -> None:
-        end = start + timedelta(seconds=FINE_S)
-        fine = roll_up(await self._store.samples(node, start, end), FINE_S)
-        await self._store.write_rollups(fine)
-        hour = bucket_of(start, COARSE_S)
-        parts = await self._store.rollups(node, FINE_S, hour, hour + timedelta(seconds=COARSE_S))
-        await self._store.write_rollups(merge(parts, COARSE_S))
-        self._instruments.rollups.labels("5m").inc()
 
     def _count(self) -> None:
         self._instruments.missing_reports.set(self._book.missing)

@@ -77,9 +77,6 @@ class Settings(BaseSettings):
     snapshot_stale_s: float = Field(
         default=30.0, gt=0, description="an older reading is unknown: its samples disappear"
     )
-    ingest_workers: int = Field(
-        default=4, ge=1, le=64, description="usage reports that are written at the same time"
-    )
     rollup_interval_s: float = Field(
         default=15.0, ge=0.1, le=300, description="how often finished buckets are summed up"
     )

@@ -47,6 +47,13 @@ class StorableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg h
         rows = (tuple(map(storable, row)) for row in args)
         await super().executemany(command, rows, timeout=timeout)
 
+    async def copy_records_to_table(
+        self, table_name: str, *, records: Iterable[Iterable[Any]], **how: Any
+    ) -> str:
+        """See asyncpg."""
+        rows = (tuple(map(storable, row)) for row in records)
+        return str(await super().copy_records_to_table(table_name, records=rows, **how))
+
     async def fetch(self, query: str, *args: Any, **how: Any) -> list[Any]:
         """See asyncpg."""
         return list(await super().fetch(query, *map(storable, args), **how))
