@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from hami_scheduler.ledger.inventory_diff import HealthChange, KnownCard, compare
-from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
+from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, RecordedInventory
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
@@ -48,6 +48,15 @@ class Inventories(FakeLedger):
         self._know(inventory.node, _Node(agent_id, sequence, inventory.observed_at))
         health = self._bring_up_to_date(inventory.node, inventory.devices)
         return RecordedInventory(changed=bool(health), health=health)
+
+    async def record_all(
+        self, reports: Sequence[AgentInventory]
+    ) -> Sequence[RecordedInventory | None]:
+        """See the port InventoryStore."""
+        return [
+            await self.record(each.inventory, agent_id=each.agent_id, sequence=each.sequence)
+            for each in reports
+        ]
 
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int

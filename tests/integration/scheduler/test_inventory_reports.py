@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.ports import AgentInventory
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of
 from prometheus_client.parser import text_string_to_metric_families
@@ -172,3 +173,51 @@ async def test_a_card_that_cannot_be_read_takes_no_other_with_it(world: World) -
         ]
 
     await eventually(journalled, "both to be journalled")
+
+
+def seen(node: str, *cards: events.InventoryDevice, sequence: int = 1) -> AgentInventory:
+    report = events.Inventory(
+        node=node,
+        agent_id="a",
+        sequence=sequence,
+        observed_at=datetime.now(UTC),
+        devices=cards,
+    )
+    inventory = inventory_of(report, received_at=datetime.now(UTC))
+    return AgentInventory(inventory=inventory, agent_id="a", sequence=sequence)
+
+
+async def test_reports_that_came_together_are_judged_each_by_itself(world: World) -> None:
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    await store.record_all([seen("n1", inventory_device("A", 0), sequence=5)])
+
+    late, new, taken = await store.record_all(
+        [
+            seen("n1", inventory_device("B", 0), sequence=4),
+            seen("n3", inventory_device("C", 0)),
+            seen("n2", inventory_device("A", 0), inventory_device("D", 1)),
+        ]
+    )
+
+    assert late is None
+    assert new is not None
+    assert new.changed
+    assert taken is not None
+    assert taken.refused == {"A": "node n1 has it: uuids must be unique in the cluster"}
+    for node, card in (("n1", "A"), ("n2", "D"), ("n3", "C")):
+        await has_cards(world, node, card)
+
+
+async def test_a_heartbeat_locks_no_card_and_writes_its_node_alone(world: World) -> None:
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    cards = [inventory_device(f"A{number}", number) for number in range(8)]
+    await store.record_all([seen("n1", *cards)])
+    rows = "SELECT uuid, xmin::text, xmax::text FROM devices ORDER BY uuid"
+    before = await world.database.fetch(rows)
+
+    [recorded] = await store.record_all([seen("n1", *cards, sequence=2)])
+
+    assert recorded is not None
+    assert not recorded.changed
+    assert await world.database.fetch(rows) == before
+    assert await store.agent_marks() == {"n1": ("a", 2)}

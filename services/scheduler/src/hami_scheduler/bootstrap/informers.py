@@ -12,7 +12,7 @@ from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
-from hami_scheduler.bus.reports import InventoryReports
+from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes

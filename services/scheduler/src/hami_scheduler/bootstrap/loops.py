@@ -22,10 +22,11 @@ from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
+from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
-from hami_scheduler.bus.reports import GrantReports, InventoryReports
+from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
@@ -206,7 +207,7 @@ def bus_loops(
     )
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [
-        ("inventory", lambda: bus.consume(inventory_source, inventories.handle)),
+        ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),

@@ -25,7 +25,7 @@ from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
-from hami_scheduler.bus.reports import InventoryReports
+from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.binding_claims import BindingClaims

@@ -1,21 +1,18 @@
-"""What nodes report on the bus: inventories, and what became of grants.
+"""What nodes report on the bus of their grants; `inventories.py` has what they report of cards.
 
 Messages are read here, checked against the subject they came on (a node's credentials reach its own
-subjects only), and applied; both are idempotent. `ledger/transitions.py` changes states.
+subjects only), and applied; all of it is idempotent. `ledger/transitions.py` changes states.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hamicommon.bus.client import Message
-from hamicommon.bus.inventories import inventory_of
-from hamicommon.bus.reader import read, read_any
+from hamicommon.bus.reader import read_any
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -24,17 +21,13 @@ from hamicommon.events import (
     Allocated,
     AllocateFailed,
     AnyReport,
-    Inventory,
-    InventoryDevice,
     PodGone,
     PodStays,
-    inventory_subject,
     reports_subject,
 )
 
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
-from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.state_machine import (
     NODE_HAS_IT,
     PodFacts,
@@ -43,104 +36,14 @@ from hami_scheduler.ledger.state_machine import (
     gone_on_node,
 )
 from hami_scheduler.ledger.transitions import Transitions
-from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AllocationStore, InventoryStore, PodApi
+from hami_scheduler.ports import AllocationStore, PodApi
 
 logger = logging.getLogger(__name__)
 
 ACTOR = "node-agent"
-# A heartbeat without news is written down at most this often.
-HEARTBEAT_WRITE_S = 30.0
 MOST_LOOKS = 5
 MOST_AT_ONCE = 4
 """Reports that are looked at row by row; each holds a connection to the ledger."""
-CLOCK_SKEW_S = 5.0
-"""A clock that is off by less is no news: reports travel for a second or two."""
-
-
-@dataclass(frozen=True, slots=True)
-class _LastInventory:
-    agent_id: str
-    devices: tuple[InventoryDevice, ...]
-    written_at: float
-
-
-class InventoryReports:
-    """Consumer of `hami.inventory.v1.*`."""
-
-    def __init__(
-        self,
-        *,
-        store: InventoryStore,
-        view: LedgerSnapshotCache,
-        refused: RefusedCards,
-        instruments: SchedulerInstruments,
-        on_heard: Callable[[NodeName], None],
-        on_freed: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._view = view
-        self._refused = refused
-        self._instruments = instruments
-        self._on_heard = on_heard
-        self._on_freed = on_freed
-        self._last: dict[str, _LastInventory] = {}
-        self._skewed: set[str] = set()
-
-    async def handle(self, message: Message) -> None:
-        """Writes an inventory down. Raises: InvalidRequest, Conflict, Unavailable."""
-        report = read(Inventory, message.data, "inventory")
-        if message.subject != inventory_subject(report.node):
-            raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
-        self._note_clock(report, message)
-        now = time.monotonic()
-        last = self._last.get(report.node)
-        if (
-            last is not None
-            and (last.agent_id, last.devices) == (report.agent_id, report.devices)
-            and now - last.written_at < HEARTBEAT_WRITE_S
-        ):
-            self._on_heard(NodeName(report.node))
-            return
-        recorded = await self._store.record(
-            inventory_of(report, received_at=message.received_at),
-            agent_id=report.agent_id,
-            sequence=report.sequence,
-        )
-        if recorded is None:
-            self._instruments.inventories_ignored.inc()
-            logger.info(
-                "inventory ignored, a later one is known",
-                extra={"node": report.node, "agent_id": report.agent_id},
-            )
-            return
-        malformed = dict.fromkeys(report.malformed, "malformed")
-        await self._refused.note(NodeName(report.node), {**malformed, **recorded.refused})
-        self._on_heard(NodeName(report.node))
-        self._last[report.node] = _LastInventory(report.agent_id, report.devices, now)
-        if last is None or last.devices != report.devices:
-            await self._view.refresh_node(NodeName(report.node))
-            self._on_freed()
-
-    def forget(self, node: str) -> None:
-        """The node was deleted; its next inventory is written whatever is in it."""
-        self._last.pop(node, None)
-        self._refused.forget(NodeName(node))
-        self._forget_clock(node)
-
-    def _note_clock(self, report: Inventory, message: Message) -> None:
-        ahead_s = (report.observed_at - message.received_at).total_seconds()
-        if abs(ahead_s) > CLOCK_SKEW_S:
-            self._instruments.clock_skew.labels(report.node).set(ahead_s)
-            self._skewed.add(report.node)
-        else:
-            self._forget_clock(report.node)
-
-    def _forget_clock(self, node: str) -> None:
-        if node in self._skewed:
-            self._skewed.discard(node)
-            self._instruments.clock_skew.remove(node)
 
 
 class GrantReports:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.ledger.model import CardCounters
@@ -83,8 +83,12 @@ class LedgerSnapshotCache:
 
     async def refresh_node(self, node: NodeName) -> None:
         """Reads one node again, whatever is known of it. Raises: Unavailable."""
+        await self.refresh_nodes({node})
+
+    async def refresh_nodes(self, nodes: Collection[NodeName]) -> None:
+        """Reads these nodes again, whatever is known of them. Raises: Unavailable."""
         async with self._refreshing:
-            await self._reload({node})
+            await self._reload(set(nodes))
 
     def doubt(self, node: NodeName) -> None:
         """The node's cards may differ from what is known; the next refresh reads it."""

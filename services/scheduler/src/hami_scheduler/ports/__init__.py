@@ -11,6 +11,7 @@ from hami_scheduler.ports.allocations import (
 )
 from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents
 from hami_scheduler.ports.cards import (
+    AgentInventory,
     CardReader,
     InventoryStore,
     LedgerCard,
@@ -21,6 +22,7 @@ from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, 
 from hami_scheduler.ports.records import DecisionLog, DecisionRow, DriftJournal
 
 __all__ = [
+    "AgentInventory",
     "AgentNotReady",
     "AllocationLedger",
     "AllocationStore",

@@ -56,8 +56,23 @@ class RecordedInventory:
     """The reason, by uuid, for each card that was left out."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInventory:
+    """What an agent reported; `observed_at` of it is when the bus took it."""
+
+    inventory: NodeInventory
+    agent_id: str
+    sequence: int
+
+
 class InventoryStore(Protocol):
     """Nodes and cards as their agents report them."""
+
+    async def record_all(
+        self, reports: Sequence[AgentInventory]
+    ) -> Sequence[RecordedInventory | None]:
+        """As `record` for reports of different nodes, all of them or none. Raises: also Conflict."""
+        ...
 
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int

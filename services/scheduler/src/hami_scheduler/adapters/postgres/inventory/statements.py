@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from hami_scheduler.adapters.postgres.rows import HOLDINGS
 
-UPSERT_NODE = """
+UPSERT_NODES = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
-VALUES ($1, 'agent', $2, $3, $4, $5)
+SELECT r.name, 'agent', r.agent_id, r.agent_sequence, r.inventory_at, r.pair_scores
+  FROM unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::jsonb[])
+       AS r(name, agent_id, agent_sequence, inventory_at, pair_scores)
+ ORDER BY r.name
 ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
        agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
        pair_scores = excluded.pair_scores, gone_at = NULL
@@ -17,6 +20,7 @@ ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
              OR nodes.inventory_at > now() + interval '5 seconds'))
 RETURNING name
 """
+# In the order of names: two replicas never wait for each other.
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
 # An agent's node is taken over only when its Node object was deleted since.
@@ -37,6 +41,12 @@ SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_
        d.health_reason, d.cordoned, d.present, d.mig_profiles, d.info, d.version,
        {HOLDINGS} AS holdings
   FROM devices d
+"""
+# What an agent reports of its cards, and nothing of what is granted on them.
+SELECT_REPORTED = """
+SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, numa, mode, healthy,
+       health_reason, present, mig_profiles, info
+  FROM devices WHERE node = ANY($1::text[])
 """
 # A card that enters has a higher version than any that left, so that the sum of versions
 # shows a view that one took another's place.

@@ -7,7 +7,7 @@ capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -26,18 +26,20 @@ from hami_scheduler.adapters.postgres.inventory.statements import (
     HEALTH,
     INSERT_CARD,
     SELECT_CARDS,
+    SELECT_REPORTED,
     UPDATE_CARD,
     UPSERT_ANNOTATED,
-    UPSERT_NODE,
+    UPSERT_NODES,
 )
 from hami_scheduler.ledger.inventory_diff import (
+    MOST_CARDS,
     HealthChange,
     InventoryChanges,
     KnownCard,
     compare,
     screen,
 )
-from hami_scheduler.ports import LedgerCard, PairScores, RecordedInventory
+from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
 
 class PostgresInventory:
@@ -51,22 +53,42 @@ class PostgresInventory:
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
     ) -> RecordedInventory | None:
         """See the port."""
+        report = AgentInventory(inventory=inventory, agent_id=agent_id, sequence=sequence)
+        [recorded] = await self.record_all([report])
+        return recorded
+
+    async def record_all(
+        self, reports: Sequence[AgentInventory]
+    ) -> Sequence[RecordedInventory | None]:
+        """See the port.
+
+        The row of a node is written first, so that nobody else writes its cards until the end, and
+        cards that are as reported need no lock of their own.
+        """
+        recorded: dict[NodeName, RecordedInventory] = {}
         async with self._database.transaction() as connection:
-            accepted = await connection.fetchrow(
-                UPSERT_NODE,
-                inventory.node,
-                agent_id,
-                sequence,
-                inventory.observed_at,
-                inventory.pair_scores,
-            )
-            if accepted is None:
-                return None
-            known, holders = await self._known(connection, inventory)
-            screened = screen(inventory.devices, holders)
-            changes = compare(known, screened.accepted)
-            health = await _write(connection, inventory.node, changes)
-        self._on_commit()
+            accepted = await _upsert_nodes(connection, reports)
+            current = await _cards_of(connection, accepted)
+            for report in sorted(reports, key=lambda each: each.inventory.node):
+                inventory = report.inventory
+                if inventory.node not in accepted:
+                    continue
+                known = current.get(inventory.node, {})
+                if _repeats(known, inventory):
+                    recorded[inventory.node] = RecordedInventory(changed=False)
+                else:
+                    recorded[inventory.node] = await self._bring_up_to_date(connection, inventory)
+        if any(each.changed for each in recorded.values()):
+            self._on_commit()
+        return [recorded.get(report.inventory.node) for report in reports]
+
+    async def _bring_up_to_date(
+        self, connection: Connection, inventory: NodeInventory
+    ) -> RecordedInventory:
+        known, holders = await self._known(connection, inventory)
+        screened = screen(inventory.devices, holders)
+        changes = compare(known, screened.accepted)
+        health = await _write(connection, inventory.node, changes)
         return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
 
     async def record_annotated(
@@ -173,6 +195,39 @@ class PostgresInventory:
             list(nodes),
         )
         return {NodeName(row["name"]): row["pair_scores"] for row in rows}
+
+
+async def _upsert_nodes(
+    connection: Connection, reports: Sequence[AgentInventory]
+) -> frozenset[NodeName]:
+    """The nodes whose report is the newest; each is in `reports` once."""
+    rows = await connection.fetch(
+        UPSERT_NODES,
+        [each.inventory.node for each in reports],
+        [each.agent_id for each in reports],
+        [each.sequence for each in reports],
+        [each.inventory.observed_at for each in reports],
+        [each.inventory.pair_scores for each in reports],
+    )
+    return frozenset(NodeName(row["name"]) for row in rows)
+
+
+async def _cards_of(
+    connection: Connection, nodes: frozenset[NodeName]
+) -> Mapping[NodeName, Mapping[GpuUuid, KnownCard]]:
+    rows = await connection.fetch(SELECT_REPORTED, sorted(nodes)) if nodes else ()
+    found: dict[NodeName, dict[GpuUuid, KnownCard]] = {}
+    for row in rows:
+        device = device_of(row)
+        cards = found.setdefault(NodeName(row["node"]), {})
+        cards[device.uuid] = KnownCard(device=device, present=row["present"])
+    return found
+
+
+def _repeats(known: Mapping[GpuUuid, KnownCard], inventory: NodeInventory) -> bool:
+    """Whether the ledger has all of it: each card once, and as it is."""
+    once = len({device.uuid for device in inventory.devices}) == len(inventory.devices)
+    return once and len(known) <= MOST_CARDS and compare(known, inventory.devices).empty
 
 
 async def _write(

@@ -1,0 +1,195 @@
+"""What nodes report on the bus of their cards: consumer of `hami.inventory.v1.*`.
+
+Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
+messages a second, nearly all without news. What repeats the last one costs the reading of it; every
+30 s it is compared with the ledger, and written down that the node was heard, for all nodes that
+came together in one transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hamicommon.bus.client import Message
+from hamicommon.bus.inventories import inventory_of
+from hamicommon.bus.reader import read
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.events import Inventory, InventoryDevice, inventory_subject
+
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import AgentInventory, InventoryStore, RecordedInventory
+
+logger = logging.getLogger(__name__)
+
+# A heartbeat without news is written down at most this often.
+HEARTBEAT_WRITE_S = 30.0
+CLOCK_SKEW_S = 5.0
+"""A clock that is off by less is no news: reports travel for a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class _LastInventory:
+    agent_id: str
+    devices: tuple[InventoryDevice, ...]
+    written_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    number: int
+    """Among the messages that came together."""
+    inventory: Inventory
+    message: Message
+
+    @property
+    def node(self) -> NodeName:
+        return NodeName(self.inventory.node)
+
+    def for_the_ledger(self) -> AgentInventory:
+        return AgentInventory(
+            inventory=inventory_of(self.inventory, received_at=self.message.received_at),
+            agent_id=self.inventory.agent_id,
+            sequence=self.inventory.sequence,
+        )
+
+
+class InventoryReports:
+    """Takes inventories."""
+
+    def __init__(
+        self,
+        *,
+        store: InventoryStore,
+        view: LedgerSnapshotCache,
+        refused: RefusedCards,
+        instruments: SchedulerInstruments,
+        on_heard: Callable[[NodeName], None],
+        on_freed: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._refused = refused
+        self._instruments = instruments
+        self._on_heard = on_heard
+        self._on_freed = on_freed
+        self._last: dict[str, _LastInventory] = {}
+        self._skewed: set[str] = set()
+
+    async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
+        """Writes inventories down, those of one node in their order.
+
+        For each None, or why it was not taken: InvalidRequest, Conflict, Unavailable, or an error
+        that nobody foresaw.
+        """
+        answers: list[Exception | None] = [None] * len(messages)
+        due: list[_Report] = []
+        for number, message in enumerate(messages):
+            try:
+                report = _Report(number, _read(message), message)
+            except InvalidRequest as exc:
+                answers[number] = exc
+                continue
+            self._note_clock(report)
+            if self._repeats(report.inventory):
+                self._on_heard(report.node)
+            else:
+                due.append(report)
+        for together in _of_different_nodes(due):
+            await self._take(together, answers)
+        return answers
+
+    def _repeats(self, report: Inventory) -> bool:
+        """Whether it is as the last one, which was written down a moment ago."""
+        last = self._last.get(report.node)
+        return (
+            last is not None
+            and (last.agent_id, last.devices) == (report.agent_id, report.devices)
+            and time.monotonic() - last.written_at < HEARTBEAT_WRITE_S
+        )
+
+    async def _take(self, reports: Sequence[_Report], answers: list[Exception | None]) -> None:
+        """All at once; where one of them keeps the others from it, one after the other."""
+        try:
+            recorded = await self._store.record_all([each.for_the_ledger() for each in reports])
+            await self._taken(reports, recorded)
+        except Exception as exc:  # noqa: BLE001 - settled by who delivered them
+            if isinstance(exc, Unavailable) or len(reports) == 1:
+                for report in reports:
+                    answers[report.number] = exc
+                return
+            for report in reports:
+                await self._take([report], answers)
+
+    async def _taken(
+        self, reports: Sequence[_Report], recorded: Sequence[RecordedInventory | None]
+    ) -> None:
+        now = time.monotonic()
+        changed: set[NodeName] = set()
+        for report, written in zip(reports, recorded, strict=True):
+            if written is None:
+                self._ignored(report)
+                continue
+            inventory, node = report.inventory, report.node
+            malformed = dict.fromkeys(inventory.malformed, "malformed")
+            await self._refused.note(node, {**malformed, **written.refused})
+            self._on_heard(node)
+            last = self._last.get(node)
+            if written.changed or (last is not None and last.devices != inventory.devices):
+                changed.add(node)
+            self._last[node] = _LastInventory(inventory.agent_id, inventory.devices, now)
+        if changed:
+            await self._view.refresh_nodes(changed)
+            self._on_freed()
+
+    def _ignored(self, report: _Report) -> None:
+        self._instruments.inventories_ignored.inc()
+        logger.info(
+            "inventory ignored, a later one is known",
+            extra={"node": report.node, "agent_id": report.inventory.agent_id},
+        )
+
+    def forget(self, node: str) -> None:
+        """The node was deleted; its next inventory is written whatever is in it."""
+        self._last.pop(node, None)
+        self._refused.forget(NodeName(node))
+        self._forget_clock(node)
+
+    def _note_clock(self, report: _Report) -> None:
+        ahead = report.inventory.observed_at - report.message.received_at
+        if abs(ahead.total_seconds()) > CLOCK_SKEW_S:
+            self._instruments.clock_skew.labels(report.node).set(ahead.total_seconds())
+            self._skewed.add(report.node)
+        else:
+            self._forget_clock(report.node)
+
+    def _forget_clock(self, node: str) -> None:
+        if node in self._skewed:
+            self._skewed.discard(node)
+            self._instruments.clock_skew.remove(node)
+
+
+def _read(message: Message) -> Inventory:
+    """Raises: InvalidRequest, also when it is of another node than the one it came from."""
+    report = read(Inventory, message.data, "inventory")
+    if message.subject != inventory_subject(report.node):
+        raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+    return report
+
+
+def _of_different_nodes(reports: Sequence[_Report]) -> list[list[_Report]]:
+    """In as few lists as there are reports of one node, these in their order."""
+    found: list[list[_Report]] = []
+    before: dict[str, int] = {}
+    for report in reports:
+        turn = before.get(report.node, 0)
+        before[report.node] = turn + 1
+        if turn == len(found):
+            found.append([])
+        found[turn].append(report)
+    return found

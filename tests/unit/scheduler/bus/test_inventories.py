@@ -1,0 +1,165 @@
+"""Inventories that come together are written together, and none keeps another from being taken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hami_scheduler.bus.inventories import InventoryReports
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import AgentInventory, RecordedInventory
+from hamicommon.bus.client import Message
+from hamicommon.domain.ids import NodeName
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
+from hamicommon.events import Inventory, InventoryDevice, inventory_subject
+
+from tests.simulation.inventories import Inventories
+
+
+class Store(Inventories):
+    """Counts what it is asked; `broken` nodes fail the whole call."""
+
+    def __init__(self, *, broken: Sequence[str] = (), error: Exception | None = None) -> None:
+        super().__init__(clock=lambda: datetime.now(UTC))
+        self.calls: list[list[str]] = []
+        self._broken, self._error = broken, error or Conflict("a card is locked")
+
+    async def record_all(
+        self, reports: Sequence[AgentInventory]
+    ) -> Sequence[RecordedInventory | None]:
+        names = [str(each.inventory.node) for each in reports]
+        self.calls.append(names)
+        if set(names) & set(self._broken):
+            raise self._error
+        return await super().record_all(reports)
+
+
+class Journal:
+    async def drift(self, *_: Any, **__: Any) -> None:
+        raise AssertionError("nothing is refused here")
+
+
+def message(node: str, sequence: int, *, memory_mib: int = 1000, on: str = "") -> Message:
+    card = InventoryDevice(
+        uuid=f"GPU-{node}",
+        index=0,
+        vendor="NVIDIA",
+        type="NVIDIA A100",
+        slots=4,
+        memory_mib=memory_mib,
+        core_percent=100,
+    )
+    report = Inventory(
+        node=node,
+        agent_id="a",
+        sequence=sequence,
+        observed_at=datetime.now(UTC),
+        devices=(card,),
+    )
+    return Message(
+        subject=inventory_subject(on or node),
+        data=report.model_dump_json().encode(),
+        stream_sequence=sequence,
+        deliveries=1,
+    )
+
+
+class Taking:
+    def __init__(self, store: Store) -> None:
+        self.heard: list[str] = []
+        self.freed = 0
+        self.view = LedgerSnapshotCache(store)
+        instruments = SchedulerInstruments()
+        journal: Any = Journal()
+        self.reports = InventoryReports(
+            store=store,
+            view=self.view,
+            refused=RefusedCards(journal=journal, instruments=instruments),
+            instruments=instruments,
+            on_heard=self.heard.append,
+            on_freed=self._free,
+        )
+
+    def _free(self) -> None:
+        self.freed += 1
+
+    def memory_mib(self, node: str) -> int:
+        [card] = self.view.cluster.cards(NodeName(node))
+        return card.usage.device.memory_mib
+
+
+async def test_many_nodes_are_one_call_and_their_heartbeats_none() -> None:
+    store = Store()
+    taking = Taking(store)
+    names = [f"n{number}" for number in range(50)]
+
+    assert await taking.reports.handle_all([message(name, 1) for name in names]) == [None] * 50
+    assert store.calls == [names]
+    assert taking.freed == 1
+    assert [taking.memory_mib(name) for name in names] == [1000] * 50
+
+    assert await taking.reports.handle_all([message(name, 2) for name in names]) == [None] * 50
+    assert store.calls == [names]
+    assert taking.heard == names * 2
+
+
+async def test_what_changes_between_two_heartbeats_is_written_in_order() -> None:
+    store = Store()
+    taking = Taking(store)
+    together = [
+        message("n1", 1),
+        message("n2", 1),
+        message("n1", 2, memory_mib=500),
+        message("n1", 3, memory_mib=700),
+    ]
+
+    assert await taking.reports.handle_all(together) == [None] * 4
+    assert store.calls == [["n1", "n2"], ["n1"], ["n1"]]
+    assert taking.memory_mib("n1") == 700
+
+
+async def test_one_that_fails_keeps_no_other_from_being_taken() -> None:
+    store = Store(broken=["n2"])
+    taking = Taking(store)
+
+    answers = await taking.reports.handle_all([message(f"n{n}", 1) for n in (1, 2, 3)])
+
+    assert [type(each) for each in answers] == [type(None), Conflict, type(None)]
+    assert taking.heard == ["n1", "n3"]
+
+
+async def test_a_ledger_that_is_away_is_asked_once_and_all_come_again() -> None:
+    store = Store(broken=["n2"], error=Unavailable("Postgres is not available"))
+    taking = Taking(store)
+
+    answers = await taking.reports.handle_all([message(f"n{n}", 1) for n in (1, 2, 3)])
+
+    assert [type(each) for each in answers] == [Unavailable] * 3
+    assert len(store.calls) == 1
+
+
+async def test_a_node_speaks_on_its_own_subject_alone() -> None:
+    store = Store()
+    taking = Taking(store)
+
+    answers = await taking.reports.handle_all([message("n1", 1, on="n2"), message("n3", 1)])
+
+    assert isinstance(answers[0], InvalidRequest)
+    assert answers[1] is None
+    assert store.calls == [["n3"]]
+
+
+async def test_a_cancelled_round_is_no_answer() -> None:
+    class Hanging(Store):
+        async def record_all(
+            self, reports: Sequence[AgentInventory]
+        ) -> Sequence[RecordedInventory | None]:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await Taking(Hanging()).reports.handle_all([message("n1", 1)])
