@@ -99,7 +99,7 @@ async def fill_ledger(dsn: str, nodes: int, fill: Fill, placed: list[Placed]) ->
     try:
         async with connection.transaction():
             await _write_cards(connection, nodes, fill)
-            await _write_allocations(connection, fill, placed)
+            await write_allocations(connection, fill, placed)
         await connection.execute("VACUUM ANALYZE")
     finally:
         await connection.close()
@@ -123,7 +123,8 @@ async def _write_cards(connection: Any, nodes: int, fill: Fill) -> None:
     await _copy(connection, "devices", columns, rows)
 
 
-async def _write_allocations(connection: Any, fill: Fill, placed: list[Placed]) -> None:
+async def write_allocations(connection: Any, fill: Fill, placed: list[Placed]) -> None:
+    """Grants of these pods, in state `allocated`; the cards' counters are the caller's."""
     numbered = [(str(uuid.uuid4()), number, pod) for number, pod in enumerate(placed, 1)]
     await _copy(
         connection,

@@ -1,0 +1,1 @@
+"""10,000 played nodes on one real scheduler; `make bench-scale`."""
