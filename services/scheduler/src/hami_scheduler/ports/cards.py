@@ -71,7 +71,7 @@ class InventoryStore(Protocol):
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
-        """As `record` for reports of different nodes, all of them or none. Raises: also Conflict."""
+        """As `record` for reports of different nodes, all or none. Raises: also Conflict."""
         ...
 
     async def record(
