@@ -13,30 +13,16 @@ import argparse
 import asyncio
 import gzip
 import json
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import asyncpg
 import httpx
-from hamicommon.ledger.migrations import upgrade
-from hamicommon.settings import PostgresSettings
-from hamilocal.servers.data import nats, postgres
-from hamilocal.servers.processes import running
-from hamilocal.supervisor.ports import free_port
-from pydantic import SecretStr
 
 from bench.filter.figures import machine, percentile, resident_mb
-from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
-from bench.pages.ledger import fill
+from bench.filter.system import ROOT
+from bench.pages.service import service
 
 RESULTS = ROOT / "bench" / "results" / "pages.json"
 CARDS = 8
@@ -46,54 +32,6 @@ WIRE_BUDGET_KB = 130.0
 SERVER_BUDGET_MS = 50.0
 """Of the overview, once it has been read (design: snapshot in memory)."""
 TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Service:
-    """The running process."""
-
-    url: str
-    pid: int
-    dsn: str
-
-
-@contextmanager
-def service(nodes: int) -> Iterator[Service]:
-    """Postgres with its ledger, NATS, and hami-metrics beside them."""
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hami-bench-")))
-        folder.chmod(0o755)
-        dsn = stack.enter_context(running(postgres.prepare(folder / "postgres"))).value.url
-        bus = stack.enter_context(running(nats.prepare(folder / "nats"))).value.url
-        upgrade.upgrade(PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations")
-        asyncio.run(_fill(dsn, nodes))
-        port, pages = free_port(), free_port()
-        log = folder / "metrics.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*CHILD, sys.executable, "-m", "hami_metrics"],
-                env={
-                    **os.environ,
-                    "HAMI_POSTGRES_DSN": dsn,
-                    "HAMI_NATS_URL": bus,
-                    "HAMI_METRICS_HTTP_BIND": f"127.0.0.1:{port}",
-                    "HAMI_METRICS_PAGES_BIND": f"127.0.0.1:{pages}",
-                },
-                stdout=output,
-                stderr=output,
-            )
-        stack.callback(stop, process)
-        wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, log)
-        yield Service(url=f"http://127.0.0.1:{pages}", pid=process.pid, dsn=dsn)
-
-
-async def _fill(dsn: str, nodes: int) -> None:
-    connection = await asyncpg.connect(dsn)
-    try:
-        pods = nodes * PODS_PER_NODE
-        await fill(connection, nodes=nodes, cards=CARDS, pods=pods, waiting=WAITING)
-    finally:
-        await connection.close()
 
 
 async def _paths(dsn: str) -> dict[str, str]:
@@ -117,7 +55,7 @@ async def _paths(dsn: str) -> dict[str, str]:
 def measure(nodes: int, rounds: int) -> dict[str, Any]:
     """Figures of each page, and the process's memory."""
     with (
-        service(nodes) as found,
+        service(nodes, cards=CARDS, pods=nodes * PODS_PER_NODE, waiting=WAITING) as found,
         httpx.Client(base_url=found.url, timeout=TIMEOUT_S, follow_redirects=True) as http,
     ):
         before_mb = resident_mb(found.pid)

@@ -122,7 +122,7 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         app.port = await stack.enter_async_context(serving(api, settings.http_bind))
         logger.info("serving", extra={"port": app.port})
         if settings.pages_bind:
-            await _serve_pages(settings, app, stack)
+            await _serve_pages(settings, app, stack, lambda: bus.connected)
         yield app
         app.draining = True
         await asyncio.sleep(settings.drain_s)
@@ -153,7 +153,12 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
     return [question_routes(asking, viewers, cluster_name), bill_routes(asking, viewers, prices)]
 
 
-async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStack) -> None:
+async def _serve_pages(
+    settings: Settings,
+    app: MetricsApp,
+    stack: AsyncExitStack,
+    events_connected: Callable[[], bool],
+) -> None:
     """On a port of its own, with connections of its own."""
     reviews = None
     if settings.pages_identity != "none":
@@ -173,6 +178,7 @@ async def _serve_pages(settings: Settings, app: MetricsApp, stack: AsyncExitStac
             cluster_name=settings.telemetry.cluster_name,
             clock=_now,
             bulkhead=app.instruments.bulkhead,
+            events_connected=events_connected,
         )
     )
     app.pages_port = await stack.enter_async_context(serving(app.pages, settings.pages_bind))

@@ -32,9 +32,11 @@ _NO_TLS = "rejected SSL upgrade"
 
 
 async def connect(
-    settings: PostgresSettings, *, command_timeout_s: float | None = None
+    settings: PostgresSettings, *, application: str = "", command_timeout_s: float | None = None
 ) -> Connection:
     """One connection; statements without `command_timeout_s` may take as long as they need.
+
+    `application` is what `pg_stat_activity` shows.
 
     Raises: InvalidRequest for an address, mode or file that is none; Unavailable when the server is
     away, refuses us, or is not the one that its certificate is for.
@@ -44,6 +46,7 @@ async def connect(
             settings.dsn.get_secret_value(),
             timeout=settings.connect_timeout_s,
             command_timeout=command_timeout_s,
+            server_settings={"application_name": application} if application else None,
         )
     except CONNECT_ERRORS as exc:
         raise why_not(settings, exc) from exc

@@ -81,8 +81,14 @@ class Database:
     """The pool; every wait on it is bounded by the settings' time-outs."""
 
     def __init__(
-        self, pool: asyncpg.Pool, settings: PostgresSettings, faults: Faults | None = None
+        self,
+        pool: asyncpg.Pool,
+        settings: PostgresSettings,
+        faults: Faults | None = None,
+        *,
+        application: str = "",
     ) -> None:
+        self._application = application
         self._pool = pool
         self._settings = settings
         self._faults = faults
@@ -98,7 +104,7 @@ class Database:
 
         Raises: see `hamicommon.ledger.connection.connect`.
         """
-        return await connect(self._settings)
+        return await connect(self._settings, application=self._application)
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -221,7 +227,7 @@ async def open_database(
     `application` is what `pg_stat_activity` shows.
     """
     async with open_pool(settings, application, jit=False) as pool:
-        database = Database(pool, settings, faults)
+        database = Database(pool, settings, faults, application=application)
         try:
             yield database
         finally:

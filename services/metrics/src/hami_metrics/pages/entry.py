@@ -43,6 +43,8 @@ class PagesNeeds:
     bulkhead: Bulkhead
     cluster_name: str = ""
     """Shown in every header; empty: the cluster has none."""
+    events_connected: Callable[[], bool] = lambda: True
+    """Whether the bus is there that brings what was measured."""
 
 
 def check_bind(bind: str, identity: IdentitySource) -> None:

@@ -20,7 +20,13 @@ from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_metrics.pages.domain.cluster import PageCluster, PageNode, changed_nodes
-from hami_metrics.pages.reading.activity import read_recent, read_use, read_waiting
+from hami_metrics.pages.domain.notices import Away, Notice, notices
+from hami_metrics.pages.reading.activity import (
+    read_recent,
+    read_schedulers,
+    read_use,
+    read_waiting,
+)
 from hami_metrics.pages.reading.cluster import read_changed, read_heard, read_nodes
 from hami_metrics.pages.reading.session import PagesLedger
 
@@ -60,15 +66,23 @@ class FeedLook:
 
     state: PageCluster | None
     trouble: Trouble | None
+    notices: tuple[Notice, ...] = ()
 
 
 class Feed:
     """The newest state; one for all viewers."""
 
     def __init__(
-        self, ledger: PagesLedger, clock: Callable[[], datetime], bulkhead: Bulkhead
+        self,
+        ledger: PagesLedger,
+        clock: Callable[[], datetime],
+        bulkhead: Bulkhead,
+        events_connected: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`events_connected`: whether the bus is there that brings what was measured."""
         self._ledger = ledger
+        self._events_connected = events_connected
+        self._away = Away()
         self._clock = clock
         self._bulkhead = bulkhead
         self._state: PageCluster | None = None
@@ -94,11 +108,15 @@ class Feed:
         """The newest state, read again when it is older than a stream would have it."""
         if self._read_at is None or self._age_s() > interval_s(self._nodes()):
             await self._read_once()
-        return FeedLook(state=self._state, trouble=self._trouble)
+        return self.newest()
 
     def newest(self) -> FeedLook:
         """As it was read last."""
-        return FeedLook(state=self._state, trouble=self._trouble)
+        return FeedLook(
+            state=self._state,
+            trouble=self._trouble,
+            notices=notices(self._state, self._away, self._clock()),
+        )
 
     def changed_since(self, version: int) -> frozenset[str] | None:
         """Nodes that changed after that version; None: too long ago, or of another process."""
@@ -172,6 +190,11 @@ class Feed:
                     failed = Trouble(since=since, sentence=str(exc))
             self._trouble = failed
             self._read_at = self._clock()
+            self._away = replace(
+                self._away,
+                ledger=None if failed is None else failed.since,
+                events=_since(self._away.events, self._read_at, away=not self._events_connected()),
+            )
 
     async def _read(self) -> None:
         before = self._state
@@ -186,6 +209,7 @@ class Feed:
                 fresh = await read_nodes(connection, names) if names else {}
                 nodes = _merged(before.nodes, names, fresh, await read_heard(connection))
             recent, event = await read_recent(connection)
+            schedulers = await read_schedulers(connection)
             after = PageCluster(
                 version=0 if before is None else before.version,
                 taken_at=now,
@@ -203,6 +227,10 @@ class Feed:
                 waiting, reasons = await read_waiting(connection)
             after = replace(after, waiting=waiting, waiting_by_reason=reasons)
             self._waiting_at = now
+        none_left = schedulers == 0
+        self._away = replace(
+            self._away, scheduler=_since(self._away.scheduler, now, away=none_left)
+        )
         if full:
             self._full_at = now
         self._event = event
@@ -232,6 +260,11 @@ class Feed:
 
     def _nodes(self) -> int:
         return 0 if self._state is None else len(self._state.nodes)
+
+
+def _since(before: datetime | None, now: datetime, *, away: bool) -> datetime | None:
+    """When it was first found away, for as long as it is."""
+    return (before or now) if away else None
 
 
 def _merged(

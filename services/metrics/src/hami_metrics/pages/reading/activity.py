@@ -10,6 +10,8 @@ from hamicommon.ledger.questions import answer
 from hami_metrics.pages.domain.cluster import MeasuredUse, Occurrence
 
 RECENT = 20
+SCHEDULER = "hami-scheduler"
+"""What a scheduler calls its connections."""
 _MIB = 1024 * 1024
 
 _EVENTS = f"""
@@ -32,6 +34,20 @@ SELECT DISTINCT ON (device_uuid) device_uuid, bucket_start,
    AND bucket_start > $1 - interval '20 minutes'
  ORDER BY device_uuid, bucket_start DESC
 """
+
+
+# The publisher of its outbox keeps one connection for as long as it runs. A standby sees none of
+# the primary's: unknown.
+_SCHEDULERS = """
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE count(*) END FROM pg_stat_activity
+ WHERE datname = current_database() AND application_name = $1
+"""
+
+
+async def read_schedulers(connection: Connection) -> int | None:
+    """Connections of schedulers to the ledger; None is unknown."""
+    found: int | None = await connection.fetchval(_SCHEDULERS, SCHEDULER)
+    return found
 
 
 async def read_recent(

@@ -9,17 +9,19 @@
   const setText = (id, text) => { const it = byId(id); if (it && it.textContent !== text) it.textContent = text; };
   const thousands = (n) => n === null || n === undefined ? "?" : String(n).replace(/\B(?=(\d{3})+(?!\d))/g, "\u2009");
 
-  const trouble = (text) => {
-    const box = byId("trouble");
-    box.replaceChildren();
-    if (!text) return;
-    const line = document.createElement("p");
-    line.className = "stale"; line.textContent = "▲ " + text;
-    box.append(line);
+  let shown = null;
+  const trouble = (texts) => {
+    if (shown === texts.join("\n")) return;
+    shown = texts.join("\n");
+    byId("trouble").replaceChildren(...texts.map((text) => {
+      const line = document.createElement("p");
+      line.className = "stale"; line.textContent = "▲ " + text;
+      return line;
+    }));
   };
   const took = (data) => {
     takenAt = data.taken_at; skew = Date.now() / 1000 - takenAt;
-    trouble(""); setText("live", "live ●");
+    trouble(data.notices); setText("live", "live ●");
     if ("held" in data) setText("held", thousands(data.held));
     if ("waiting" in data) setText("waiting", thousands(data.waiting));
   };
@@ -37,8 +39,11 @@
     }
   };
   const busy = () => ["INPUT", "SELECT"].includes(document.activeElement?.tagName) || document.querySelector("dialog[open]");
+  let wanted = false;
   const reload = () => {
-    if (reloading || busy()) return;
+    // What can't be loaded now (somebody types, a load goes on) is loaded a little later.
+    wanted = reloading || busy();
+    if (wanted) return;
     reloading = true;
     const active = document.activeElement, focused = active?.id, top = scrollY;
     const line = active?.classList.contains("c") ? active.parentElement.id : "", place = line ? [...active.parentElement.children].indexOf(active) : 0;
@@ -50,25 +55,46 @@
       setTimeout(() => { reloading = false; }, 2000);
     });
   };
+  const fixed = ["history", "showback"].includes(body.dataset.page);
+  const concerns = (nodes) => !fixed && (body.dataset.subject ? nodes.includes(body.dataset.subject) : nodes.length || body.dataset.page === "pending");
+  const acts = {
+    cells: (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
+    changed: (data) => { took(data); if (concerns(data.nodes)) reload(); window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
+    resync: () => { if (!fixed) reload(); },
+    stale: (data) => { trouble(data.notices); setText("live", "stale ▲"); },
+    away: () => setText("live", "reconnecting"),
+  };
+  const heard = ({ kind, id, data }) => { if (id) version = id; acts[kind]?.(data ? JSON.parse(data) : null); };
+  // By a worker that all tabs share, where the browser has one; its name keeps viewers apart.
+  const shared = () => {
+    const worker = new SharedWorker("/static/stream.js", { name: body.dataset.viewer });
+    worker.port.onmessage = (event) => heard(event.data);
+    return { join: (grid) => worker.port.postMessage({ join: true, grid, since: version }), close: () => worker.port.postMessage({ join: false }) };
+  };
+  const alone = () => {
+    let own = null;
+    return {
+      join: (grid) => {
+        own = new EventSource(`/live?grid=${grid}&since=${encodeURIComponent(version)}`);
+        for (const kind of Object.keys(acts)) own.addEventListener(kind, (event) => heard({ kind, id: event.lastEventId, data: event.data }));
+        own.onerror = () => acts.away();
+      },
+      close: () => own?.close(),
+    };
+  };
+  let stream = null;
   const listen = () => {
     if (source || body.dataset.live !== "1" || document.hidden) return;
-    const grid = body.dataset.page === "overview" ? "1" : "";
-    source = new EventSource(`/live?grid=${grid}&since=${encodeURIComponent(version)}`);
-    const on = (kind, act) => source.addEventListener(kind, (event) => {
-      if (event.lastEventId) version = event.lastEventId;
-      act(JSON.parse(event.data));
-    });
-    on("cells", (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; });
-    on("changed", (data) => { took(data); if (!body.dataset.subject || data.nodes.includes(body.dataset.subject)) { if (data.nodes.length || body.dataset.page === "pending") reload(); } });
-    on("resync", () => reload());
-    on("stale", (data) => { trouble(data.text); setText("live", "stale ▲"); });
-    source.onerror = () => setText("live", "reconnecting");
+    stream = stream || (window.SharedWorker ? shared() : alone());
+    source = stream;
+    stream.join(body.dataset.page === "overview" ? "1" : "");
   };
   const stop = () => { source?.close(); source = null; };
   document.addEventListener("visibilitychange", () => document.hidden ? stop() : listen());
   addEventListener("pagehide", stop);
   addEventListener("pageshow", listen);
   setInterval(() => {
+    if (wanted) reload();
     if (!takenAt || body.dataset.live !== "1") return;
     const old = Date.now() / 1000 - takenAt - Math.min(skew, 0);
     setText("ledger-age", span(old));

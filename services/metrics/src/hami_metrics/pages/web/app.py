@@ -38,7 +38,7 @@ def create_pages(
         identity = Reviewed(needs.reviews, proxy=needs.proxy, show=needs.show)
     site = Site(
         ledger=ledger,
-        feed=Feed(ledger, needs.clock, needs.bulkhead),
+        feed=Feed(ledger, needs.clock, needs.bulkhead, needs.events_connected),
         identity=identity,
         renderer=Renderer(needs.cluster_name),
         clock=needs.clock,
@@ -83,6 +83,7 @@ def _error_page(site: Site, error: Exception) -> Response:
         viewer=PageViewer(namespaces=frozenset()),
         state=None,
         trouble=site.feed.newest().trouble if shows else None,
+        notices=(),
         status=status,
         sentence=sentence,
         here="",

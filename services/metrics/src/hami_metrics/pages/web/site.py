@@ -14,6 +14,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_metrics.pages.domain.capacity import Totals, totals
 from hami_metrics.pages.domain.cluster import PageCluster
+from hami_metrics.pages.domain.notices import Notice
 from hami_metrics.pages.feed import Feed, Trouble
 from hami_metrics.pages.identity import Identity
 from hami_metrics.pages.reading.activity import read_recent, read_use, read_waiting
@@ -42,6 +43,7 @@ class Asked:
     moment: PageMoment
     state: PageCluster | None
     trouble: Trouble | None
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,12 +68,12 @@ class Site:
         await self.identity.viewer(request, ())
         if moment.at is not None:
             state: PageCluster | None = await self._state_at(moment.at)
-            trouble = None
+            trouble, notices = None, ()
         else:
             look = await self.feed.look()
-            state, trouble = look.state, look.trouble
+            state, trouble, notices = look.state, look.trouble, look.notices
         viewer = await self.identity.viewer(request, self.namespaces(state))
-        return Asked(viewer=viewer, moment=moment, state=state, trouble=trouble)
+        return Asked(viewer=viewer, moment=moment, state=state, trouble=trouble, notices=notices)
 
     async def again(self, asked: Asked, request: Request, namespaces: Iterable[str]) -> Asked:
         """With these namespaces looked at too: an answer named them that the state does not."""
@@ -126,6 +128,7 @@ class Site:
             viewer=asked.viewer,
             state=asked.state,
             trouble=asked.trouble,
+            notices=asked.notices,
             **values,
         )
         return HTMLResponse(text, status_code=status, headers=HEADERS)

@@ -18,6 +18,7 @@ _TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=ut
 FILES: Mapping[str, str] = {
     "hami.js": "hami.js",
     "keys.js": "keys.js",
+    "stream.js": "stream.js",
     "charts.js": "charts.js",
     "hami.css": "hami.css",
     "icon.svg": "icon.svg",

@@ -17,9 +17,10 @@ from hamicommon.errors import HamiError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from hami_metrics.pages.domain.cluster import PageCluster
+from hami_metrics.pages.domain.notices import Notice
 from hami_metrics.pages.feed import FeedLook
 from hami_metrics.pages.rendering import HEADERS
-from hami_metrics.pages.views.elements.amounts import clock_time, moment
+from hami_metrics.pages.views.elements.amounts import clock_time
 from hami_metrics.pages.views.elements.grid import GridStyle, cells
 from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.views.overview import grid_style
@@ -85,8 +86,7 @@ class Messages:
 
     def _figures(self, state: PageCluster) -> dict[str, object]:
         return {
-            "taken": clock_time(state.taken_at),
-            "taken_at": state.taken_at.timestamp(),
+            **_dated(self._site.feed.newest(), state),
             "held": self._site.totals(state).funnel.held,
             "waiting": state.waiting,
         }
@@ -127,6 +127,7 @@ async def _events(
     async with site.feed.stream() as looks:
         yield ServerSentEvent(event="hello", data="{}", retry=3000)
         sent_at = None
+        shown: tuple[Notice, ...] = ()
         troubled = False
         async for look in looks():
             if time.monotonic() - reviewed > REVIEW_AGAIN_S:
@@ -137,40 +138,39 @@ async def _events(
                     return
             state = look.state
             if look.trouble is not None or state is None:
-                if not troubled:
+                if not troubled or shown != look.notices:
                     yield ServerSentEvent(event="stale", data=_stale(look))
-                troubled = True
+                troubled, shown = True, look.notices
                 continue
             quiet = sent_at is not None and state.taken_at - sent_at < ALIVE
-            if state.version == since and quiet and not troubled:
+            if state.version == since and quiet and not troubled and shown == look.notices:
                 continue
             made = messages.grid(state, since, viewer) if grid else _names(site, state, since)
             kind = "resync" if made is None else ("cells" if grid else "changed")
             data = b"{}" if made is None else made
             yield ServerSentEvent(event=kind, data=data.decode(), id=str(state.version))
             since, sent_at, troubled = state.version, state.taken_at, False
+            shown = look.notices
 
 
 def _names(site: Site, state: PageCluster, since: int) -> bytes | None:
     names = site.feed.changed_since(since)
     if names is None or len(names) > MOST_NAMES:
         return None
-    return orjson.dumps(
-        {
-            "nodes": sorted(names),
-            "taken": clock_time(state.taken_at),
-            "taken_at": state.taken_at.timestamp(),
-        }
-    )
+    return orjson.dumps({"nodes": sorted(names), **_dated(site.feed.newest(), state)})
+
+
+def _dated(look: FeedLook, state: PageCluster) -> dict[str, object]:
+    return {
+        "taken_at": state.taken_at.timestamp(),
+        "notices": [notice.text for notice in look.notices],
+    }
 
 
 def _stale(look: FeedLook) -> str:
     """For people: what is away, since when, and what still holds."""
-    since = clock_time(look.trouble.since) if look.trouble else "?"
-    shown = moment(look.state.taken_at) if look.state else "?"
-    return orjson.dumps(
-        {
-            "text": f"Ledger unreachable since {since}. Shown: state of {shown}. "
-            "Running pods are not affected."
-        }
-    ).decode()
+    texts = [notice.text for notice in look.notices]
+    if look.state is None:
+        since = clock_time(look.trouble.since) if look.trouble else "?"
+        texts = [f"Ledger unreachable since {since}. Nothing was read yet."]
+    return orjson.dumps({"notices": texts}).decode()

@@ -1,0 +1,90 @@
+"""Chromium, driven by Playwright: both come with `make test-pages` and are optional elsewhere."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.waiting import PATIENCE_S
+
+BINARIES = ("chromium", "chromium-browser", "google-chrome")
+SIZE = {"width": 1280, "height": 800}
+
+
+def why_missing() -> str | None:
+    """What is not there; None: nothing."""
+    if _binary() is None:
+        return "no Chromium: apt-get install chromium, or CHROMIUM=/path/to/it"
+    try:
+        importlib.import_module("playwright.sync_api")
+    except ImportError:
+        return "no Playwright: make test-pages installs it"
+    return None
+
+
+def _binary() -> str | None:
+    named = os.environ.get("CHROMIUM", "")
+    return shutil.which(named) if named else next(filter(None, map(shutil.which, BINARIES)), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A running browser (Playwright's `Browser`)."""
+    playwright = importlib.import_module("playwright.sync_api")
+    # Root has no user namespaces of its own in a container, so the sandbox is off; only our own
+    # pages are opened.
+    options = ["--no-sandbox", "--disable-dev-shm-usage"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=_binary(), args=options)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A page, and what its console and its scripts complained of."""
+
+    page: Any
+    complaints: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def a_page(browser: Any, url: str, **context: Any) -> Iterator[Watched]:
+    """A page of a fresh profile; what it complains of fails the test at the end."""
+    profile = browser.new_context(base_url=url, viewport=SIZE, **context)
+    profile.set_default_timeout(1000 * PATIENCE_S)
+    try:
+        watched = Watched(profile.new_page())
+        watch(watched.page, watched.complaints)
+        yield watched
+        assert watched.complaints == []
+    finally:
+        profile.close()
+
+
+def watch(page: Any, complaints: list[str]) -> None:
+    """Writes down errors of the console (CSP's too), of scripts, and boxes that scripts open."""
+
+    def heard(message: Any) -> None:
+        if message.type == "error":
+            complaints.append(message.text)
+
+    def asked(dialog: Any) -> None:
+        complaints.append(f"a script opened a box: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("console", heard)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("dialog", asked)
+
+
+def live(page: Any) -> None:
+    """Waits until the page's stream is open and has brought something."""
+    page.locator("#live", has_text="live ●").wait_for()
