@@ -30,9 +30,11 @@ test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_A
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 browser: setup
-	@cmp -s requirements/browser.txt .browser/requirements.txt || { $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .browser -r requirements/browser.txt && cp requirements/browser.txt .browser/requirements.txt; }
+	@cmp -s requirements/browser.txt .venv/browser/requirements.txt || { $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps --upgrade --target .venv/browser -r requirements/browser.txt && cp requirements/browser.txt .venv/browser/requirements.txt; }
 test-pages: browser ## the operators' pages in Chromium: keys, accessibility, hostile names, parts that stop; skipped, with the reason, without Chromium
-	@PYTHONPATH=.browser $(BIN)/pytest tests/browser -rs $(ARGS)
+	@PYTHONPATH=.venv/browser $(BIN)/pytest tests/browser -rs $(ARGS)
+screens: browser ## pictures of every page for docs/screens, at 3 and at 1000 nodes (Chromium)
+	@PYTHONPATH=.venv/browser:. $(BIN)/python -m tests.browser.screens $(ARGS)
 test-faults: setup ## every fault of docs/reliability.md, races, outages under load, 100,000 simulated steps, 10,000 kills on a slice, hostile tenants
 	@$(BIN)/pytest $(FAULTS) --slow -n 3 $(ARGS)
 test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
@@ -61,4 +63,4 @@ requirements: ## pin the third-party sets again
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: browser chart help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
+.PHONY: browser screens chart help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format

@@ -39,7 +39,13 @@ class Service:
 
 @contextmanager
 def service(
-    nodes: int, *, cards: int = 8, pods: int, waiting: int = 40, durable: bool = True
+    nodes: int,
+    *,
+    cards: int = 8,
+    pods: int,
+    waiting: int = 40,
+    buckets: int = 6,
+    durable: bool = True,
 ) -> Iterator[Service]:
     """Postgres with its ledger, NATS, and hami-metrics beside them.
 
@@ -52,7 +58,13 @@ def service(
         dsn = stack.enter_context(running(server, die_with_parent=True)).value.url
         bus = nats.prepare(folder / "nats")
         bus_url = stack.enter_context(running(bus, die_with_parent=True)).value.url
-        sizes = {"nodes": nodes, "cards": cards, "pods": pods, "waiting": waiting}
+        sizes = {
+            "nodes": nodes,
+            "cards": cards,
+            "pods": pods,
+            "waiting": waiting,
+            "buckets": buckets,
+        }
         with ThreadPoolExecutor(1) as thread:
             # A caller's thread may run a loop of its own (Playwright's does).
             thread.submit(_prepare, dsn, sizes).result()

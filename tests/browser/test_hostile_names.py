@@ -26,6 +26,7 @@ def test_hostile_names_run_nothing_and_load_nothing(
                 assert "alert(1)" in shown, name
             assert watched.page.locator("main img, main iframe, main script").count() == 0, name
             assert watched.page.locator("a[href^='javascript:']").count() == 0, name
+        watched.expect("404")
         assert {url.split("/")[2] for url in asked} == {hostile_pages.url.split("/")[2]}
 
 

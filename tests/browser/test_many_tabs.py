@@ -27,7 +27,7 @@ def tabs(browser: Any, url: str, number: int) -> Iterator[list[Any]]:
             watch(page, complaints)
             opened.append(page)
         yield opened
-        assert complaints == []
+        assert not complaints, complaints
     finally:
         profile.close()
 

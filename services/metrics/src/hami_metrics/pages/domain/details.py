@@ -195,7 +195,8 @@ class ChangeStrip:
     health: Sequence[int]
     """Of them, cards that became sick or healthy."""
     previous: datetime | None
-    """The change before the moment that is shown, within the window."""
+    """The change before the moment that is shown, if any is kept."""
     following: datetime | None
+    """The one after it."""
     first_record: datetime | None
     """Before it nothing is kept."""

@@ -22,6 +22,18 @@ SELECT floor(extract(epoch FROM at - $1) / $4)::int AS bar, count(*) AS changes,
        min(at) FILTER (WHERE at > $3) AS following
   FROM changes GROUP BY bar ORDER BY bar
 """
+_LAST_BEFORE = """
+SELECT max(at) FROM (
+    SELECT max(at) AS at FROM allocation_events WHERE at >= $1 AND at < $2
+    UNION ALL SELECT max(at) FROM device_health_events WHERE at >= $1 AND at < $2) changes
+"""
+_FIRST_AFTER = """
+SELECT min(at) FROM (
+    SELECT min(at) AS at FROM allocation_events WHERE at > $1 AND at <= $2
+    UNION ALL SELECT min(at) FROM device_health_events WHERE at > $1 AND at <= $2) changes
+"""
+FARTHER = tuple(timedelta(days=days) for days in (1, 4, 16, 64, 256))
+"""Beyond the window a change is looked for in steps: each reads little where much is stored."""
 _FIRST = "SELECT at FROM allocation_events ORDER BY id LIMIT 1"
 
 
@@ -37,13 +49,32 @@ async def read_strip(
         place = min(BARS - 1, max(0, row["bar"]))
         bars[place] += row["changes"]
         health[place] += row["health"]
+    previous = max((row["previous"] for row in rows if row["previous"]), default=None)
+    following = min((row["following"] for row in rows if row["following"]), default=None)
+    if previous is None:
+        previous = await _farther(connection, _LAST_BEFORE, min(since, at), -1)
+    if following is None:
+        following = await _farther(connection, _FIRST_AFTER, max(until, at), 1)
     return ChangeStrip(
         since=since,
         until=until,
         step=timedelta(seconds=step_s),
         changes=bars,
         health=health,
-        previous=max((row["previous"] for row in rows if row["previous"]), default=None),
-        following=min((row["following"] for row in rows if row["following"]), default=None),
+        previous=previous,
+        following=following,
         first_record=await connection.fetchval(_FIRST),
     )
+
+
+async def _farther(
+    connection: Connection, statement: str, edge: datetime, sign: int
+) -> datetime | None:
+    """The change that is next to the window on one side."""
+    for span in FARTHER:
+        end = edge + sign * span
+        found: datetime | None = await connection.fetchval(statement, *sorted((edge, end)))
+        if found is not None:
+            return found
+        edge = end
+    return None

@@ -21,6 +21,8 @@ from hami_metrics.pages.views.elements.viewer import OTHER, PageViewer
 
 GROUP = 50
 """Nodes that are folded together."""
+NAME_WIDTHS = (8, 14, 24, 40)
+"""Characters of a node's name that the grid's first column may have (`static/hami.css`)."""
 SORTS = {
     "name": "name",
     "free": "most free memory",
@@ -78,6 +80,8 @@ class Overview:
     namespaces: Sequence[str]
     nodes: int
     shown: int
+    name_width: str
+    """Class of the column of names, by the longest."""
     filter: GridFilter
 
 
@@ -102,8 +106,14 @@ def overview(
         namespaces=sorted(_held_as_seen(sums, viewer)),
         nodes=len(state.nodes),
         shown=len(nodes),
+        name_width=_name_width(nodes),
         filter=chosen,
     )
+
+
+def _name_width(nodes: list[PageNode]) -> str:
+    longest = max((len(node.name) for node in nodes), default=0)
+    return next((f"w{most}" for most in NAME_WIDTHS if longest <= most), f"w{NAME_WIDTHS[-1]}")
 
 
 def grid_style(

@@ -1,0 +1,100 @@
+"""`make screens`: pictures of every page at 3 and at 1000 nodes, light and dark, for docs/screens.
+
+One more is as somebody with deuteranopia sees it. WebP, made by Chromium itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+from hami_metrics.adapters.showback import sum_up_showback
+
+from bench.pages.service import Service, service
+from tests.browser.chromium import a_page, chromium, live, why_missing
+from tests.servers import REPOSITORY, psql
+
+FOLDER = REPOSITORY / "docs" / "screens"
+SIZES = (3, 1000)
+QUALITY = 80
+SCHEMES = ("light", "dark")
+LIVE = ("overview", "node", "card", "pod", "pending")
+
+
+def addresses(dsn: str) -> dict[str, str]:
+    """One of each page that has something to show."""
+    card = psql(dsn, "SELECT uuid FROM devices WHERE node = 'n0002' AND used_slots > 1 LIMIT 1")
+    waits = psql(dsn, "SELECT pod_uid FROM decisions ORDER BY at LIMIT 1")
+    past = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=30)
+    return {
+        "overview": "/",
+        "node": "/nodes/n0002",
+        "card": f"/cards/{card}",
+        "pod": f"/pods/uid/{waits}",
+        "pending": "/pending",
+        "history": f"/history?at={past:%Y-%m-%dT%H:%M:%SZ}",
+        "showback": "/showback",
+    }
+
+
+async def sum_up(dsn: str) -> None:
+    """Hours of the bill, as the service sums them up in the hours before anybody looks."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await sum_up_showback(connection, datetime.now(UTC))
+    finally:
+        await connection.close()
+
+
+def shoot(page: Any, path: Path, *, deficiency: str = "none") -> None:
+    """What is in view."""
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setEmulatedVisionDeficiency", {"type": deficiency})
+    picture = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})
+    path.write_bytes(base64.b64decode(picture["data"]))
+    session.detach()
+
+
+def shoot_all(browser: Any, running: Service, nodes: int, folder: Path) -> None:
+    """Every page of this size."""
+    for scheme in SCHEMES:
+        with a_page(browser, running.url, color_scheme=scheme) as watched:
+            for name, address in addresses(running.dsn).items():
+                watched.page.goto(address)
+                if name in LIVE:
+                    live(watched.page)
+                shoot(watched.page, folder / f"{name}-{nodes}-{scheme}.webp")
+    with a_page(browser, running.url, color_scheme="light") as watched:
+        watched.page.goto("/")
+        live(watched.page)
+        path = folder / f"overview-{nodes}-deuteranopia.webp"
+        shoot(watched.page, path, deficiency="deuteranopia")
+
+
+def main() -> None:
+    """Writes the pictures."""
+    parser = argparse.ArgumentParser(prog="make screens", description=__doc__)
+    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--nodes", type=int, nargs="*", default=list(SIZES))
+    args = parser.parse_args()
+    missing = why_missing()
+    if missing is not None:
+        sys.exit(f"make screens: {missing}")
+    args.folder.mkdir(parents=True, exist_ok=True)
+    for nodes in args.nodes:
+        with service(nodes, pods=16 * nodes, durable=False, buckets=36) as running:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(lambda dsn=running.dsn: asyncio.run(sum_up(dsn))).result()
+            with chromium() as browser:
+                shoot_all(browser, running, nodes, args.folder)
+
+
+if __name__ == "__main__":
+    main()
