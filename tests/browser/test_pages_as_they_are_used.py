@@ -25,7 +25,7 @@ def test_a_page_breaks_no_rule_of_its_policy_and_goes_live(
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_without_scripts_a_page_says_the_same(
+def test_without_scripts_a_page_shows_the_same(
     browser: Any, pages: Service, addresses: dict[str, str], name: str
 ) -> None:
     with (

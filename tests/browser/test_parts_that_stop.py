@@ -1,6 +1,6 @@
 """Postgres, NATS, the scheduler and an agent stop in turn, of a whole running system.
 
-Each page that is open says so by itself, keeps its last figures with their date, and recovers. The
+Each page that is open reports it by itself, keeps its last figures with their date, and recovers. The
 supervisor is held while a part is away, which it would start again at once.
 """
 
@@ -84,7 +84,7 @@ def test_every_open_page_shows_it_keeps_its_figures_and_recovers(
             page = first.page if not pages else first.page.context.new_page()
             page.goto(path)
             live(page)
-            # What was said of the part before this one is over.
+            # What was reported of the part before this one is over.
             page.locator("#trouble p").first.wait_for(state="detached")
             pages[name] = page
         headings = {name: page.locator("main h1").inner_text() for name, page in pages.items()}

@@ -1,4 +1,4 @@
-"""Which part is away is said once, with what holds all the same; of the past nothing is said."""
+"""Which part is away is reported once, with what holds all the same; never of the past."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parts(away: Away) -> list[str]:
     return [notice.part for notice in notices(STATE, away, NOW)]
 
 
-def test_nothing_is_said_while_all_parts_are_there() -> None:
+def test_nothing_is_reported_while_all_parts_are_there() -> None:
     assert notices(STATE, Away(), NOW) == ()
 
 
@@ -29,7 +29,7 @@ def test_a_part_that_restarts_is_not_away_yet(part: str) -> None:
     assert parts(Away(**{part: NOW - timedelta(seconds=3)})) == [part]
 
 
-def test_the_ledger_that_is_away_hides_what_only_it_can_tell() -> None:
+def test_the_ledger_that_is_away_hides_what_only_it_can_show() -> None:
     [ledger, events] = notices(STATE, Away(ledger=AGO, scheduler=AGO, events=AGO), NOW)
     assert ledger.text.startswith("Ledger unreachable since 14:04:00. Shown: state of 2026-11-20")
     assert events.part == "events"

@@ -48,7 +48,7 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
             )
         )
     elif away.scheduler is not None and now - away.scheduler >= GRACE:
-        # What only the ledger's answers tell is as unknown as they are.
+        # What only its answers show is as unknown as they are.
         found.append(
             Notice(
                 part="scheduler",

@@ -1,6 +1,6 @@
 "use strict";
 // One stream for all tabs of a browser: it allows six connections to a host, and each tab was one.
-// A tab says which stream it wants and from which version; who joins late gets what it missed, or
+// A tab names which stream it wants and from which version; who joins late gets what it missed, or
 // loads its page again.
 const KEPT = 20;
 const streams = new Map();
