@@ -1,7 +1,7 @@
 """Postgres, NATS, the scheduler and an agent stop in turn, of a whole running system.
 
-Each page that is open reports it by itself, keeps its last figures with their date, and recovers. The
-supervisor is held while a part is away, which it would start again at once.
+Each page that is open reports it by itself, keeps its last figures with their date, and recovers.
+The supervisor is held while a part is away, which it would start again at once.
 """
 
 from __future__ import annotations
