@@ -92,7 +92,7 @@ def service(
 @contextmanager
 def scheduler_session(dsn: str) -> Iterator[None]:
     """A session under the scheduler's name, for as long as the block runs."""
-    psql = [postgres_home() / "bin" / "psql", "-XAtq", dsn]
+    psql = [str(postgres_home() / "bin" / "psql"), "-XAtq", dsn]
     process = subprocess.Popen(
         psql,
         env={**os.environ, "PGAPPNAME": SCHEDULER},

@@ -68,7 +68,8 @@ class Site:
         await self.identity.viewer(request, ())
         if moment.at is not None:
             state: PageCluster | None = await self._state_at(moment.at)
-            trouble, notices = None, ()
+            trouble = None
+            notices: tuple[Notice, ...] = ()
         else:
             look = await self.feed.look()
             state, trouble, notices = look.state, look.trouble, look.notices
