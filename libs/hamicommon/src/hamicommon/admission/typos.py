@@ -15,11 +15,11 @@ from typing import TypeVar, overload
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.owned_keys import scheduler_owned
-from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 
 T = TypeVar("T")

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from hamicommon.clipping import clip
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.ascend.ascend import MODE_ANNOTATION as VNPU_MODE
 from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
-from hamicommon.vendors.pod_request import containers_of
 from hamicommon.vendors.registry import Vendors
 
 NODE_POLICIES = ("binpack", "spread", "fragmentation")

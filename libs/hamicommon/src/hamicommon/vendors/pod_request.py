@@ -8,7 +8,7 @@ containers and reads what belongs to the pod as a whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
@@ -18,11 +18,11 @@ from hamicommon.domain.requests import (
     HostRequest,
     PodRequest,
     Policy,
-    Role,
     ScoreWeights,
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json
 from hamicommon.placement.choice.ordering import FRAGMENTATION
@@ -114,15 +114,6 @@ def wants_devices(pod: Json, vendors: Vendors) -> bool:
         for resource in (vendor.resources.count, *vendor.resources.alone)
         for _, container in containers_of(pod)
     )
-
-
-def containers_of(pod: Json) -> Iterator[tuple[Role, Json]]:
-    """Init containers, then app containers, each with its role."""
-    spec = pod.get("spec") or {}
-    for container in spec.get("initContainers") or ():
-        yield ("app" if container.get("restartPolicy") == "Always" else "init"), container
-    for container in spec.get("containers") or ():
-        yield "app", container
 
 
 def _device_requests(

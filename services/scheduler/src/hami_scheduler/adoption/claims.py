@@ -20,7 +20,7 @@ from hamicommon.k8s.annotations import (
     annotations_of,
     decode_pod_devices,
 )
-from hamicommon.vendors.pod_request import containers_of
+from hamicommon.k8s.pod_object import containers_of
 from hamicommon.vendors.registry import Vendors
 
 OUR_VENDOR = "NVIDIA"

@@ -17,7 +17,7 @@ from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.grants.grant import grant_of
-from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
 from hamicommon.vendors.registry import Vendors

@@ -10,7 +10,7 @@ from hamicommon import device_config, telemetry
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Unavailable
-from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 

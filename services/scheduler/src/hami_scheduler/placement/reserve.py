@@ -27,7 +27,7 @@ from hamicommon.errors import (
     Unschedulable,
 )
 from hamicommon.explain.sentence import quota_sentence
-from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.vendors.registry import Vendors

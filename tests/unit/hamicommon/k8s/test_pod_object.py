@@ -8,7 +8,7 @@ import pytest
 from hamicommon.clipping import CLIP_LIMIT
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.k8s.annotations import CREATED_BY
-from hamicommon.k8s.pod_owner import owner_of
+from hamicommon.k8s.pod_object import owner_of
 
 UID = "6d9f5c1e-0000-4000-8000-000000000001"
 

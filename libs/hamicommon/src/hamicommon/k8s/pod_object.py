@@ -1,22 +1,33 @@
-"""A pod as raw JSON -> `PodOwner`, bounded: a user chooses nearly all of these texts.
+"""What is read off a pod as raw JSON: its containers with their roles, and whose it is.
 
-The scheduler keeps it with the allocation (`ledger/tables/grants.py`). Kubernetes bounds names and
-labels, and neither the kinds of owner references nor the names of users.
+The scheduler keeps the owner with the allocation (`ledger/tables/grants.py`), bounded: a user
+chooses nearly all of its texts. Kubernetes bounds names and labels, and neither the kinds of owner
+references nor the names of users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.requests import Role
 from hamicommon.k8s.annotations import CREATED_BY, annotations_of
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.k8s.types import Json, JsonMapping
 
 TEMPLATE_HASH = "pod-template-hash"
 """The label by which a Deployment's controller ends the names of its ReplicaSets
 (kubernetes.io/docs/concepts/workloads/controllers/deployment, "Pod-template-hash label")."""
+
+
+def containers_of(pod: JsonMapping) -> Iterator[tuple[Role, Json]]:
+    """Init containers, then app containers, each with its role."""
+    spec = pod.get("spec") or {}
+    for container in spec.get("initContainers") or ():
+        yield ("app" if container.get("restartPolicy") == "Always" else "init"), container
+    for container in spec.get("containers") or ():
+        yield "app", container
 
 
 def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool = True) -> PodOwner:
