@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from hami_node_agent.config.settings import Settings
+from hami_node_agent.dra.server import DriverSockets
+from hamicommon.dra.devices import DRIVER
 
 K8S = Path(__file__).parents[3] / "k8s"
 POLICIES = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
@@ -64,18 +67,46 @@ def test_stores_of_the_users_own_take_only_the_stores_away(render: Render) -> No
     assert other.keys() <= base.keys()
 
 
-def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:
-    paths = [K8S / "base", *(K8S / "components" / n for n in ("scrape-tokens", "node-restriction"))]
-    base, *components = (os.path.relpath(path, tmp_path.resolve()) for path in paths)
+def with_components(folder: Path, *names: str) -> Path:
+    """An overlay of the base with these."""
+    paths = [K8S / "base", *(K8S / "components" / name for name in names)]
+    base, *components = (os.path.relpath(path, folder.resolve()) for path in paths)
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [base],
         "components": components,
     }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return folder
 
-    found = render(tmp_path)
+
+def test_the_component_dra_gives_the_driver_all_that_it_uses(
+    render: Render, tmp_path: Path
+) -> None:
+    found = render(with_components(tmp_path, "dra"))
+
+    agent = found["DaemonSet", "hami-node-agent"]["spec"]["template"]["spec"]
+    [container] = agent["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["HAMI_NODE_AGENT_DRA"] == "auto"
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    hosts = {each["name"]: each.get("hostPath", {}).get("path") for each in agent["volumes"]}
+    sockets = DriverSockets(Settings.model_fields["kubelet_dir"].default)
+    for name, socket in (
+        ("plugins", sockets.claims),
+        ("plugins-registry", sockets.registration),
+        ("containerd", Path(env["HAMI_NODE_AGENT_CRI_SOCKET"])),
+    ):
+        # The kubelet goes to these paths itself, so they are the same inside and outside.
+        assert mounts[name] == hosts[name]
+        assert socket.is_relative_to(mounts[name])
+    [selector] = found["DeviceClass", DRIVER]["spec"]["selectors"]
+    assert selector["cel"]["expression"] == f"device.driver == '{DRIVER}'"
+
+
+def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:
+    found = render(with_components(tmp_path, "scrape-tokens", "node-restriction"))
 
     agent = found["DaemonSet", "hami-node-agent"]["spec"]["template"]["spec"]
     metrics = found["Deployment", "hami-metrics"]["spec"]["template"]["spec"]

@@ -58,6 +58,7 @@ def agent_permissions(node: str) -> Permissions:
             events.limits_subject(node),
             events.snapshot_subject(node),
             events.unmanaged_subject(node),
+            events.claims_subject(node),
             events.moves_subject(node),
             f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{events.grants_subject(node)}",
             f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",

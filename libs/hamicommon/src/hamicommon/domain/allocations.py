@@ -91,6 +91,8 @@ class Origin(StrEnum):
     """HAMi gave it before us: the kubelet keeps HAMi's answer, and no Allocate will come for it."""
     UNMANAGED = "unmanaged"
     """The pod came to its node past us, and the node's agent asked for a grant."""
+    CLAIM = "claim"
+    """kube-scheduler allocated the cards to the pod's ResourceClaims (`hamicommon/dra`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ from hamicommon.events.payload import (
     Payload,
 )
 from hamicommon.events.questions import (
+    ClaimsRequest,
     HeldContainer,
     HoldingsRequest,
     MoveReply,
@@ -73,6 +74,7 @@ from hamicommon.events.subjects import (
     LIMITS_STREAM,
     REPORTS_STREAM,
     USAGE_STREAM,
+    claims_subject,
     event_subject,
     grants_subject,
     holdings_subject,
@@ -119,6 +121,7 @@ __all__ = [
     "Allocated",
     "AllocationEvent",
     "AnyReport",
+    "ClaimsRequest",
     "ClusterNumbers",
     "ContainerSample",
     "DeviceCounters",
@@ -155,6 +158,7 @@ __all__ = [
     "UnmanagedRequest",
     "Usage",
     "WantedMove",
+    "claims_subject",
     "event_subject",
     "grants_subject",
     "holdings_subject",

@@ -92,8 +92,20 @@ class UnmanagedRequest(Payload):
     containers: tuple[TakenContainer, ...]
 
 
+class ClaimsRequest(Payload):
+    """A pod's ResourceClaims are to be prepared on its node, which asks for a grant of them.
+
+    What they amount to the scheduler reads from the claims themselves.
+    """
+
+    node: str
+    pod_uid: str
+    namespace: str
+    pod_name: str
+
+
 class UnmanagedReply(Payload):
-    """The grant, or in one sentence why there is none."""
+    """To both: the grant, or in one sentence why there is none."""
 
     node: str
     grant: Grant | None = None

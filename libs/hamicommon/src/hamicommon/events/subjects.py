@@ -50,6 +50,11 @@ def unmanaged_subject(node: str) -> str:
     return f"hami.grants.unmanaged.{token_of(node)}"
 
 
+def claims_subject(node: str) -> str:
+    """Where a node's agent asks for the grant of a pod's ResourceClaims."""
+    return f"hami.grants.claims.{token_of(node)}"
+
+
 def moves_subject(node: str) -> str:
     """Where an agent asks for the cards that the kubelet gave in place of the granted ones (request
     and reply)."""

@@ -100,6 +100,8 @@ class Grant(BaseModel):
     answered: bool = False
     """The kubelet had its Allocate answers before this grant was made (by HAMi before us, or
     without limits): no Allocate will come for it."""
+    claimed: bool = False
+    """Of ResourceClaims: the kubelet has it prepared, and never calls Allocate for it."""
     expires_at: datetime
     """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
 
@@ -128,6 +130,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         token=allocation.token,
         traceparent=allocation.traceparent,
         answered=answered,
+        claimed=allocation.origin is Origin.CLAIM,
         expires_at=expires_at,
         containers=containers,
     )

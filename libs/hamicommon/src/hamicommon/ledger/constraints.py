@@ -75,7 +75,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_nodes_source_known": _wrong("nodes.source must be agent or annotation"),
     "ck_allocations_state_known": _wrong("allocations.state must be a state of architecture 4"),
     "ck_allocations_origin_known": _wrong(
-        "allocations.origin must be scheduled, adopted or unmanaged"
+        "allocations.origin must be scheduled, adopted, unmanaged or claim"
     ),
     "ck_allocations_ended_when_not_live": _wrong("ended_at is set in states that are not live"),
     "ck_allocation_devices_slots_positive": _wrong("a slice's slots must be at least 1"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hamicommon.bus.reader import read
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import (
     TakenContainer,
@@ -16,7 +17,6 @@ from hamicommon.events import (
     UnmanagedRequest,
     unmanaged_subject,
 )
-from pydantic import ValidationError
 
 from hami_node_agent.grants.feed import node_grant
 from hami_node_agent.grants.kubelet_answers import Holding
@@ -63,16 +63,21 @@ class UnmanagedPods:
             ),
             timeout_s=ASK_TIMEOUT_S,
         )
-        try:
-            answer = UnmanagedReply.model_validate_json(reply)
-        except ValidationError as exc:
-            raise InvalidRequest(f"not an answer about an unmanaged pod: {exc}") from exc
-        if answer.grant is None:
-            return answer.refused
-        grant = answer.grant
-        if grant.pod_uid != pod.uid or grant.node != self._node:
-            raise InvalidRequest(f"asked for a grant of {pod.uid}, answered with {grant.pod_uid}'s")
-        entered = node_grant(grant)
-        self._state.book = self._state.book.announced(entered)
-        await self._state.heard([entered])
-        return ""
+        return await entered(self._state, reply, pod_uid=pod.uid, node=self._node)
+
+
+async def entered(state: NodeState, reply: bytes, *, pod_uid: str, node: str) -> str:
+    """Puts the grant of an `UnmanagedReply` into the book; returns why there is none, or nothing.
+
+    Raises: InvalidRequest when it can't be read or is another pod's, Unavailable.
+    """
+    answer = read(UnmanagedReply, reply, "reply about a pod's grant")
+    if answer.grant is None:
+        return answer.refused
+    grant = answer.grant
+    if grant.pod_uid != pod_uid or grant.node != node:
+        raise InvalidRequest(f"asked for a grant of {pod_uid}, answered with {grant.pod_uid}'s")
+    known = node_grant(grant)
+    state.book = state.book.announced(known)
+    await state.heard([known])
+    return ""

@@ -18,6 +18,7 @@ from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.allocation.adopted import AdoptedAnswers
 from hami_node_agent.bootstrap.connections import AgentConnections, open_connections
+from hami_node_agent.bootstrap.dra import dra_driver, relies_on_proof
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
@@ -129,6 +130,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             else None,
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
+        driver = await dra_driver(settings, connections, cards, feed, reports, node, bulkhead)
         loops = {
             "pods": connections.pods.run(),
             "cards": cards.run(),
@@ -158,7 +160,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "annotation": keep_annotation(
                 cards, node, more={BINDING_ANNOTATION: str(way)}, bulkhead=bulkhead
             ),
-            "binding": keep_proven(settings, node, way),
+            "binding": keep_proven(
+                settings, node, relied_on=relies_on_proof(settings, way, driver)
+            ),
             "links": warn_of_links(cards, node, bulkhead=bulkhead),
             "reports": send_reports(connections.state, connections.bus, node=settings.node_name),
             "sweep": _sweeper(settings, connections, reports, bulkhead).run(),
@@ -170,6 +174,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             ).run(),
             **watched.loops,
         }
+        loops |= driver.loops
         if mps is not None:
             loops["MPS"] = mps.run()
         if mig is not None:

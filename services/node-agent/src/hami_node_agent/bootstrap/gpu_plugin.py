@@ -37,17 +37,10 @@ def plugin_of(
 ) -> Plugin:
     """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
     their cards are cut for them."""
-    node = NodePorts(
-        state=connections.state,
-        kubelet_state=connections.kubelet_state,
-        source=feed,
-        pods=connections.pods,
-        files=connections.files,
-        reports=reports,
-    )
+    node = node_ports(connections, feed, reports)
     finder = GrantFinder(node, node_name=settings.node_name, wait_s=settings.grant_wait_s)
     adopts = settings.unmanaged_pods == "adopt"
-    answers = with_instances(_answers(settings, connections), settings, connections)
+    answers = with_instances(answers_of(settings, connections), settings, connections)
     late_binding = LateBinding(
         node,
         devices=connections.cdi,
@@ -80,7 +73,20 @@ def plugin_of(
     )
 
 
-def _answers(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
+def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports) -> NodePorts:
+    """What the use cases of the node share."""
+    return NodePorts(
+        state=connections.state,
+        kubelet_state=connections.kubelet_state,
+        source=feed,
+        pods=connections.pods,
+        files=connections.files,
+        reports=reports,
+    )
+
+
+def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
+    """What the settings add to every answer."""
     return AnswerPolicy(
         container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
         host_base=PurePosixPath(connections.files.base),

@@ -50,14 +50,14 @@ async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     if settings.binding == "late":
         if obstacle:
             raise InvalidRequest(f"binding late: {obstacle}; set binding to lock")
-        by = named_by(await _kubelet(node))
+        by = named_by(await kubelet_version(node))
         return BindingWay(late=True, reason="binding is set to late", named_by=by)
     if obstacle:
         return BindingWay(late=False, reason=obstacle)
-    return await _proven(settings, node)
+    return await proof_of(settings, node)
 
 
-async def _kubelet(node: NodeVersions) -> str:
+async def kubelet_version(node: NodeVersions) -> str:
     """The kubelet's version; empty where the API server does not answer."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
@@ -67,7 +67,8 @@ async def _kubelet(node: NodeVersions) -> str:
         return ""
 
 
-async def _proven(settings: Settings, node: NodeVersions) -> BindingWay:
+async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
+    """Late where kubelet and runtime are proven to honour CDI; else the reason."""
     try:
         async with asyncio.timeout(NODE_WAIT_S):
             kubelet, runtime_version = await node.versions()
@@ -89,13 +90,13 @@ async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
     return RuntimeReport(name=name, version=version)
 
 
-async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -> None:
+async def keep_proven(settings: Settings, node: NodeVersions, *, relied_on: bool) -> None:
     """Returns never while what was proven holds; a runtime that is away proves nothing.
 
-    Raises: Unavailable when the runtime now runs without CDI: the agent ends, and the next one
-    takes the lock way.
+    `relied_on`: whether something rests on the proof. Raises: Unavailable when the runtime now runs
+    without CDI: the agent ends, and the next one takes the lock way and publishes no ResourceSlice.
     """
-    while way.late and settings.binding == "auto":
+    while relied_on:
         await asyncio.sleep(PROOF_INTERVAL_S)
         try:
             kubelet, runtime_version = await node.versions()
@@ -106,13 +107,18 @@ async def keep_proven(settings: Settings, node: NodeVersions, way: BindingWay) -
             logger.warning("CDI support not proven again, retrying", extra={"error": str(exc)})
             continue
         if not now.late:
-            raise Unavailable(f"binding was late and can't be any more: {now.reason}")
+            raise Unavailable(f"slices were passed by CDI and can't be any more: {now.reason}")
     await asyncio.Event().wait()
 
 
-def _obstacle(settings: Settings) -> str:
+def cdi_obstacle(settings: Settings) -> str:
+    """Why slices can't be described by CDI files; empty: they can."""
     if set(settings.device_list_strategy) & {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}:
         return "device_list_strategy names cards by CDI, which a CDI file can't do"
-    if settings.unmanaged_pods == "adopt":
-        return "unmanaged_pods adopt needs an answer at Allocate"
     return ""
+
+
+def _obstacle(settings: Settings) -> str:
+    if settings.unmanaged_pods == "adopt":
+        return cdi_obstacle(settings) or "unmanaged_pods adopt needs an answer at Allocate"
+    return cdi_obstacle(settings)

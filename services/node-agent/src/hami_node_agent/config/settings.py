@@ -187,6 +187,15 @@ class Settings(BaseSettings):
     cdi_dir: Path = Field(
         default=Path("/var/run/cdi"), description="where the container runtime reads CDI files"
     )
+    dra: Literal["off", "auto", "on"] = Field(
+        default="off",
+        description="cards are devices of Dynamic Resource Allocation, too (Kubernetes 1.36): off; "
+        "on: the container runtime must honour CDI; auto: where that is proven as for binding",
+    )
+    kubelet_dir: Path = Field(
+        default=Path("/var/lib/kubelet"),
+        description="the kubelet's folder, where it finds DRA drivers by their sockets",
+    )
     drain_s: float = Field(
         default=15.0,
         ge=0,

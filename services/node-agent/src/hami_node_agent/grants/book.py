@@ -45,6 +45,8 @@ class NodeGrant:
     traceparent: str = ""
     answered: bool = False
     """The kubelet had its answers before the grant was made: no Allocate will come for it."""
+    claimed: bool = False
+    """Of ResourceClaims (`dra/`)."""
     heard_at: float = 0.0
     """Monotonic seconds when this agent heard of it."""
 

@@ -75,6 +75,7 @@ def node_grant(
         state=AllocationState(state),
         traceparent=grant.traceparent,
         answered=grant.answered,
+        claimed=grant.claimed,
         heard_at=time.monotonic() if heard_at is None else heard_at,
     )
 

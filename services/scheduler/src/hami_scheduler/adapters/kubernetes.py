@@ -14,6 +14,7 @@ from functools import partial
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.dra.claims import claim_path
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
@@ -83,6 +84,17 @@ class KubernetesPodApi:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._api.create(f"{_path(namespace, name)}/binding", body)
+
+
+class KubernetesClaimApi:
+    """Port ClaimApi."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        return await self._api.get(claim_path(namespace, name))
 
 
 class KubernetesNodeApi:

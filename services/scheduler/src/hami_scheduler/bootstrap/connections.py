@@ -25,6 +25,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
+    KubernetesClaimApi,
     KubernetesNodeApi,
     KubernetesPodApi,
     KubernetesPodEvents,
@@ -54,6 +55,7 @@ from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports import (
     AllocationLedger,
     CardReader,
+    ClaimApi,
     DecisionLog,
     DriftJournal,
     GrantAnnouncer,
@@ -121,6 +123,7 @@ class Connections:
     relay: OutboxRelay
     lock: ListeningLock
     pods: PodApi
+    claims: ClaimApi
     nodes: NodeApi
     events: QueuedEvents
     deferred: DeferredWrites
@@ -200,6 +203,7 @@ async def open_connections(
         relay=relay,
         lock=around(lock, "lock", faults),
         pods=around(KubernetesPodApi(api), "pods", faults),
+        claims=KubernetesClaimApi(api),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(
             api, deferred, component=settings.scheduler_name, bulkhead=bulkhead

@@ -11,6 +11,9 @@ from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.process.periodic import every
 
+from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.running_pods import RunningPods
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
 from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
@@ -182,16 +185,19 @@ def bus_loops(
         known_pods=watches.pods.by_uid,
     )
     moves = GrantMoves(store=connections.store, view=core.view, doubt_mirror=core.mirrors.doubt)
-    unmanaged = UnmanagedGrants(
+    running = RunningPods(
         store=connections.store,
         pods=connections.pods,
         view=core.view,
         vendors=core.vendors,
-        request_of=core.requests.of,
         announcer=core.announcer,
         instruments=core.instruments,
         label_keys=core.settings.kept_labels,
     )
+    unmanaged = UnmanagedGrants(
+        running, view=core.view, vendors=core.vendors, request_of=core.requests.of
+    )
+    claims = ClaimGrants(running, claims=connections.claims, request_of=core.requests.of)
     follower = LedgerFollower(core.view)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
     connections.relay.listener = follower.relayed
@@ -213,6 +219,7 @@ def bus_loops(
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
+        ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
     ]
     if connections.ledger_stats is not None:
         publisher = LedgerStatsPublisher(

@@ -9,7 +9,7 @@ from hami_scheduler.ports.allocations import (
     LedgerReader,
     QuotaStore,
 )
-from hami_scheduler.ports.apiserver import NodeApi, PodApi, PodEvent, PodEvents
+from hami_scheduler.ports.apiserver import ClaimApi, NodeApi, PodApi, PodEvent, PodEvents
 from hami_scheduler.ports.cards import (
     AgentInventory,
     CardReader,
@@ -27,6 +27,7 @@ __all__ = [
     "AllocationLedger",
     "AllocationStore",
     "CardReader",
+    "ClaimApi",
     "DecisionLog",
     "DecisionRow",
     "DriftJournal",

@@ -46,6 +46,14 @@ class PodApi(Protocol):
         ...
 
 
+class ClaimApi(Protocol):
+    """ResourceClaims at the API server."""
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """The claim. Raises: NotFound, Unavailable, Forbidden (we may not read claims)."""
+        ...
+
+
 class NodeApi(Protocol):
     """What we do to Node objects at the API server."""
 

@@ -59,7 +59,9 @@ allocations = Table(
     Column("created_by", Text),
     Column("labels", JSONB),
     UniqueConstraint("pod_uid", "attempt"),
-    CheckConstraint("origin IN ('scheduled', 'adopted', 'unmanaged')", name="origin_known"),
+    CheckConstraint(
+        "origin IN ('scheduled', 'adopted', 'unmanaged', 'claim')", name="origin_known"
+    ),
     CheckConstraint(
         "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing', 'released', "
         "'expired', 'failed', 'released_unconfirmed')",

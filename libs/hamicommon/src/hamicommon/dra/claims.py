@@ -1,0 +1,240 @@
+"""Which container of a pod was allocated what, by the pod's ResourceClaims.
+
+Everything here comes from objects that only schedulers and the API server write
+(`status.allocation`, `status.reservedFor`, `status.resourceClaimStatuses`) and from the pod's spec,
+which can't change. Pods of several claims, several requests of a claim, init containers and
+extended resources that a DeviceClass maps are understood; a claim that two pods hold is not: its
+slice would have two owners (docs/dra.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.ids import GpuUuid, PodUid
+from hamicommon.domain.requests import Role
+from hamicommon.dra.devices import CORES, DRIVER, MEMORY, SLOTS, mib_of_bytes
+from hamicommon.errors import Conflict, InvalidRequest, NotFound
+from hamicommon.k8s.pod_object import containers_of
+from hamicommon.k8s.quantities import parse_ceil
+from hamicommon.k8s.types import JsonMapping
+
+VENDOR = "NVIDIA"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedDevice:
+    """One result of a claim's allocation that is a card of ours."""
+
+    claim_uid: str
+    claim: str
+    request: str
+    """`request` or, of a prioritised list, `request/subrequest`."""
+    pool: str
+    device: str
+    share_id: str
+    memory_mib: int
+    core_percent: int
+    slots: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """Unique among all results of all claims."""
+        return self.claim_uid, self.request, self.share_id or self.device
+
+    def serves(self, request: str | None) -> bool:
+        """Whether a container that names this request of the claim, or none, gets it."""
+        return request is None or self.request.partition("/")[0] == request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerClaims:
+    """What one container gets by its pod's claims."""
+
+    index: int
+    name: str
+    role: Role
+    devices: tuple[AllocatedDevice, ...]
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str, str]]:
+        """Which slices these are."""
+        return frozenset(device.key for device in self.devices)
+
+
+def claim_path(namespace: str, name: str) -> str:
+    """Where the API server has a claim."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
+def claim_names(pod: JsonMapping) -> dict[str, str]:
+    """The claims of a pod: the name in its spec -> the ResourceClaim's. Raises: NotFound.
+
+    A claim that is made from a template gets its name in the pod's status; until then it has none.
+    """
+    statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or []
+    made = {one["name"]: one.get("resourceClaimName") for one in statuses}
+    names: dict[str, str] = {}
+    for entry in (pod.get("spec") or {}).get("resourceClaims") or []:
+        name = entry.get("resourceClaimName") or made.get(entry["name"])
+        if name:
+            names[entry["name"]] = str(name)
+        elif entry["name"] not in made:
+            raise NotFound(f"claim {entry['name']} of the pod is not made from its template yet")
+    extended = _extended(pod).get("resourceClaimName")
+    if extended:
+        # No entry of a spec has a slash in its name.
+        names[f"{extended}/"] = str(extended)
+    return names
+
+
+def allocated_devices(claim: JsonMapping, pod_uid: PodUid) -> tuple[AllocatedDevice, ...]:
+    """Our cards among a claim's results.
+
+    Raises: NotFound when nothing is allocated to this pod, Conflict when another pod has the claim
+    too, InvalidRequest when a result does not state what of the card it takes.
+    """
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    holders = [one["uid"] for one in status.get("reservedFor") or [] if one["resource"] == "pods"]
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
+    ours = [result for result in results if result["driver"] == DRIVER]
+    if not ours:
+        return ()
+    name = f"claim {metadata['namespace']}/{metadata['name']}"
+    if pod_uid not in holders:
+        raise NotFound(f"{name} is not reserved for the pod")
+    if len(holders) > 1:
+        raise Conflict(
+            f"{name} is held by {len(holders)} pods, and a slice has one; "
+            "use a ResourceClaimTemplate, which makes a claim for each pod"
+        )
+    return tuple(_allocated(metadata, result, name) for result in ours)
+
+
+def _allocated(metadata: JsonMapping, result: JsonMapping, name: str) -> AllocatedDevice:
+    consumed = {
+        key.removeprefix(f"{DRIVER}/"): amount
+        for key, amount in (result.get("consumedCapacity") or {}).items()
+    }
+    if MEMORY not in consumed:
+        raise InvalidRequest(
+            f"{name}: device {result['device']} is allocated without consumedCapacity.{MEMORY}; "
+            "slices by claims need Kubernetes 1.36 or newer"
+        )
+    return AllocatedDevice(
+        claim_uid=str(metadata["uid"]),
+        claim=str(metadata["name"]),
+        request=str(result["request"]),
+        pool=str(result["pool"]),
+        device=str(result["device"]),
+        share_id=str(result.get("shareID") or ""),
+        memory_mib=mib_of_bytes(parse_ceil(consumed[MEMORY])),
+        core_percent=parse_ceil(consumed.get(CORES, "0")),
+        slots=max(parse_ceil(consumed.get(SLOTS, "1")), 1),
+    )
+
+
+def container_claims(
+    pod: JsonMapping, devices: Mapping[str, Sequence[AllocatedDevice]]
+) -> tuple[ContainerClaims, ...]:
+    """All containers of the pod in the order of its spec, with what each gets.
+
+    `devices` are those of each claim by `claim_names`' keys. Raises: InvalidRequest when two
+    containers that run side by side would share a slice, whose limit would be each one's, or when
+    an init container has a part of another's slices: a slice is one description to the runtime.
+    """
+    extended = _extended(pod)
+    found = tuple(
+        ContainerClaims(
+            index=index,
+            name=str(container["name"]),
+            role=role,
+            devices=tuple(_unique(_named_by(container, devices, extended))),
+        )
+        for index, (role, container) in enumerate(containers_of(pod))
+    )
+    for one, other in combinations([each for each in found if each.devices], 2):
+        shared = one.keys & other.keys
+        if shared and (one.role == other.role == "app" or one.keys != other.keys):
+            device = next(device for device in one.devices if device.key in shared)
+            raise InvalidRequest(
+                f"containers {one.name} and {other.name} both use request {device.request} of "
+                f"claim {device.claim}; give each a request of its own"
+            )
+    return found
+
+
+def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...]:
+    """One container for each set of slices: of those that have it in turn, the app container, else
+    the first."""
+    found: dict[frozenset[tuple[str, str, str]], ContainerClaims] = {}
+    for container in containers:
+        if container.devices and (container.role == "app" or container.keys not in found):
+            found[container.keys] = container
+    return tuple(found.values())
+
+
+def _named_by(
+    container: JsonMapping,
+    devices: Mapping[str, Sequence[AllocatedDevice]],
+    extended: JsonMapping,
+) -> Iterator[AllocatedDevice]:
+    for named in (container.get("resources") or {}).get("claims") or []:
+        for device in devices.get(named["name"], ()):
+            if device.serves(named.get("request")):
+                yield device
+    for mapping in extended.get("requestMappings") or []:
+        if mapping["containerName"] == container["name"]:
+            for device in devices.get(f"{extended['resourceClaimName']}/", ()):
+                if device.serves(mapping["requestName"]):
+                    yield device
+
+
+def _unique(devices: Iterable[AllocatedDevice]) -> Iterator[AllocatedDevice]:
+    seen = set()
+    for device in devices:
+        if device.key not in seen:
+            seen.add(device.key)
+            yield device
+
+
+def _extended(pod: JsonMapping) -> JsonMapping:
+    return (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+
+
+def granted_containers(
+    containers: Sequence[ContainerClaims], cards: Mapping[str, GpuUuid]
+) -> tuple[ContainerGrant, ...]:
+    """The slices that the claims amount to; `cards` are the node's by their device names.
+
+    Slices that containers have in turn are their holder's. Raises: NotFound when a device is no
+    card of the node.
+    """
+    holding = {container.index for container in holders(containers)}
+    return tuple(
+        ContainerGrant(
+            index=container.index,
+            name=container.name,
+            role=container.role,
+            shares=tuple(
+                _share(device, cards) for device in container.devices if container.index in holding
+            ),
+        )
+        for container in containers
+    )
+
+
+def _share(device: AllocatedDevice, cards: Mapping[str, GpuUuid]) -> DeviceShare:
+    uuid = cards.get(device.device)
+    if uuid is None:
+        raise NotFound(f"device {device.device} of claim {device.claim} is no card of this node")
+    return DeviceShare(
+        uuid=uuid,
+        vendor=VENDOR,
+        memory_mib=device.memory_mib,
+        core_percent=device.core_percent,
+        slots=device.slots,
+    )

@@ -1,0 +1,84 @@
+"""resource.k8s.io/v1 as the DRA driver uses it: claims, their pods, and this node's slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from hamicommon.dra.claims import claim_path
+from hamicommon.dra.devices import DRIVER
+from hamicommon.errors import NotFound
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.informer import Informer
+from hamicommon.k8s.types import Json
+from hamicommon.process.bulkhead import Bulkhead
+
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+class ResourceClaims:
+    """Port ClaimReader."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def claim(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        return await self._api.get(claim_path(namespace, name))
+
+    async def pod(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        return await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+
+class ResourceSlices:
+    """Port SliceStore."""
+
+    def __init__(self, api: KubeApi, node: str, bulkhead: Bulkhead | None = None) -> None:
+        self._api = api
+        self._node = node
+        self._node_uid = ""
+        self._changed: Callable[[], None] = lambda: None
+        self._informer = Informer(
+            api,
+            _SLICES,
+            on_upsert=lambda _new, _old: self._changed(),
+            on_delete=lambda _last: self._changed(),
+            bulkhead=bulkhead,
+            fieldSelector=f"spec.nodeName={node},spec.driver={DRIVER}",
+        )
+
+    @property
+    def synced(self) -> bool:
+        """See the port."""
+        return self._informer.synced.is_set()
+
+    @property
+    def slices(self) -> Mapping[str, Json]:
+        """See the port."""
+        return {name: item for (_, name), item in self._informer.store.items()}
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """See the port."""
+        self._changed = changed
+        await self._informer.run()
+
+    async def node_uid(self) -> str:
+        """See the port."""
+        if not self._node_uid:
+            node = await self._api.get(f"/api/v1/nodes/{self._node}")
+            self._node_uid = str(node["metadata"]["uid"])
+        return self._node_uid
+
+    async def write(self, body: Json) -> None:
+        """See the port."""
+        if "resourceVersion" in body["metadata"]:
+            await self._api.replace(f"{_SLICES}/{body['metadata']['name']}", body)
+        else:
+            await self._api.create(_SLICES, body)
+
+    async def remove(self, name: str) -> None:
+        """See the port."""
+        try:
+            await self._api.delete(f"{_SLICES}/{name}")
+        except NotFound:
+            return

@@ -1,0 +1,252 @@
+"""Prepares a pod's ResourceClaims: a grant of the ledger, limits, and a device description by CDI.
+
+The kubelet calls once for a pod's sandbox, not for each start, and any number of times again: what
+is there is written again as it was. Each container gets one CDI device of ours, named with the
+first of its allocated devices; the others of its devices need none, because that one describes all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.dra.claims import (
+    AllocatedDevice,
+    ContainerClaims,
+    allocated_devices,
+    claim_names,
+    container_claims,
+    holders,
+)
+from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.events import ClaimsRequest, claims_subject
+from hamicommon.k8s.types import Json
+
+from hami_node_agent.allocation.late_binding import SETTLE_S, DeviceDescriptions
+from hami_node_agent.allocation.late_binding_rules import CDI_KIND
+from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.response import (
+    AnswerPolicy,
+    cache_dir_name,
+    container_response,
+    core_policy,
+)
+from hami_node_agent.allocation.unmanaged import entered
+from hami_node_agent.dra.ports import ClaimReader
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ports import RequestBus
+from hami_node_agent.grants.records import AgentState, Record, is_complete
+
+logger = logging.getLogger(__name__)
+
+# One read of the pod, one of each claim, one transaction and one patch; the kubelet gives us 45 s.
+ASK_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRef:
+    """A claim as the kubelet names it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A device of a claim, and the CDI devices that the runtime is to add for it."""
+
+    device: AllocatedDevice
+    cdi_devices: tuple[str, ...]
+
+
+class ClaimPreparation:
+    """The NodePrepareResources use case."""
+
+    def __init__(
+        self,
+        node: NodePorts,
+        *,
+        api: ClaimReader,
+        bus: RequestBus,
+        devices: DeviceDescriptions,
+        answers: AnswerPolicy,
+        node_name: str,
+    ) -> None:
+        self._state = node.state
+        self._pods = node.pods
+        self._files = node.files
+        self._reports = node.reports
+        self._api = api
+        self._bus = bus
+        self._devices = devices
+        self._answers = answers
+        self._node = node_name
+        self._turn = asyncio.Lock()
+
+    async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        """The claim's devices, when its pod's slices are granted and described.
+
+        Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet tries again.
+        """
+        claim = await self._claim(ref.namespace, ref.name)
+        if claim["metadata"]["uid"] != ref.uid:
+            raise NotFound(f"claim {ref.namespace}/{ref.name} is another one now")
+        pod = await self._holder(claim)
+        try:
+            claimed = await self._claimed(pod)
+            grant = await self._granted(pod)
+            async with self._turn:
+                fresh = [await self._settle(grant, each) for each in holders(claimed)]
+        except HamiError as exc:
+            logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
+            if not isinstance(exc, NotFound):
+                await self._pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
+            raise
+        if any(fresh):
+            await asyncio.sleep(SETTLE_S)
+        uid = PodUid(pod["metadata"]["uid"])
+        names = self._names(uid, claimed)
+        return tuple(
+            Prepared(device=device, cdi_devices=names.get(device.key, ()))
+            for device in allocated_devices(claim, uid)
+        )
+
+    async def _claim(self, namespace: str, name: str) -> Json:
+        return await self._api.claim(namespace, name)
+
+    async def _holder(self, claim: Json) -> Json:
+        """The pod for which the claim is reserved. Raises: NotFound, Unavailable."""
+        metadata = claim["metadata"]
+        reserved = (claim.get("status") or {}).get("reservedFor") or []
+        for one in reserved:
+            if one["resource"] == "pods":
+                pod = await self._api.pod(metadata["namespace"], one["name"])
+                if pod["metadata"]["uid"] == one["uid"]:
+                    return pod
+        raise NotFound(f"claim {metadata['namespace']}/{metadata['name']} is reserved for no pod")
+
+    async def _claimed(self, pod: Json) -> tuple[ContainerClaims, ...]:
+        metadata = pod["metadata"]
+        devices = {
+            key: allocated_devices(
+                await self._claim(metadata["namespace"], name), PodUid(metadata["uid"])
+            )
+            for key, name in claim_names(pod).items()
+        }
+        return container_claims(pod, devices)
+
+    async def _granted(self, pod: Json) -> NodeGrant:
+        """Raises: Conflict with the ledger's reason, Unavailable when nobody can be asked."""
+        metadata = pod["metadata"]
+        known = self._state.book.of(metadata["uid"])
+        if known is not None and known.claimed:
+            return known
+        reply = await self._bus.request(
+            claims_subject(self._node),
+            ClaimsRequest(
+                node=self._node,
+                pod_uid=metadata["uid"],
+                namespace=metadata["namespace"],
+                pod_name=metadata["name"],
+            ),
+            timeout_s=ASK_TIMEOUT_S,
+        )
+        refused = await entered(self._state, reply, pod_uid=metadata["uid"], node=self._node)
+        known = self._state.book.of(metadata["uid"])
+        if refused or known is None:
+            raise Conflict(refused or "the pod's grant has ended already")
+        return known
+
+    async def _settle(self, grant: NodeGrant, container: ContainerClaims) -> bool:
+        """Limits and description of one container's slices; True when they are new.
+
+        Raises: Conflict, Unavailable.
+        """
+        granted = grant.container(container.name)
+        if granted is None:
+            raise Conflict(f"the pod's grant has no slices for container {container.name}")
+        env = await self._pods.container_env(grant, container.name)
+        known = self._record_of(grant.pod_uid, container.name)
+        if known is not None and known.allocation_id == grant.allocation_id:
+            await asyncio.to_thread(self._put, known, env)
+            return False
+        record = self._record(grant, granted, env)
+        await self._state.change(
+            lambda saved: self._recorded(saved, grant, record),
+            first=lambda: self._make(record, env),
+        )
+        logger.info(
+            "claim prepared",
+            extra={
+                "pod_uid": grant.pod_uid,
+                "container": container.name,
+                "cards": list(record.cards),
+            },
+        )
+        return True
+
+    def _record_of(self, pod_uid: str, container: str) -> Record | None:
+        records = self._state.saved.records.values()
+        return next((r for r in records if r.belongs_to(pod_uid, container)), None)
+
+    def _names(
+        self, pod_uid: str, claimed: Sequence[ContainerClaims]
+    ) -> Mapping[tuple[str, str, str], tuple[str, ...]]:
+        """By device: the CDI device of the container whose first it is."""
+        names = {}
+        for holder in holders(claimed):
+            record = self._record_of(pod_uid, holder.name)
+            if record is not None:
+                names[holder.devices[0].key] = (f"{CDI_KIND}={record.nonce}",)
+        return names
+
+    def _record(self, grant: NodeGrant, granted: ContainerGrant, env: Mapping[str, str]) -> Record:
+        return Record(
+            nonce=str(uuid4()),
+            device_ids=frozenset(),
+            allocation_id=grant.allocation_id,
+            pod_uid=grant.pod_uid,
+            namespace=grant.namespace,
+            pod_name=grant.pod_name,
+            container=granted.name,
+            role=granted.role,
+            token=grant.token,
+            shares=granted.shares,
+            policy=core_policy(env, self._answers),
+            cache_dir=cache_dir_name(grant.pod_uid, granted.name),
+        )
+
+    def _make(self, record: Record, env: Mapping[str, str]) -> None:
+        self._files.make_cache_dir(record.cache_dir, record.nonce)
+        self._put(record, env)
+
+    def _put(self, record: Record, env: Mapping[str, str]) -> None:
+        self._files.write_limits(record)
+        self._files.keep_cache_dir(record.cache_dir, record.nonce)
+        spec = container_response(
+            record,
+            limits_dir=str(self._files.limits_dir(record.nonce)),
+            container_env=env,
+            policy=self._answers,
+        )
+        self._devices.write(record.nonce, spec)
+
+    def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
+        after = saved.with_records([record])
+        if is_complete(grant, after.records.values()):
+            after = after.with_report(self._reports.allocated(grant, after))
+        return after
+
+
+def _ref(pod: Json) -> PodRef:
+    metadata = pod["metadata"]
+    return PodRef(
+        uid=PodUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
+    )

@@ -1,0 +1,102 @@
+"""Keeps the node's ResourceSlice equal to its cards and to what the device plugin's pods hold.
+
+The kubelet deletes our slices when it starts and 30 s after our socket is gone; the watch shows it
+and they are written again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from hamicommon.errors import HamiError
+from hamicommon.process.backoff import Backoff
+
+from hami_node_agent.dra.ports import SliceStore
+from hami_node_agent.dra.slices import offered_devices, slice_name, wanted_slice
+from hami_node_agent.grants.state import NodeState, Signal
+from hami_node_agent.inventory.tracker import CardTracker
+
+logger = logging.getLogger(__name__)
+
+# Grants come in bursts: one write for all of a moment.
+SETTLE_S = 0.5
+RETRY_FIRST_S = 0.5
+RETRY_LAST_S = 30.0
+
+
+class SlicePublisher:
+    """Publishes one node's cards to kube-scheduler."""
+
+    def __init__(
+        self, store: SliceStore, cards: CardTracker, state: NodeState, *, node: str
+    ) -> None:
+        self._store = store
+        self._cards = cards
+        self._state = state
+        self._node = node
+        self._registered = False
+        self._changed = Signal()
+        self.published = False
+
+    def registered(self) -> None:
+        """The kubelet knows the driver: slices from now on can be prepared."""
+        self._registered = True
+        self._changed.notify()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._store.run(self._changed.notify), name="slices-watch")
+            tasks.create_task(self._pass_on(self._cards.changed), name="slices-cards")
+            tasks.create_task(self._pass_on(self._state.book_changed), name="slices-grants")
+            tasks.create_task(self._keep(), name="slices")
+
+    async def _pass_on(self, signal: Signal) -> None:
+        seen = signal.version
+        while True:
+            seen = await signal.wait(seen)
+            self._changed.notify()
+
+    async def _keep(self) -> None:
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+        while True:
+            seen = self._changed.version
+            wait_s: float | None = None
+            try:
+                if self._registered and self._store.synced:
+                    await self._write()
+                backoff.succeeded()
+            except HamiError as exc:
+                wait_s = backoff.failed()
+                logger.warning(
+                    "ResourceSlice not written, retrying",
+                    extra={"error": str(exc), "retry_s": wait_s},
+                )
+            await self._changed.wait(seen, wait_s)
+            await asyncio.sleep(SETTLE_S)
+
+    async def _write(self) -> None:
+        devices = offered_devices(self._cards.devices(), self._state.book.grants.values())
+        now = self._store.slices.get(slice_name(self._node))
+        body = wanted_slice(self._node, await self._store.node_uid(), devices, now)
+        if body is not None:
+            await self._store.write(body)
+            logger.info(
+                "ResourceSlice written",
+                extra={"devices": len(devices), "generation": body["spec"]["pool"]["generation"]},
+            )
+        self.published = True
+
+
+async def withdraw(store: SliceStore, node: str) -> None:
+    """Takes back what an agent before us published, where claims can't be prepared any more."""
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+    while True:
+        try:
+            await store.remove(slice_name(node))
+        except HamiError as exc:
+            logger.warning("ResourceSlice not removed, retrying", extra={"error": str(exc)})
+            await asyncio.sleep(backoff.failed())
+        else:
+            return

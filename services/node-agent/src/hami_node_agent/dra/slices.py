@@ -1,0 +1,90 @@
+"""The node's ResourceSlice: its cards, with what the device plugin's pods leave of them. Pure.
+
+kube-scheduler adds up what claims take of a device and knows nothing of pods that ask for
+`nvidia.com/gpu`; their part is taken off the capacity here. It comes a moment late, so it only
+keeps pods from waiting: that a card never holds more than it has is the ledger's doing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hamicommon.domain.allocations import footprints
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.dra.devices import DRIVER, device_of
+from hamicommon.k8s.types import Json
+
+from hami_node_agent.grants.book import NodeGrant
+
+MOST_DEVICES = 64
+"""Of one slice whose devices may have taints (resource.k8s.io/v1)."""
+
+
+def taken_by_plugin(grants: Iterable[NodeGrant]) -> Mapping[GpuUuid, tuple[int, int, int]]:
+    """MiB, percent of cores and slots of each card that are not claims'."""
+    memory_mib: Counter[GpuUuid] = Counter()
+    core_percent: Counter[GpuUuid] = Counter()
+    slots: Counter[GpuUuid] = Counter()
+    for grant in grants:
+        if not grant.claimed:
+            for part in footprints(grant.containers):
+                memory_mib[part.uuid] += part.memory_mib
+                core_percent[part.uuid] += part.core_percent
+                slots[part.uuid] += part.slots
+    return {uuid: (memory_mib[uuid], core_percent[uuid], slots[uuid]) for uuid in slots}
+
+
+def offered_devices(cards: Iterable[GpuDevice], grants: Iterable[NodeGrant]) -> list[Json]:
+    """The devices of the slice, by index; cards in MIG mode are the device plugin's alone."""
+    taken = taken_by_plugin(grants)
+    shared = sorted((c for c in cards if c.mode != "mig"), key=lambda card: card.index)
+    found = []
+    for card in shared[:MOST_DEVICES]:
+        memory_mib, core_percent, slots = taken.get(card.uuid, (0, 0, 0))
+        found.append(
+            device_of(
+                card,
+                memory_mib=card.memory_mib - memory_mib,
+                core_percent=card.core_percent - core_percent,
+                slots=card.slots - slots,
+            )
+        )
+    return found
+
+
+def slice_name(node: str) -> str:
+    """A node has one."""
+    return f"{node}-{DRIVER}"[:253]
+
+
+def wanted_slice(
+    node: str, node_uid: str, devices: Sequence[Json], now: Mapping[str, Any] | None
+) -> Json | None:
+    """The slice to write in place of `now`; None where `now` is right."""
+    generation = 1
+    metadata: Json = {
+        "name": slice_name(node),
+        "ownerReferences": [
+            {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+        ],
+    }
+    if now is not None:
+        if now["spec"].get("devices", []) == list(devices):
+            return None
+        # Allocators tell a change by it.
+        generation = int(now["spec"]["pool"]["generation"]) + 1
+        metadata["resourceVersion"] = now["metadata"]["resourceVersion"]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "devices": list(devices),
+        },
+    }

@@ -1,0 +1,114 @@
+"""Grants of what kube-scheduler allocated to a pod's ResourceClaims, when its node prepares them.
+
+In: `hami.grants.claims.<node>`, asked by the node's agent before the pod's sandbox exists. What is
+granted is read from the claims themselves and never from the question. Out: one grant of all of the
+pod's claims, if the ledger has room beside the pods of the device plugin (`running_pods.py`): the
+API server and kube-scheduler know nothing of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation, Origin
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.dra.claims import (
+    ContainerClaims,
+    allocated_devices,
+    claim_names,
+    container_claims,
+    granted_containers,
+)
+from hamicommon.dra.devices import named_devices
+from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
+from hamicommon.k8s.types import JsonMapping
+from pydantic import ValidationError
+
+from hami_scheduler.adoption.running_pods import Found, NodeQuestion, RunningPods, reply_with
+from hami_scheduler.ports import ClaimApi
+
+SUBJECT = "hami.grants.claims.*"
+REASON = "granted what was allocated to its ResourceClaims"
+
+
+class ClaimGrants:
+    """Responder of `hami.grants.claims.*`."""
+
+    def __init__(
+        self,
+        pods: RunningPods,
+        *,
+        claims: ClaimApi,
+        request_of: Callable[[JsonMapping], PodRequest],
+    ) -> None:
+        self._pods = pods
+        self._claims = claims
+        self._request_of = request_of
+
+    async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
+        """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
+        try:
+            asked = ClaimsRequest.model_validate_json(body)
+        except ValidationError as exc:
+            raise InvalidRequest(f"request for a pod's claims is malformed: {exc}") from exc
+        if subject != claims_subject(asked.node):
+            raise InvalidRequest(f"a grant on {asked.node} was asked for on {subject}")
+        question = NodeQuestion(
+            node=NodeName(asked.node),
+            uid=PodUid(asked.pod_uid),
+            namespace=asked.namespace,
+            name=asked.pod_name,
+        )
+        try:
+            return reply_with(await self._grant(question))
+        except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
+            return UnmanagedReply(node=asked.node, refused=str(exc))
+
+    async def _grant(self, asked: NodeQuestion) -> Allocation:
+        """Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable."""
+        pod = await self._pods.read(asked)
+        live = await self._pods.granted(asked)
+        if live is not None and live.origin is Origin.CLAIM:
+            return live
+        request = self._request_of(pod)
+        if live is not None or request.wants_devices:
+            raise Conflict(
+                "the pod asks for cards by limits and by claims; use one of both in a pod"
+            )
+        claimed = await self._claimed(pod, asked)
+        cards = await self._pods.cards(asked.node)
+        found = Found(
+            request=request,
+            containers=granted_containers(claimed, named_devices(cards)),
+            origin=Origin.CLAIM,
+            reason=REASON,
+            evidence={"claims": list(_evidence(claimed))},
+        )
+        return await self._pods.enter(pod, asked.node, found)
+
+    async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
+        devices = {
+            key: allocated_devices(await self._claims.get(asked.namespace, name), asked.uid)
+            for key, name in claim_names(pod).items()
+        }
+        claimed = container_claims(pod, devices)
+        if not any(container.devices for container in claimed):
+            raise InvalidRequest("none of its containers uses a card of ours by a claim")
+        return claimed
+
+
+def _evidence(claimed: Iterable[ContainerClaims]) -> Iterable[dict[str, Any]]:
+    """For the history: which claims the grant rests on."""
+    for container in claimed:
+        for device in container.devices:
+            yield {
+                "container": container.name,
+                "claim": device.claim,
+                "claim_uid": device.claim_uid,
+                "request": device.request,
+                "share_id": device.share_id,
+                "device": device.device,
+            }

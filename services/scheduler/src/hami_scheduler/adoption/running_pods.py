@@ -1,0 +1,166 @@
+"""Grants for pods that are on their nodes already: entered into the ledger and mirrored.
+
+`unmanaged.py` and `resource_claims.py` decide what such a pod gets; here it is written with the
+guarded UPDATE of every other grant, so never more than a card has. The pod is annotated like any
+other; it is then watched, reconciled and released like any other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+    Origin,
+    Placement,
+)
+from hamicommon.domain.devices import DeviceUsage
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound
+from hamicommon.events import UnmanagedReply
+from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.annotations import binding_annotations, node_label
+from hamicommon.k8s.pod_object import owner_of
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.ledger.model import Entry
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.pod_events import UNMANAGED, Announcer
+from hami_scheduler.ports import AllocationStore, PodApi
+
+logger = logging.getLogger(__name__)
+
+_ANNOUNCED_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeQuestion:
+    """Which pod a node asks about."""
+
+    node: NodeName
+    uid: PodUid
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What such a pod is to be granted, and what that rests on."""
+
+    request: PodRequest
+    containers: tuple[ContainerGrant, ...]
+    origin: Origin
+    reason: str
+    evidence: Mapping[str, Any]
+
+
+class RunningPods:
+    """Reads such pods and enters their grants."""
+
+    def __init__(
+        self,
+        *,
+        store: AllocationStore,
+        pods: PodApi,
+        view: LedgerSnapshotCache,
+        vendors: Vendors,
+        announcer: Announcer,
+        instruments: SchedulerInstruments,
+        label_keys: Sequence[str] = (),
+    ) -> None:
+        self._store = store
+        self._pods = pods
+        self._view = view
+        self._vendors = vendors
+        self._announcer = announcer
+        self._instruments = instruments
+        self._label_keys = label_keys
+
+    async def read(self, asked: NodeQuestion) -> Json:
+        """The pod, if it runs on that node. Raises: NotFound, Unavailable."""
+        pod = await self._pods.get(asked.namespace, asked.name)
+        facts = facts_of(pod)
+        if facts.uid != asked.uid or facts.node != asked.node or facts.phase in TERMINAL_PHASES:
+            raise NotFound(f"pod {asked.namespace}/{asked.name} does not run on {asked.node}")
+        return pod
+
+    async def granted(self, asked: NodeQuestion) -> Allocation | None:
+        """Its live grant, which was asked for before. Raises: Conflict when it is elsewhere."""
+        live = await self._store.live_of(asked.uid)
+        if live is not None and (live.node != asked.node or live.token is None):
+            raise Conflict(f"the pod is {live.state} on {live.node}")
+        return live
+
+    async def cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
+        """The node's cards as the ledger has them now. Raises: Unavailable."""
+        await self._view.refresh()
+        return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
+
+    async def enter(self, pod: JsonMapping, node: NodeName, found: Found) -> Allocation:
+        """Writes the grant. Raises: CapacityConflict when a card has no room, Unavailable."""
+        draft = draft_of(
+            found.request,
+            Placement(node=node, containers=found.containers),
+            {s.usage.device.uuid: s for s in self._view.cluster.cards(node)},
+            self._vendors,
+            now=datetime.now(UTC),
+            lease_s=0.0,
+            replaces=None,
+            owner=owner_of(pod, self._label_keys, stamped=False),
+        )
+        entry = Entry(
+            draft=draft,
+            state=AllocationState.BOUND,
+            origin=found.origin,
+            reason=found.reason,
+            evidence=found.evidence,
+        )
+        try:
+            change = await self._store.enter(entry)
+        except CapacityConflict:
+            self._view.doubt(node)
+            raise
+        self._view.apply(change.counters)
+        self._instruments.transitions.labels(AllocationState.BOUND.value).inc()
+        await self._mirror(change.allocation)
+        return change.allocation
+
+    def announce(self, allocation: Allocation, message: str) -> None:
+        """An event on the pod."""
+        self._announcer.announce(PodRef.of(allocation), UNMANAGED, message, warning=False)
+
+    async def _mirror(self, allocation: Allocation) -> None:
+        """As at a binding; who can't write it loses only the mirror."""
+        now = datetime.now(UTC)
+        common = binding_annotations(
+            allocation.node, filtered_at=allocation.reserved_at, bound_at=now
+        )
+        try:
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations={**allocation.annotations, **common},
+                labels=node_label(allocation.node),
+            )
+        except HamiError as exc:
+            logger.warning("running pod not annotated", extra={"error": str(exc)})
+
+
+def reply_with(allocation: Allocation) -> UnmanagedReply:
+    """The answer to the node."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
+    grant = grant_of(allocation, expires_at=expires_at)
+    return UnmanagedReply(node=allocation.node, grant=grant)

@@ -1,0 +1,202 @@
+"""Grants of what was allocated to pods' ResourceClaims.
+
+The emulated API server has no resource.k8s.io: claims come from a table here. The same on a real
+control plane and kubelet: `tests/e2e_node/test_resource_claims.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
+from hamicommon import events
+from hamicommon.dra.devices import DRIVER, device_name
+from hamicommon.errors import NotFound
+from hamicommon.k8s.types import Json
+
+from tests.integration.scheduler.conftest import World
+
+pytestmark = pytest.mark.integration
+
+Claims = dict[str, Json]
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
+    """What the API server has, by name."""
+    known: Claims = {}
+
+    async def get(_self: KubernetesClaimApi, namespace: str, name: str) -> Json:
+        if name not in known:
+            raise NotFound(f"resourceclaims {namespace}/{name} not found")
+        return known[name]
+
+    monkeypatch.setattr(KubernetesClaimApi, "get", get)
+    return known
+
+
+async def pod_of(
+    world: World,
+    claims: Claims,
+    name: str,
+    *cards: str,
+    mib: int = 4096,
+    limits: Json | None = None,
+) -> Json:
+    """A pod on n1 whose claim was allocated a part of each card."""
+    container: Json = {
+        "name": "main",
+        "image": "none",
+        "resources": {"claims": [{"name": "gpu"}], "limits": limits or {}},
+    }
+    pod = await world.api.create(
+        "/api/v1/namespaces/default/pods",
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
+                "containers": [container],
+            },
+        },
+    )
+    world.pods.append(pod)
+    metadata = pod["metadata"]
+    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+    await world.api.create(
+        f"{path}/binding", {"metadata": {"name": metadata["name"]}, "target": {"name": "n1"}}
+    )
+    claims[name] = {
+        "metadata": {"namespace": metadata["namespace"], "name": name, "uid": f"uid-{name}"},
+        "status": {
+            "reservedFor": [{"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}],
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {
+                            "request": f"r{number}",
+                            "driver": DRIVER,
+                            "pool": "n1",
+                            "device": device_name(card),
+                            "shareID": f"share-{number}",
+                            "consumedCapacity": {"memory": f"{mib}Mi", "cores": "30"},
+                        }
+                        for number, card in enumerate(cards)
+                    ]
+                }
+            },
+        },
+    }
+    return await world.read(pod)
+
+
+async def ask(world: World, pod: Json, **changes: Any) -> events.UnmanagedReply:
+    metadata = pod["metadata"]
+    request = events.ClaimsRequest(
+        node="n1",
+        pod_uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        pod_name=metadata["name"],
+    ).model_copy(update=changes)
+    subject = events.claims_subject("n1")
+    reply = await world.bus.request(subject, request, timeout_s=20)
+    return events.UnmanagedReply.model_validate_json(reply)
+
+
+async def test_what_was_allocated_is_granted_watched_and_released(
+    world: World, claims: Claims
+) -> None:
+    await world.replica()
+    [card, other] = await world.add_node("n1", cards=2)
+    pod = await pod_of(world, claims, "two", card, other)
+
+    answer = await ask(world, pod)
+
+    assert answer.grant is not None, answer.refused
+    assert (answer.grant.answered, answer.grant.claimed) == (True, True)
+    [container] = answer.grant.containers
+    assert [(s.uuid, s.memory_mib, s.core_percent) for s in container.shares] == [
+        (card, 4096, 30),
+        (other, 4096, 30),
+    ]
+    [row] = await world.rows(pod)
+    assert (answer.grant.token, row["state"]) == (row["token"], "bound")
+    assert await world.used(card) == (1, 4096, 30)
+    await world.publish_report(events.Allocated, row)
+    await world.until(pod, "allocated")
+    await world.set_status(pod, phase="Succeeded")
+    await world.until(pod, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_asking_at_once_and_again_gives_one_grant(world: World, claims: Claims) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "again", card)
+
+    answers = await asyncio.gather(*(ask(world, pod) for _ in range(4)))
+
+    assert len({answer.grant.token for answer in answers if answer.grant}) == 1
+    assert len(await world.rows(pod)) == 1
+
+
+async def test_claims_never_get_more_than_limits_leave(world: World, claims: Claims) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1", memory_mib=6000)
+    pods = [await pod_of(world, claims, f"most-{n}", card) for n in range(6)]
+
+    answers = await asyncio.gather(*(ask(world, pod) for pod in pods))
+
+    assert sum(answer.grant is not None for answer in answers) == 1
+    assert await world.used(card) == (1, 4096, 30)
+    assert all("memory" in answer.refused for answer in answers if answer.grant is None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        pytest.param({"pod_uid": "another"}, "does not run on", id="another uid"),
+        pytest.param({"pod_name": "nobody"}, "nobody", id="gone by then"),
+    ],
+)
+async def test_a_pod_that_is_not_there_gets_nothing(
+    world: World, claims: Claims, change: Json, reason: str
+) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "there", card)
+    answer = await ask(world, pod, **change)
+    assert (answer.grant, reason in answer.refused) == (None, True), answer.refused
+    assert await world.rows(pod) == []
+
+
+async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
+    world: World, claims: Claims
+) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "odd", card)
+    status = claims["odd"]["status"]
+
+    for change, reason in (
+        ({"reservedFor": []}, "not reserved for the pod"),
+        ({"reservedFor": [*status["reservedFor"], {"resource": "pods", "uid": "x"}]}, "2 pods"),
+        ({"allocation": None}, "none of its containers uses a card of ours"),
+    ):
+        claims["odd"]["status"] = status | change
+        assert reason in (await ask(world, pod)).refused
+    status["allocation"]["devices"]["results"][0]["device"] = "gpu-gone"
+    claims["odd"]["status"] = status
+    assert "no card of this node" in (await ask(world, pod)).refused
+    del claims["odd"]
+    assert "not found" in (await ask(world, pod)).refused
+    assert await world.rows(pod) == []
+
+
+async def test_limits_and_claims_in_one_pod_are_refused(world: World, claims: Claims) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "both", card, limits={"nvidia.com/gpu": "1"})
+    assert "by limits and by claims" in (await ask(world, pod)).refused
+    assert await world.rows(pod) == []
