@@ -1,12 +1,13 @@
 """Slices by ResourceClaims, beside slices by `nvidia.com/gpu`, on a real kubelet and scheduler.
 
-Claims are named ones: templates and the release of claims are kube-controller-manager's, which is
-not among the parts of these cases.
+Claims are named ones where no kube-controller-manager runs: templates and the release of claims are
+its doing.
 """
 
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 from hamicommon.dra.devices import DRIVER
 from hamicommon.k8s.types import Json
+from hamilocal.servers.control_plane.assets import Assets
+from hamilocal.supervisor.ports import free_port
 
 from tests import measured
 from tests.e2e.system import slice_of, wait
-from tests.e2e_node.conftest import RUNTIME_VARIABLE
+from tests.e2e_node.conftest import NATIVE, RUNTIME_VARIABLE
 from tests.e2e_node.node_system import CARDS, NodeSystem
 
 pytestmark = pytest.mark.e2e
@@ -55,6 +58,7 @@ def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSys
 def start(system: NodeSystem) -> None:
     system.agent.start(
         HAMI_NODE_AGENT_DRA="auto",
+        HAMI_NODE_AGENT_XID_QUIET_S="1",
         HAMI_NODE_AGENT_CRI_SOCKET=str(system.node.socket),
         HAMI_NODE_AGENT_CDI_DIR=str(system.folder.parent / "cdi"),
     )
@@ -244,3 +248,138 @@ def test_agent_and_kubelet_may_die_and_come_back(claiming: NodeSystem) -> None:
     assert system.wrong_slice(pod, 2048, core_percent=10) == []
     assert system.live_allocations() == 2
     assert len(descriptions(system)) == 2
+
+
+@pytest.fixture
+def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
+    """kube-controller-manager: Deployments, claims from templates, and the release of claims."""
+    binary = node_assets.folder / "kube-controller-manager"
+    if not binary.exists():
+        pytest.skip(f"{node_assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")
+    argv = [
+        str(binary),
+        f"--kubeconfig={claiming.described['kubeconfig']}",
+        "--controllers=deployment-controller,replicaset-controller,resourceclaim-controller,"
+        "garbage-collector-controller",
+        "--leader-elect=false",
+        f"--secure-port={free_port()}",
+        f"--cert-dir={tmp_path}",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+REPLICAS, ROLLS = 5, 3
+
+
+def test_a_deployment_rolled_again_and_again_leaks_no_claim(
+    claiming: NodeSystem, controllers: None
+) -> None:
+    del controllers
+    system = claiming
+    request = {
+        "name": "gpu",
+        "exactly": {
+            "deviceClassName": CLASS,
+            "capacity": {"requests": {"memory": "1024Mi", "cores": "5"}},
+        },
+    }
+    template = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": "a-slice"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+    made = system.api.post(f"{API}/namespaces/default/resourceclaimtemplates", json=template)
+    assert made.status_code == 201, made.text
+    pod = claiming_pod(system, "rolled")
+    pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "a-slice"}]
+    labels = {"app": "rolled"}
+    deployment = {
+        "metadata": {"name": "rolled"},
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
+        },
+    }
+    path = "/apis/apps/v1/namespaces/default/deployments"
+    made = system.api.post(path, json=deployment)
+    assert made.status_code == 201, made.text
+
+    def rolled_out() -> bool:
+        now = system.get(f"{path}/rolled")
+        status = now["status"]
+        return status.get("observedGeneration") == now["metadata"]["generation"] and (
+            [status.get(key) for key in ("replicas", "updatedReplicas", "readyReplicas")]
+            == [REPLICAS] * 3
+        )
+
+    for roll in range(ROLLS + 1):
+        wait(rolled_out, f"roll {roll} to be out", timeout_s=240)
+        staying = [p for p in system.pods() if "deletionTimestamp" not in p["metadata"]]
+        assert system.wrong_slice(staying[0], 1024, core_percent=5) == []
+        if roll < ROLLS:
+            change = {"spec": {"template": {"metadata": {"annotations": {"roll": str(roll)}}}}}
+            answer = system.api.patch(
+                f"{path}/rolled",
+                json=change,
+                headers={"content-type": "application/merge-patch+json"},
+            )
+            assert answer.status_code == 200, answer.text
+    system.check_invariants()
+
+    system.api.delete(f"{path}/rolled?propagationPolicy=Background")
+    system.api.delete(f"{API}/namespaces/default/resourceclaimtemplates/a-slice")
+    wait(lambda: system.pods() == [], "the pods to go", timeout_s=240)
+    wait(lambda: system.get(CLAIMS)["items"] == [], "the claims to go", timeout_s=120)
+    wait(lambda: system.live_allocations() == 0, "the slices to be free")
+    wait(lambda: not descriptions(system), "the device descriptions to go")
+    measured.note(f"a Deployment of {REPLICAS} by claims, rolled {ROLLS} times: nothing leaked")
+
+
+def control(system: NodeSystem, *argv: str) -> None:
+    """Of the stand-in driver."""
+    config = str(system.agent.folder / "fakegpu" / "config.json")
+    subprocess.run(
+        [NATIVE / "fakegpu" / "build" / "fakegpu-ctl", *argv],
+        env={"FAKEGPU_CONFIG": config},
+        check=True,
+        timeout=60,
+    )
+
+
+def test_a_sick_card_shows_in_the_pods_status_and_takes_no_claims(claiming: NodeSystem) -> None:
+    system = claiming
+    claim(system, "holds", gpu={"memory": "1024Mi"})
+    assert system.create(claiming_pod(system, "holds")).status_code == 201
+    pod = system.wait_for_phase("holds", "Running")
+    [held] = system.get(f"{CLAIMS}/holds")["status"]["allocation"]["devices"]["results"]
+
+    def health() -> str:
+        now = system.pod("holds") or pod
+        [status] = now["status"]["containerStatuses"]
+        shown = status.get("allocatedResourcesStatus") or [{"resources": [{}]}]
+        return str(shown[0]["resources"][0].get("health"))
+
+    wait(lambda: health() == "Healthy", "the card's health in the pod's status", why=health)
+    index = next(
+        str(device["attributes"]["index"]["int"])
+        for device in devices(system)
+        if device["name"] == held["device"]
+    )
+    control(system, "lose", index)
+    try:
+        wait(lambda: health() == "Unhealthy", "the sick card in the pod's status", why=health)
+        wait(
+            lambda: any("taints" in d for d in devices(system) if d["name"] == held["device"]),
+            "the device's taint",
+        )
+    finally:
+        control(system, "restore", index)
+    wait(lambda: health() == "Healthy", "the card to be well again", why=health)
