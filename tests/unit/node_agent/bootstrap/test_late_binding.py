@@ -6,13 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.bootstrap import late_binding
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.config.settings import Settings
 from hamicommon.errors import InvalidRequest, Unavailable
-
-LATE = BindingWay(late=True, reason="proven")
 
 
 class Node:
@@ -68,6 +65,6 @@ async def test_a_proof_that_is_gone_ends_the_agent_and_one_that_cannot_be_had_do
     node = Node(CRI_O, None, None, ("v1.31.0", "cri-o://1.27.0"))
 
     with pytest.raises(Unavailable, match=r"can't be any more: .*cri-o 1\.27\.0"):
-        await keep_proven(settings(), node, LATE)
+        await keep_proven(settings(), node, relied_on=True)
 
     assert len(node.reports) == 1

@@ -14,12 +14,16 @@ from typing import Any
 from hamicommon.errors import InvalidRequest
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
 from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.bootstrap.gpu_plugin import answers_of, node_ports
-from hami_node_agent.bootstrap.late_binding import cdi_obstacle, kubelet_version, proof_of
+from hami_node_agent.bootstrap.late_binding import (
+    NodeVersions,
+    cdi_obstacle,
+    kubelet_version,
+    proof_of,
+)
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.offer import WHOLE
@@ -51,13 +55,13 @@ async def dra_driver(
     cards: CardTracker,
     feed: GrantsFeed,
     reports: Reports,
-    node: NodeObject,
+    node: NodeVersions,
     bulkhead: Bulkhead,
 ) -> DraDriver:
     """Raises: InvalidRequest when `dra` is `on` with what it can't do."""
     if settings.dra == "off":
         return DraDriver(on=False, loops={})
-    reason = await _obstacle(settings, node)
+    reason = await obstacle_of(settings, node)
     if reason and settings.dra == "on":
         raise InvalidRequest(f"dra on: {reason}; set dra to off or auto")
     store = ResourceSlices(connections.api, settings.node_name, bulkhead)
@@ -83,7 +87,7 @@ async def dra_driver(
     return DraDriver(on=True, loops={"DRA driver": driver, "DRA slices": publisher.run()})
 
 
-async def _obstacle(settings: Settings, node: NodeObject) -> str:
+async def obstacle_of(settings: Settings, node: NodeVersions) -> str:
     """Why the driver can't be; empty: it can."""
     if settings.operating_mode in (WHOLE, MIG):
         return f"operating_mode is {settings.operating_mode}, whose cards are not shared by claims"

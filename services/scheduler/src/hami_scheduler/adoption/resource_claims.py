@@ -27,7 +27,12 @@ from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
 from hamicommon.k8s.types import JsonMapping
 from pydantic import ValidationError
 
-from hami_scheduler.adoption.running_pods import Found, NodeQuestion, RunningPods, reply_with
+from hami_scheduler.adoption.running_pods import (
+    NodeQuestion,
+    RunningPodGrant,
+    RunningPods,
+    reply_with,
+)
 from hami_scheduler.ports import ClaimApi
 
 SUBJECT = "hami.grants.claims.*"
@@ -80,7 +85,7 @@ class ClaimGrants:
             )
         claimed = await self._claimed(pod, asked)
         cards = await self._pods.cards(asked.node)
-        found = Found(
+        found = RunningPodGrant(
             request=request,
             containers=granted_containers(claimed, named_devices(cards)),
             origin=Origin.CLAIM,

@@ -56,7 +56,7 @@ class NodeQuestion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RunningPodGrant:
     """What such a pod is to be granted, and what that rests on."""
 
     request: PodRequest
@@ -108,7 +108,7 @@ class RunningPods:
         await self._view.refresh()
         return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
 
-    async def enter(self, pod: JsonMapping, node: NodeName, found: Found) -> Allocation:
+    async def enter(self, pod: JsonMapping, node: NodeName, found: RunningPodGrant) -> Allocation:
         """Writes the grant. Raises: CapacityConflict when a card has no room, Unavailable."""
         draft = draft_of(
             found.request,

@@ -22,7 +22,12 @@ from hamicommon.vendors.registry import Vendors
 from pydantic import ValidationError
 
 from hami_scheduler.adoption.claims import OUR_VENDOR
-from hami_scheduler.adoption.running_pods import Found, NodeQuestion, RunningPods, reply_with
+from hami_scheduler.adoption.running_pods import (
+    NodeQuestion,
+    RunningPodGrant,
+    RunningPods,
+    reply_with,
+)
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 
 SUBJECT = "hami.grants.unmanaged.*"
@@ -73,7 +78,7 @@ class UnmanagedGrants:
         cards = await self._pods.cards(node)
         containers = taken_containers(request, asked, cards)
         self._check_room(request, node, containers)
-        found = Found(
+        found = RunningPodGrant(
             request=request,
             containers=containers,
             origin=Origin.UNMANAGED,
