@@ -38,7 +38,7 @@ class SliceStore(Protocol):
     async def write(self, body: Json) -> None:
         """Creates the slice or, where it has a resourceVersion, replaces it.
 
-        Raises: Conflict when it has changed meanwhile, InvalidRequest, Forbidden, Unavailable.
+        Raises: Conflict when it has changed since, InvalidRequest, Forbidden, Unavailable.
         """
 
     async def remove(self, name: str) -> None:

@@ -74,7 +74,7 @@ def wanted_slice(
     if now is not None:
         if now["spec"].get("devices", []) == list(devices):
             return None
-        # Allocators tell a change by it.
+        # Allocators see a change by it.
         generation = int(now["spec"]["pool"]["generation"]) + 1
         metadata["resourceVersion"] = now["metadata"]["resourceVersion"]
     return {
