@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
@@ -27,6 +31,19 @@ def ask(system: System) -> Ask:
         return done.stdout
 
     return run
+
+
+def completed(system: System, *typed: str) -> list[str]:
+    """What kubectl offers after these words."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "kubectl_complete-hami", *typed],
+        env={**os.environ, "HAMI_FOLDER": str(system.folder), "XDG_CACHE_HOME": str(system.folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    return done.stdout.splitlines()
 
 
 def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
@@ -65,6 +82,15 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert "allocated" in ask("describe", "pod/shown")
     ask("describe", "card", "GPU-none", status=ExitCode.NOT_FOUND)
     assert ask("open", "pod", "shown").endswith("/pods/default/shown\n")
+    used = json.loads(ask("usage", "pod", "shown", "-o", "json"))["items"]
+    assert [(row["pod_name"], row["device_uuid"]) for row in used] == [
+        ("shown", share["device_uuid"])
+    ]
+    ask("usage", "--since", "1h")
+    bill = json.loads(ask("showback", "--since", "1m", "-o", "json"))["items"]
+    assert {row["kind"] for row in bill} >= {"held", "idle"}
+    assert completed(system, "explain", "sh") == ["shown", ":4"]
+    assert completed(system, "describe", "pod", "wai") == ["waiting", ":4"]
     ask("fits", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
 

@@ -39,7 +39,7 @@ COMMANDS = {
     ),
     "who": LazyCommand(
         "hamictl.commands.past.named:who",
-        "Show who holds a card or a node, or who held it then.",
+        "Show who holds which card, or who held it then: of all cards, a node, or one card.",
     ),
     "pending": LazyCommand(
         "hamictl.commands.past.named:pending",
@@ -59,9 +59,17 @@ COMMANDS = {
         "hamictl.commands.past.trace:trace",
         "Draw the steps of a pod, from admission to its first kernel.",
     ),
+    "usage": LazyCommand(
+        "hamictl.commands.past.usage:usage",
+        "Show what was used of what was granted: of namespaces, a pod, a node or a card.",
+    ),
+    "showback": LazyCommand(
+        "hamictl.commands.past.showback:showback",
+        "Show what each namespace held of the cards' time, what became of the rest, and the cost.",
+    ),
     "sql": LazyCommand(
         "hamictl.commands.answers:sql",
-        "Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour').",
+        "Ask a named question (without a name: which there are), or the ledger itself in SQL.",
     ),
     "drift": LazyCommand(
         "hamictl.commands.troubles:drift",
@@ -111,6 +119,19 @@ COMMANDS = {
 app = lazy_app(
     COMMANDS,
     "GPU slices on Kubernetes: a local system in one command, and questions to any system.",
+    epilog="""
+Why does my pod wait? explain POD; which pods wait at all? pending
+
+What would fit now? fits --gpumem 8Gi
+
+Who is on which card? who; and who was? who NODE --at 'yesterday 14:05'
+
+What does my pod use? usage pod POD; who holds cards and does nothing? usage --idle
+
+What did each team hold? showback
+
+Is everything well? doctor, drift; all questions by name: sql
+""",
 )
 
 

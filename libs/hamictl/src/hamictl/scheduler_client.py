@@ -29,6 +29,16 @@ class SchedulerClient:
         """
         return await self._ask("GET", path, params=query)
 
+    async def text(self, path: str, **query: str) -> str:
+        """The answer as it is, for files.
+
+        Raises: NotFound, InvalidRequest, Forbidden, Unavailable.
+        """
+        answer = await self._send("GET", path, params=query)
+        if not answer.is_success:
+            self._decoded_or_error(answer)
+        return answer.text
+
     async def post(self, path: str, body: object = None, *, timeout_s: float = TIMEOUT_S) -> Any:
         """Asks for something to be done; the decoded answer.
 
@@ -37,17 +47,22 @@ class SchedulerClient:
         return await self._ask("POST", path, json=body, timeout=timeout_s)
 
     async def _ask(self, method: str, path: str, **how: Any) -> Any:
+        return self._decoded_or_error(await self._send(method, path, **how))
+
+    async def _send(self, method: str, path: str, **how: Any) -> httpx.Response:
         address = self._address
         host, headers, verify = address.host, address.headers(), address.ssl_context()
         try:
             async with httpx.AsyncClient(
                 timeout=TIMEOUT_S, verify=verify, headers=headers
             ) as client:
-                answer = await client.request(method, f"{address.url}{path}", **how)
+                return await client.request(method, f"{address.url}{path}", **how)
         except httpx.HTTPError as exc:
             raise Unavailable(sentence(exc, address)) from exc
         except (httpx.InvalidURL, ValueError) as exc:
             raise InvalidRequest(f"{address.prefix}_URL={address.url} ({host}): {exc}") from exc
+
+    def _decoded_or_error(self, answer: httpx.Response) -> Any:
         body = self._decoded(answer)
         if answer.is_success:
             return body

@@ -16,6 +16,7 @@ import typer
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.client import open_kube_api
 
+from hamictl.commands.about.pod_names import pod_names
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
 from hamictl.commands.past import named as past
@@ -83,7 +84,7 @@ async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
 
 
 def explain(
-    pod: Annotated[str, typer.Argument(help="name of a pod")],
+    pod: Annotated[str, typer.Argument(help="name of a pod", autocompletion=pod_names)],
     namespace: Namespace = "default",
     output: Answered = TABLE,
     exit_code: Annotated[
@@ -113,7 +114,10 @@ async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
 
 
 def history(
-    pod: Annotated[str, typer.Argument(help="name of a pod, also of one that is gone")],
+    pod: Annotated[
+        str,
+        typer.Argument(help="name of a pod, also of one that is gone", autocompletion=pod_names),
+    ],
     namespace: Namespace = "default",
     output: Answered = TABLE,
 ) -> None:
@@ -177,7 +181,7 @@ def sql(
     ] = None,
     answered: Answered = TABLE,
 ) -> None:
-    """Ask the ledger, for example: select * from allocations_at(now() - interval '1 hour')."""
+    """Ask a named question (without a name: which there are), or the ledger itself in SQL."""
     if not query:
         past.listed(answered)
         return

@@ -32,6 +32,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl top --filter team-a/ -o json",
     ),
     "who": (
+        "hamictl who",
         "hamictl who GPU-6c1e0d2b-0000-0000-0000-000000000003",
         "hamictl who node-1 --at 14:05",
         "hamictl who node-1 --since 2h -o csv",
@@ -57,6 +58,17 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl trace train",
         "hamictl trace team-a/train -o json",
         "hamictl trace train --spans exported/",
+    ),
+    "usage": (
+        "hamictl usage",
+        "hamictl usage pod team-a/train --since 1h",
+        "hamictl usage node node-1 --at 'yesterday 14:05' -o csv",
+        "hamictl usage --idle",
+    ),
+    "showback": (
+        "hamictl showback",
+        "hamictl showback --month 2026-10 --basis cores -o csv",
+        "hamictl showback --since 7d --by-type",
     ),
     "sql": (
         "hamictl sql",

@@ -204,12 +204,15 @@ def _presentation(chosen: dict[str, Any]) -> Presentation:
     )
 
 
-def lazy_app(commands: dict[str, LazyCommand], summary: str) -> typer.Typer:
-    """An application of these verbs."""
+def lazy_app(
+    commands: dict[str, LazyCommand], summary: str, *, epilog: str | None = None
+) -> typer.Typer:
+    """An application of these verbs; `epilog` ends its help."""
     group = type("Commands", (LazyGroup,), {"commands_by_name": commands})
     app = typer.Typer(
         cls=group,
         help=summary,
+        epilog=epilog,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

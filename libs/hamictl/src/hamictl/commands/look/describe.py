@@ -11,6 +11,7 @@ import typer
 from hamicommon.errors import InvalidRequest, NotFound
 
 from hamictl.commands import answers
+from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, At, moment_of
 from hamictl.commands.past.named import HELD, ask
@@ -31,12 +32,17 @@ KINDS = {
 STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_count")
 INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
 
-Kind = Annotated[str, typer.Argument(help="pod, node or card; or KIND/NAME")]
+Kind = Annotated[
+    str, typer.Argument(help="pod, node or card; or KIND/NAME", autocompletion=kinds_and_pods)
+]
+Name = Annotated[
+    str, typer.Argument(help="its name; of a card the uuid", autocompletion=names_after_kind)
+]
 
 
 def describe(
     kind: Kind,
-    name: Annotated[str, typer.Argument(help="its name; of a card the uuid")] = "",
+    name: Name = "",
     namespace: Namespace = "default",
     at: At = "",
     output: Answered = TABLE,
@@ -103,8 +109,13 @@ def _key(title: str) -> str:
 
 
 def open_page(
-    kind: Annotated[str, typer.Argument(help="pod, node or card; without it the overview")] = "",
-    name: Annotated[str, typer.Argument(help="its name; of a card the uuid")] = "",
+    kind: Annotated[
+        str,
+        typer.Argument(
+            help="pod, node or card; without it the overview", autocompletion=kinds_and_pods
+        ),
+    ] = "",
+    name: Name = "",
     namespace: Namespace = "default",
 ) -> None:
     """Print the address of a page, and open it where there is a browser."""

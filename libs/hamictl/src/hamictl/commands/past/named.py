@@ -48,17 +48,21 @@ def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ())
 
 
 def who(
-    thing: Annotated[str, typer.Argument(help="uuid of a card, or name of a node")],
+    thing: Annotated[
+        str, typer.Argument(help="uuid of a card, or name of a node; without it all of them")
+    ] = "",
     at: At = "",
     since: Since = "",
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
-    """Show who holds a card or a node, or who held it then."""
+    """Show who holds which card, or who held it then: of all cards, a node, or one card."""
     moment = moment_of(at, "--at")
     if moment is not None and (since or until):
         raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
-    where = _card_or_node(thing)
+    if (since or until) and not thing:
+        raise typer.BadParameter("of which card or node?", param_hint="THING")
+    where = _card_or_node(thing) if thing else {}
     if since or until:
         times = {"since": since_of(since), "until": moment_of(until, "--until")}
         show(ask("who-held-card", {**where, **times}), output, columns=HELD)

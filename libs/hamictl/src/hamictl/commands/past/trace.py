@@ -24,6 +24,7 @@ from hamicommon.explain.waterfall import (
 )
 from hamicommon.k8s.client import open_kube_api
 
+from hamictl.commands.about.pod_names import pod_names
 from hamictl.commands.answers import pod_name, pod_uid
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
@@ -42,7 +43,9 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 def trace(
-    pod: Annotated[str, typer.Argument(help="name of a pod, also NAMESPACE/NAME")],
+    pod: Annotated[
+        str, typer.Argument(help="name of a pod, also NAMESPACE/NAME", autocompletion=pod_names)
+    ],
     namespace: Namespace = "default",
     spans: Annotated[
         list[Path] | None,

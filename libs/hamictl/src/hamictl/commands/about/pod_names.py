@@ -1,0 +1,99 @@
+"""Names of pods for a shell's completion: of the cluster, else of the ledger's live grants.
+
+Kept for 5 s in a file of the user's own, because a shell asks with every key. Whatever goes wrong
+completes nothing: a shell shows no errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import typer
+from hamicommon.errors import HamiError
+from hamicommon.k8s.client import open_kube_api
+
+from hamictl.scheduler_client import SchedulerClient
+from hamictl.settings import Settings
+from hamictl.target import Installation, find_target
+
+KEPT_S = 5.0
+PATIENCE_S = 1.5
+PODS = ("pod", "pods", "po")
+MOST = 5000
+"""Of a cluster's pods: a shell shows no more anyway."""
+
+
+def pod_names(incomplete: str) -> list[str]:
+    """Pods whose name begins so: of the namespace default by their name, others as NAMESPACE/NAME,
+    with `pod/` before them where that was typed.
+    """
+    prefix = next((kind for kind in ("pod/", "pods/") if incomplete.startswith(kind)), "")
+    begun = incomplete.removeprefix(prefix)
+    try:
+        known = _known()
+    except (HamiError, OSError, TimeoutError, ValueError):
+        return []
+    return [f"{prefix}{name}" for name in known if name.startswith(begun)]
+
+
+def _known() -> list[str]:
+    target = find_target(Settings())
+    kept = _kept_at(target)
+    try:
+        if 0 <= time.time() - kept.stat().st_mtime < KEPT_S:
+            return [str(name) for name in json.loads(kept.read_text())]
+    except (OSError, ValueError):
+        pass
+    names = asyncio.run(_asked(target))
+    _keep(kept, names)
+    return names
+
+
+async def _asked(target: Installation) -> list[str]:
+    async with asyncio.timeout(PATIENCE_S):
+        if target.kubeconfig is None:
+            client = SchedulerClient(target.need_scheduler())
+            rows = await client.rows("/v1/allocations", live="true")
+            found = {(str(row["namespace"]), str(row["pod_name"])) for row in rows}
+        else:
+            async with open_kube_api(target.kubeconfig) as api:
+                pods = (await api.get(f"/api/v1/pods?limit={MOST}"))["items"]
+            found = {(str(p["metadata"]["namespace"]), str(p["metadata"]["name"])) for p in pods}
+    return sorted(name if space == "default" else f"{space}/{name}" for space, name in found)
+
+
+def _kept_at(target: Installation) -> Path:
+    """One file for each installation."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamictl"
+    which = f"{target.kubeconfig} {target.scheduler.url}"
+    return home / f"pods-{hashlib.sha256(which.encode()).hexdigest()[:16]}.json"
+
+
+def _keep(path: Path, names: list[str]) -> None:
+    """In one step, and for nobody else's eyes; a home that can't be written to keeps nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, made = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(names, file)
+        Path(made).replace(path)
+    except OSError:
+        return
+
+
+def names_after_kind(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Of `KIND NAME`: pods where the kind is one."""
+    return pod_names(incomplete) if str(ctx.params.get("kind")) in PODS else []
+
+
+def kinds_and_pods(incomplete: str) -> list[str]:
+    """Of `KIND`, which may also be `pod/NAME`."""
+    if incomplete.startswith(("pod/", "pods/")):
+        return pod_names(incomplete)
+    return [kind for kind in ("pod", "node", "card") if kind.startswith(incomplete)]
