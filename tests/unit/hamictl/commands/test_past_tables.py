@@ -140,12 +140,12 @@ def test_80_columns_fold_and_200_hold_a_row_in_a_line(verb: str) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_ascii_is_ascii_and_keeps_every_word(verb: str) -> None:
+def test_ascii_is_ascii_and_keeps_every_text(verb: str) -> None:
     plain, whole = printed(VERBS[verb], 200, ascii_only=True), printed(VERBS[verb], 200)
 
     assert plain.isascii()
-    assert [word for word in whole.split() if word.isascii()] == [
-        word for word in plain.split() if word in whole.split()
+    assert [part for part in whole.split() if part.isascii()] == [
+        part for part in plain.split() if part in whole.split()
     ]
 
 
