@@ -93,8 +93,8 @@ async def test_command_api_and_sql_agree(
         await connection.close()
     async with httpx.AsyncClient(base_url=url) as http:
         found = await http.get(f"/api/v1/questions/{name}", params={**about, "limit": "20000"})
-    told = [f"{key}={value}" for key, value in about.items()]
-    document = json.loads((await hamictl("sql", name, *told, "-o", "json")).stdout)
+    given = [f"{key}={value}" for key, value in about.items()]
+    document = json.loads((await hamictl("sql", name, *given, "-o", "json")).stdout)
 
     rows = json.loads(orjson.dumps(in_sql.rows, option=orjson.OPT_UTC_Z))
     assert without(found.json()["rows"]) == without(rows)
