@@ -15,6 +15,11 @@ class Settings(BaseSettings):
 
     folder: Path = Field(default=Path(".hami"), description="folder of the local system")
     kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
+    cache_home: Path | None = Field(
+        default=None,
+        validation_alias="XDG_CACHE_HOME",
+        description="where names for a shell's completion are kept; absent: ~/.cache",
+    )
     scheduler_url: str = Field(
         default="",
         description="http(s)://host:port of hami-scheduler: its operators' port, or with a client "

@@ -43,8 +43,9 @@ def pod_names(incomplete: str) -> list[str]:
 
 
 def _known() -> list[str]:
-    target = find_target(Settings())
-    kept = _kept_at(target)
+    settings = Settings()
+    target = find_target(settings)
+    kept = _kept_at(settings, target)
     try:
         if 0 <= time.time() - kept.stat().st_mtime < KEPT_S:
             return [str(name) for name in json.loads(kept.read_text())]
@@ -68,9 +69,9 @@ async def _asked(target: Installation) -> list[str]:
     return sorted(name if space == "default" else f"{space}/{name}" for space, name in found)
 
 
-def _kept_at(target: Installation) -> Path:
+def _kept_at(settings: Settings, target: Installation) -> Path:
     """One file for each installation."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hamictl"
+    home = (settings.cache_home or Path.home() / ".cache") / "hamictl"
     which = f"{target.kubeconfig} {target.scheduler.url}"
     return home / f"pods-{hashlib.sha256(which.encode()).hexdigest()[:16]}.json"
 
