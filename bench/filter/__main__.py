@@ -43,9 +43,9 @@ BUDGET_GROWTH = 3.0
 Row = dict[str, Any]
 
 
-def measure(nodes: int, fill: Fill, runs: int) -> Row:
+def measure(nodes: int, fill: Fill, runs: int, node_policy: str) -> Row:
     """One row of the table."""
-    with system(nodes, fill) as bench:
+    with system(nodes, fill, node_policy) as bench:
         return {
             "nodes": nodes,
             "fill": fill.title,
@@ -110,6 +110,8 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: [int(part) for part in text.split(",")], default=list(SIZES)
     )
+    policies = ("binpack", "spread", "fragmentation")
+    parser.add_argument("--node-policy", choices=policies, default="binpack")
     parser.add_argument("--fill", choices=("hami", "40", "both"), default="both")
     arguments = parser.parse_args()
     cases = [(n, AS_HAMI[n]) for n in arguments.sizes if n in AS_HAMI and arguments.fill != "40"]
@@ -117,17 +119,19 @@ def main() -> None:
     where = machine()
     print(", ".join(f"{name} {value}" for name, value in where.items()))
     print(f"{CARDS} cards per node, durable Postgres, NATS, Redis, emulated API server;")
-    print("traces, decision records, outbox and pod events on\n", flush=True)
+    print("traces, decision records, outbox and pod events on;")
+    print(f"node policy {arguments.node_policy}\n", flush=True)
     rows = []
     for nodes, fill in cases:
         started = time.monotonic()
-        rows.append(measure(nodes, fill, arguments.runs))
+        rows.append(measure(nodes, fill, arguments.runs, arguments.node_policy))
         took_s = time.monotonic() - started
         print(f"{nodes} nodes, {fill.title}: {took_s:.0f} s", flush=True)
     print()
     report(rows)
     RESULTS.parent.mkdir(exist_ok=True)
-    result = {"machine": where, "rows": rows, "growth_p50": growth(rows)}
+    result = {"machine": where, "node_policy": arguments.node_policy, "rows": rows}
+    result["growth_p50"] = growth(rows)
     RESULTS.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -51,7 +51,7 @@ class Bench:
 
 
 @contextmanager
-def system(nodes: int, fill: Fill) -> Iterator[Bench]:
+def system(nodes: int, fill: Fill, node_policy: str = "binpack") -> Iterator[Bench]:
     """Servers, API server, ledger and scheduler for one size, settled after its start."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hami-bench-")))
@@ -78,6 +78,7 @@ def system(nodes: int, fill: Fill) -> Iterator[Bench]:
             "KUBECONFIG": str(config),
             "HAMI_TELEMETRY_TRACES_FILE": str(folder / "traces.jsonl"),
             "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
+            "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": node_policy,
         }
         port = free_port()
         env["HAMI_SCHEDULER_HTTP_BIND"] = f"127.0.0.1:{port}"

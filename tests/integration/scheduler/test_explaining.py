@@ -162,6 +162,27 @@ async def test_the_reason_for_the_chosen_node_of_a_placed_pod_is_reported(world:
     assert answer["attempts"][0]["node"] == "w2"
 
 
+async def test_what_whole_nodes_cost_is_explained_apart_from_what_is_stranded(
+    world: World,
+) -> None:
+    replica = await world.replica(node_scheduler_policy="fragmentation")
+    await world.add_node("f1", cards=2)
+    await world.add_node("f2")
+    both = {"nvidia.com/gpu": "2", "nvidia.com/gpucores": "100"}
+    # It finds no room on f2, and now such pods are known to come.
+    await replica.filter(await world.pod("both", limits=both), "f2")
+    pod = await world.pod("one", limits={"nvidia.com/gpu": "1", "nvidia.com/gpucores": "100"})
+
+    await replica.filter(pod, "f1", "f2")
+    answer = await explained(replica, pod, outcome="placed")
+
+    parts = {node["node"]: node["parts"] for node in answer["nodes"]}
+    assert answer["chosen"] == "f2"
+    assert parts["f2"]["whole_nodes_milli"] == 0
+    assert parts["f1"]["whole_nodes_milli"] > 0
+    assert parts["f1"]["scarce_models_milli"] == 0
+
+
 async def test_the_same_refusal_again_is_one_decision_and_one_event_per_series(
     world: World,
 ) -> None:

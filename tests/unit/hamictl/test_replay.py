@@ -1,11 +1,17 @@
 """`hamictl replay` on files: tables, JSON, a picture, and mistakes."""
 
 import json
+import os
+import pty
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from hamicommon.simulation.replay.openb import read_trace
 from hamictl.__main__ import app
+from hamictl.commands.replay import runs
+from hamictl.input_file import MOST_BYTES
 from typer.testing import CliRunner, Result
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
@@ -123,3 +129,69 @@ def test_a_mistake_is_one_sentence(
 
     assert result.exit_code == 1
     assert sentence in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("pods", "sentence"),
+    [
+        ("", "pods.csv is empty: a first line name,cpu_milli,memory_mib,num_gpu,gpu_milli is"),
+        ("name,cpu_milli\np,1\n", "pods.csv: the first line lacks memory_mib, num_gpu, gpu_milli"),
+        (PODS.splitlines()[0], "pods.csv holds no pod that asks for a card"),
+        (PODS.splitlines()[0] + "\np,1,1,1000,1000\n", "no pod arrives: every one asks for more"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_sentence(
+    files: tuple[str, ...], tmp_path: Path, pods: str, sentence: str
+) -> None:
+    (tmp_path / "pods.csv").write_text(pods)
+    result = replay(*files)
+
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_huge_file_is_not_read(files: tuple[str, ...], tmp_path: Path) -> None:
+    with (tmp_path / "pods.csv").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    result = replay(*files)
+
+    assert result.exit_code == 1
+    assert "pods.csv is too large: at most 1024 MiB are read" in result.stderr
+
+
+def test_a_spreadsheets_mark_at_the_beginning_is_no_mistake(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "pods.csv").write_text("\ufeff" + PODS)
+
+    assert replay(*files, "--policy", "fgd").exit_code == 0
+
+
+def test_pods_of_a_model_that_no_node_has_are_named(files: tuple[str, ...], tmp_path: Path) -> None:
+    first, *rows = PODS.splitlines()
+    lines = [
+        f"{first},gpu_spec",
+        *(f"{row},{'H900' if n < 3 else ''}" for n, row in enumerate(rows)),
+    ]
+    (tmp_path / "pods.csv").write_text("\n".join(lines))
+    sentence = "3 pods name only models that no node has (H900): every policy refuses them."
+
+    assert sentence in " ".join(replay(*files, "--policy", "fgd").output.split())
+    result = replay(*files, "--policy", "fgd", "-o", "json")
+    assert json.loads(result.output)["notes"] == [sentence]
+
+
+def test_on_a_terminal_a_bar_shows_how_far_each_run_is(
+    files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal, os.fdopen(master, "rb") as seen:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        monkeypatch.setenv("TERM", "xterm")
+        trace = read_trace(NODES, PODS, nodes_file="n", pods_file="p")
+        runs.arriving(trace, ["fgd"], [7], 1.3)
+        terminal.flush()
+        shown = os.read(seen.fileno(), 65_536).decode()
+
+    assert "fgd, seed 7" in shown

@@ -93,6 +93,25 @@ def test_a_placed_pod_shows_its_slices_and_the_nodes_that_it_was_chosen_from() -
     assert "fits     usage 0.00 of 30" in shown
 
 
+def test_what_is_kept_for_whole_nodes_is_shown_apart_from_what_is_stranded() -> None:
+    parts = {"cards_milli": 190.0, "whole_nodes_milli": 2000.0, "scarce_models_milli": 0.0}
+    nodes = [
+        a_node(fits=True, chosen=True, score=-30.0, parts=parts | {"whole_nodes_milli": 0.0}),
+        a_node(node="b", fits=True, score=-2190.0, parts=parts),
+        a_node(node="c", fits=True, score=-300.0, parts=parts | {"scarce_models_milli": 110.0}),
+        a_node(node="d", fits=True, score=-60.0),
+    ]
+    shown = screen(
+        an_answer(outcome="placed", nodes=nodes, policy="nodes fragmentation, cards fragmentation")
+    )
+
+    [chosen] = [line for line in shown.splitlines() if "chosen" in line]
+    assert chosen.rstrip().endswith("strands 30 milli")
+    assert "strands 2190 milli: 190 on its cards, +2000 for whole nodes" in shown
+    assert "190 on its cards, +2000 for whole nodes, +110 for scarce models" in shown
+    assert "fits     strands 60 milli" in shown
+
+
 def test_a_pod_nobody_decided_about_shows_why_and_no_more() -> None:
     empty: dict[str, Any] = {
         "outcome": "undecided", "summary": "it has gates", "asked": [], "nodes": [],

@@ -25,10 +25,10 @@ from hamicommon.domain.requests import (
 )
 from hamicommon.explain.moment import Moment, blob_of, thaw, unpacked
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.node_scores import NodeScores
+from hamicommon.placement.node_scores import MOST_PARTS, NodeScores, StrandedParts
 from hamicommon.placement.rules import NODE_UNREGISTERED
 
-MOST_SCORES = 20
+MOST_SCORES = MOST_PARTS
 """Nodes whose scores are kept: the most preferred."""
 MOST_UNREGISTERED = 20
 """Nodes without a card of ours that are kept by name; the others are counted."""
@@ -103,6 +103,8 @@ class DecisionRecord:
     unregistered_count: int = 0
     scores: Mapping[NodeName, float] = field(default_factory=dict)
     """The most preferred nodes that fitted, the chosen one last."""
+    parts: Mapping[NodeName, StrandedParts] = field(default_factory=dict)
+    """What these scores are made of, under the node policy `fragmentation`."""
     fitting: int = 0
     """How many nodes fitted."""
     quota: QuotaShort | None = None
@@ -139,6 +141,7 @@ def detail_bytes(
         "strangers": sorted(unregistered)[:MOST_UNREGISTERED],  # codespell:ignore strangers
         "stranger_count": len(unregistered),  # codespell:ignore stranger
         "scores": [[node, round(score, 4)] for node, score in best],
+        "parts": {node: asdict(parts) for node, parts in scores.parts().items()},
         "fitting": len(scores),
         "quota": None if quota is None else asdict(quota),
     }
@@ -179,6 +182,10 @@ def record_of(
         ),
         unregistered_count=detail.get("stranger_count", 0),  # codespell:ignore stranger - stored
         scores={NodeName(node): score for node, score in detail.get("scores", ())},
+        parts={
+            NodeName(node): StrandedParts(**parts)
+            for node, parts in detail.get("parts", {}).items()
+        },
         fitting=detail.get("fitting", 0),
         quota=None if quota is None else QuotaShort(**quota),
         view=view,

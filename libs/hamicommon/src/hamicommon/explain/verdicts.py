@@ -18,6 +18,7 @@ from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
+from hamicommon.placement.node_scores import StrandedParts
 from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED
 from hamicommon.placement.unschedulable import Shortfall
 
@@ -50,7 +51,10 @@ class NodeVerdict:
     fits: bool
     chosen: bool = False
     score: float | None = None
-    """Usage of the node before the placement, 0 idle to 30 full; only of nodes that fit."""
+    """Usage of the node before the placement, 0 idle to 30 full; under the node policy
+    `fragmentation` minus the milli of cards that it strands. Only of nodes that fit."""
+    parts: StrandedParts | None = None
+    """What that score is made of, under the node policy `fragmentation`."""
     reason: str = ""
     """HAMi's reason string."""
     text: str = ""
@@ -131,6 +135,7 @@ def _verdicts(
                     fits=True,
                     chosen=node == record.node,
                     score=record.scores.get(node),
+                    parts=record.parts.get(node),
                     text="fits",
                     cards=_cards_of(usages, request, ()),
                 )

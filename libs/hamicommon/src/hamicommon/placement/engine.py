@@ -24,7 +24,7 @@ from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_picks
 from hamicommon.placement.node_costs import Costs, NodeCosts
-from hamicommon.placement.node_scores import NodeScores
+from hamicommon.placement.node_scores import MOST_PARTS, NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
 
@@ -49,6 +49,7 @@ class Feasible(NamedTuple):
     placements: dict[NodeName, Placement]
     """From the least to the most preferred node."""
     refusal: Refusal
+    scores: NodeScores
 
 
 def place(
@@ -93,7 +94,7 @@ def decide(
     return Decision(
         placement=judged.placement(int(ranked[-1])),
         refusal=None,
-        scores=NodeScores(view.names_by_row(), survivors[ranked], scores[ranked]),
+        scores=_scores(view, survivors, scores, ranked, judged.costs),
         view_version=view.version,
     )
 
@@ -108,18 +109,24 @@ def feasible(
     _check(request)
     rows, unknown = view.rows_of(candidates)
     found = fit_with_picks(request, view, rows, ())
-    scores = view.scores(found.survivors)
+    scores, costs = view.scores(found.survivors), None
     if request.policy.node == FRAGMENTATION:
-        scores = view.memory.kept(NodeCosts).of(request, view, found.survivors).scores
+        costs = view.memory.kept(NodeCosts).of(request, view, found.survivors)
+        scores = costs.scores
     if wants_scores(request, view):
         scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
-    for position in _ranked(view, found.survivors, scores, request.policy.node).tolist():
+    ranked = _ranked(view, found.survivors, scores, request.policy.node)
+    for position in ranked.tolist():
         name = view.name(int(found.survivors[position]))
         placements[name] = Placement(
             node=name, containers=found.grants[position], score=float(scores[position])
         )
-    return Feasible(placements, refusal_of(view, found.steps, unknown))
+    return Feasible(
+        placements,
+        refusal_of(view, found.steps, unknown),
+        _scores(view, found.survivors, scores, ranked, costs),
+    )
 
 
 def prioritize(
@@ -224,6 +231,13 @@ def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
     """Positions in `rows` from the least to the most preferred; names decide between equals."""
     keys = (-view.ranks(rows), -scores if policy == "spread" else scores)
     return np.lexsort(keys)
+
+
+def _scores(
+    view: ClusterView, rows: Int, scores: Floats, ranked: Int, costs: Costs | None
+) -> NodeScores:
+    parts = () if costs is None else costs.parts(ranked[-MOST_PARTS:])
+    return NodeScores(view.names_by_row(), rows[ranked], scores[ranked], parts)
 
 
 def _check(request: PodRequest) -> None:

@@ -19,16 +19,17 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.choice.picks import Picks
-from hamicommon.placement.cluster.cache import ByRow
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_places
-from hamicommon.placement.fragmentation import whole_nodes
+from hamicommon.placement.fragmentation import scarce_models, whole_nodes
 from hamicommon.placement.fragmentation.card_costs import outcomes
 from hamicommon.placement.fragmentation.current import tables_of
+from hamicommon.placement.fragmentation.demand import Float64
+from hamicommon.placement.fragmentation.kept_rows import KnownShape, NodesNow
 from hamicommon.placement.fragmentation.states import States, states_of
-from hamicommon.placement.fragmentation.stranded import stranded
-from hamicommon.placement.fragmentation.tables import Float64, Tables
+from hamicommon.placement.fragmentation.tables import Tables
+from hamicommon.placement.node_scores import StrandedParts
 from hamicommon.placement.predicates import Ask, needs, type_codes
 
 STEP_MILLI = 30.0
@@ -51,6 +52,8 @@ class Costs(NamedTuple):
     """(rows,): milli that its node's cards lose."""
     whole: Float64
     """(rows,): milli for the places that pods with several cards lose."""
+    models: Float64
+    """(rows,): milli that pods lose which can do with few models of cards alone."""
     ask: Ask | None = None
     places: Int | None = None
     """(rows, count): cards that a plain pod takes, in the order picked; None: walk for them."""
@@ -58,8 +61,18 @@ class Costs(NamedTuple):
     @property
     def scores(self) -> Floats:
         """(rows,): the highest is the best; minus the cost, in whole steps."""
-        steps: Floats = np.rint((self.node + self.whole) / STEP_MILLI).astype(np.float32)
+        steps: Floats = np.rint((self.node + self.whole + self.models) / STEP_MILLI).astype(
+            np.float32
+        )
         return steps * np.float32(-STEP_MILLI)
+
+    def parts(self, at: Int) -> list[StrandedParts]:
+        """What the scores at these positions are made of."""
+        columns = (each[at].round(1).tolist() for each in (self.node, self.whole, self.models))
+        return [
+            StrandedParts(cards_milli=cards, whole_nodes_milli=whole, scarce_models_milli=scarce)
+            for cards, whole, scarce in zip(*columns, strict=True)
+        ]
 
     def grants(self, at: int, request: PodRequest, view: ClusterView) -> Grants | None:
         """What every container gets on the row at this position; None: walk for it."""
@@ -89,63 +102,14 @@ class Costs(NamedTuple):
         )
 
 
-class _Known(ByRow):
-    """What one shape of pod costs, by row."""
-
-    def __init__(self, rows: int, lots: int, ask: Ask | None = None) -> None:
-        super().__init__(rows)
-        self.ask = ask
-        self.fits = np.zeros(rows, np.bool_)
-        self.cost = np.zeros(rows)
-        self.lost = np.zeros((rows, lots))
-        """Places for pods with several cards that the row would have less."""
-        self.places = np.zeros((rows, 0 if ask is None else ask.request.count), np.int64)
-
-
-class _Now(ByRow):
-    """The rows as they are: states, what is stranded, room for pods with several cards."""
-
-    def __init__(self, rows: int, places: int, lots: int) -> None:
-        super().__init__(rows)
-        self.states = States.empty(rows, places)
-        self.stranded = np.zeros(rows)
-        self.unvalued = np.zeros(rows, np.bool_)
-        """Rows of which `stranded` is older than the state."""
-        self.places = np.zeros((rows, lots), np.int64)
-        self.idle_milli = np.zeros(rows)
-
-    def refresh(self, view: ClusterView, tables: Tables) -> None:
-        """Looks again at the rows that have changed."""
-        every = np.arange(len(view.nodes))
-        changed = view.changed(every)
-        rows = every[self.stale(every, changed)]
-        if len(rows):
-            states = states_of(view.table(rows), view.free_cpu(rows))
-            self.states.put(rows, states)
-            self.unvalued[rows] = True
-            self.places[rows] = whole_nodes.places(tables.lots, states)
-            self.idle_milli[rows] = tables.idle_milli(states.core, states.memory).sum(axis=1)
-            self.saw(rows, changed[rows])
-
-    def value(self, tables: Tables, rows: Int, beside: States | None = None) -> Float64:
-        """What is stranded on the states `beside`, asked together with rows not valued yet."""
-        rows = rows[self.unvalued[rows]]
-        if not len(rows):
-            return np.zeros(0) if beside is None else stranded(tables, beside)
-        states = self.states.take(rows)
-        found = stranded(tables, states if beside is None else states.followed_by(beside))
-        self.stranded[rows], self.unvalued[rows] = found[: len(rows)], False
-        return found[len(rows) :]
-
-
 class NodeCosts:
     """The costs of a view's rows under its mix of usual pods; kept in `view.memory`."""
 
     def __init__(self) -> None:
         self._tables: Tables | None = None
         self._shape = (-1, -1)
-        self._known: OrderedDict[Hashable, _Known] = OrderedDict()
-        self._now = _Now(0, 0, 0)
+        self._known: OrderedDict[Hashable, KnownShape] = OrderedDict()
+        self._now = NodesNow(0, 0, 0)
 
     def of(
         self,
@@ -162,22 +126,25 @@ class NodeCosts:
             known = self._asked(wanted, request, view, rows)
         if known is None:
             rows, _ = fit(request, view, rows, without_cards)
-            known = _Known(view.room, len(tables.lots.cards))
+            known = KnownShape(view.room, len(tables.lots.cards))
             if len(rows):
                 self._walk(known, request, view, rows, without_cards)
         else:
             rows = rows[known.fits[rows]]
-        prices = self._prices(view)
-        whole = known.lost[rows] @ prices if prices.any() else np.zeros(len(rows))
+        prices, by_model = self._prices(view)
+        none = np.zeros(len(rows))
+        whole = known.lost[rows] @ prices if prices.any() else none
+        scarce = by_model[self._now.model[rows]] * known.taken[rows] if by_model.any() else none
         places = None if known.ask is None else known.places[rows]
-        return Costs(rows, known.cost[rows], whole, known.ask, places)
+        return Costs(rows, known.cost[rows], whole, scarce, known.ask, places)
 
     def of_host(self, cpu_milli: int, view: ClusterView, rows: Int) -> Costs:
         """For a pod without cards: what its CPU would strand of the nodes' cards."""
         tables = self._current(view)
         states = self._now.states.take(rows)
         after = self._now.value(tables, rows, replace(states, cpu=states.cpu - cpu_milli))
-        return Costs(rows, after - self._now.stranded[rows], np.zeros(len(rows)))
+        none = np.zeros(len(rows))
+        return Costs(rows, after - self._now.stranded[rows], none, none)
 
     def stranded_milli(self, view: ClusterView) -> float:
         """On all nodes, by the same measure."""
@@ -191,20 +158,23 @@ class NodeCosts:
         if tables is not self._tables or shape != self._shape:
             self._tables, self._shape = tables, shape
             self._known.clear()
-            self._now = _Now(*shape, len(tables.lots.cards))
+            self._now = NodesNow(*shape, len(tables.lots.cards))
         self._now.refresh(view, tables)
         return tables
 
-    def _prices(self, view: ClusterView) -> Float64:
-        """(lots,): milli that the loss of one place costs."""
+    def _prices(self, view: ClusterView) -> tuple[Float64, Float64]:
+        """(lots,): milli that the loss of one place costs; (models,): that of one milli."""
         assert self._tables is not None
-        count = len(view.nodes)
-        places, idle = self._now.places[:count], self._now.idle_milli[:count]
-        return whole_nodes.prices(self._tables, places.sum(axis=0), float(idle.sum()))
+        tables, now, count = self._tables, self._now, len(view.nodes)
+        idle = float(now.idle_milli[:count].sum())
+        return (
+            whole_nodes.prices(tables, now.places[:count].sum(axis=0), idle),
+            scarce_models.prices(tables, now.model[:count], now.worth[:count], idle),
+        )
 
     def _asked(
         self, wanted: DeviceRequest, request: PodRequest, view: ClusterView, rows: Int
-    ) -> _Known | None:
+    ) -> KnownShape | None:
         """All rows' answers, the changed ones' new; None: a vendor's chooser has to decide."""
         selection = request.selections.get(wanted.vendor, _ANY)
         shape = (wanted, selection, request.host.cpu_milli)
@@ -212,7 +182,7 @@ class NodeCosts:
         if known is None:
             ask = _ask(wanted, selection, view)
             lots = self._now.places.shape[1]
-            known = self._known[shape] = _Known(view.room, lots, ask)
+            known = self._known[shape] = KnownShape(view.room, lots, ask)
             if len(self._known) > _SHAPES:
                 self._known.popitem(last=False)
         self._known.move_to_end(shape)
@@ -226,7 +196,7 @@ class NodeCosts:
             known.saw(rows, changed[stale])
         return known
 
-    def _ask_rows(self, known: _Known, cpu_milli: int, view: ClusterView, rows: Int) -> None:
+    def _ask_rows(self, known: KnownShape, cpu_milli: int, view: ClusterView, rows: Int) -> None:
         assert known.ask is not None
         assert self._tables is not None
         cards = view.table(rows)
@@ -249,7 +219,7 @@ class NodeCosts:
 
     def _walk(
         self,
-        known: _Known,
+        known: KnownShape,
         request: PodRequest,
         view: ClusterView,
         rows: Int,
@@ -264,11 +234,13 @@ class NodeCosts:
         then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
         self._note(known, rows, self._now.value(self._tables, rows, then), then)
 
-    def _note(self, known: _Known, rows: Int, after: Float64, then: States) -> None:
+    def _note(self, known: KnownShape, rows: Int, after: Float64, then: States) -> None:
         assert self._tables is not None
         known.cost[rows] = after - self._now.stranded[rows]
         left = whole_nodes.places(self._tables.lots, then)
         known.lost[rows] = self._now.places[rows] - left
+        if len(self._tables.confined.models):
+            known.taken[rows] = self._now.worth[rows] - scarce_models.worth(self._tables, then)
 
 
 def _plain(request: PodRequest) -> DeviceRequest | None:

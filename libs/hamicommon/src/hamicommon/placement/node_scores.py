@@ -7,21 +7,50 @@ later or never (explain). So names and numbers become a dict only when somebody 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.placement.cluster.cards import Floats, Int
 
+MOST_PARTS = 20
+"""Nodes whose scores are kept in parts: the most preferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StrandedParts:
+    """What a placement costs under the node policy `fragmentation`, in milli of a card.
+
+    The node's score is minus the sum, in whole steps. Below 0: it strands less than before.
+    """
+
+    cards_milli: float
+    """Stranded on the node's own cards."""
+    whole_nodes_milli: float
+    """For places that pods with several cards may need."""
+    scarce_models_milli: float
+    """For cards that pods may need which can do with few models alone."""
+
 
 class NodeScores(Mapping[NodeName, float]):
     """Node -> usage score, from the least to the most preferred; as unchanging as a tuple."""
 
-    __slots__ = ("_by_name", "_names", "_rows", "_values")
+    __slots__ = ("_by_name", "_names", "_parts", "_rows", "_values")
 
-    def __init__(self, names: Sequence[NodeName], rows: Int, values: Floats) -> None:
-        """`names` of all rows, of which `rows` fit, with the score of each of these."""
+    def __init__(
+        self,
+        names: Sequence[NodeName],
+        rows: Int,
+        values: Floats,
+        parts: Sequence[StrandedParts] = (),
+    ) -> None:
+        """`names` of all rows, of which `rows` fit, with the score of each of these.
+
+        `parts` are of the last rows, which are preferred, as many as there are.
+        """
         self._names = names
+        self._parts = parts
         self._rows = rows
         self._values = values
         self._by_name: dict[NodeName, float] | None = None
@@ -44,6 +73,12 @@ class NodeScores(Mapping[NodeName, float]):
             (self._names[row], score)
             for row, score in zip(rows.tolist(), values.tolist(), strict=True)
         ]
+
+    def parts(self) -> dict[NodeName, StrandedParts]:
+        """Of the most preferred nodes; empty where scores have none."""
+        rows = self._rows[len(self._rows) - len(self._parts) :]
+        names = map(self._names.__getitem__, rows.tolist())
+        return dict(zip(names, self._parts, strict=True))
 
     def _all(self) -> dict[NodeName, float]:
         if self._by_name is None:

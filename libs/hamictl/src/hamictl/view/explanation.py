@@ -68,12 +68,27 @@ def score_text(policy: str, score: float | None) -> str:
     return f"strands {abs(score):.0f} milli" if score <= 0 else f"{score:.0f} milli less stranded"
 
 
+def parts_text(parts: JsonMapping | None) -> str:
+    """What of a cost is not stranded on the node's own cards, but kept for pods to come."""
+    if parts is None:
+        return ""
+    kept = (
+        (parts["whole_nodes_milli"], "whole nodes"),
+        (parts["scarce_models_milli"], "scarce models"),
+    )
+    named = [f"{amount:+.0f} for {what}" for amount, what in kept if round(amount)]
+    return f"{parts['cards_milli']:.0f} on its cards, {', '.join(named)}" if named else ""
+
+
 def _nodes(answer: JsonMapping) -> Table:
     rows: list[Sequence[str]] = []
     for node in answer["nodes"][:_NODES_NAMED]:
         if node["fits"]:
             verdict = "chosen" if node["chosen"] else "fits"
             score = score_text(answer["policy"], node["score"])
+            # A scheduler of before this field has none.
+            if parts := parts_text(node.get("parts")):
+                score = f"{score}: {parts}"
             rows.append((of(node["node"]), verdict, score, ""))
         else:
             reason = "" if node["reason"] == node["text"] else of(node["reason"])

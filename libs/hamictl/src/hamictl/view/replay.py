@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.simulation.replay.course import Summary
-from hamicommon.simulation.replay.trace import KINDS, Trace
+from hamicommon.simulation.replay.trace import KINDS, Trace, without_a_card
 from rich.table import Table
 
 from hamictl.view.tables import table
@@ -48,6 +49,18 @@ def _stranded(summary: Summary) -> str:
     return f"{sum(known) / len(known):.2f}" if known else "-"
 
 
+def notes(trace: Trace) -> Iterator[str]:
+    """What is odd about the pods, each one sentence."""
+    lacking = without_a_card(trace)
+    if lacking:
+        models = ", ".join(clip(name, 60) for name in list(lacking)[:5])
+        more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
+        yield (
+            f"{sum(lacking.values())} pods name only models that no node has ({models}{more}): "
+            "every policy refuses them."
+        )
+
+
 def as_json(
     trace: Trace, seeds: Sequence[int], load: float, found: Mapping[str, Summary]
 ) -> dict[str, Any]:
@@ -58,6 +71,7 @@ def as_json(
         "pods": len(trace.pods),
         "load_percent": round(load * 100),
         "seeds": list(seeds),
+        "notes": list(notes(trace)),
         "policies": {
             name: {
                 "mean": {str(at): round(value, 4) for at, value in one.curve().items()},

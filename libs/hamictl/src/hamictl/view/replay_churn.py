@@ -10,6 +10,7 @@ from hamicommon.simulation.replay.history import PodHistory
 from hamicommon.simulation.replay.trace import KINDS, Trace
 from rich.table import Table
 
+from hamictl.view.replay import notes
 from hamictl.view.replay_picture import Axes
 from hamictl.view.tables import table
 
@@ -103,6 +104,7 @@ def as_json(trace: Trace, seeds: Sequence[int], found: Found) -> dict[str, Any]:
         "cards": trace.cards,
         "pods": len(trace.pods),
         "seeds": list(seeds),
+        "notes": list(notes(trace)),
         "loads": [
             {
                 "mean_load_percent": round(100 * load, 2),

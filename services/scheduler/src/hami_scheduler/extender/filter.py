@@ -19,7 +19,6 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.placement.engine import feasible, prioritize
-from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED
 from hamicommon.placement.unschedulable import Refusal
 from opentelemetry.trace import get_tracer
@@ -192,8 +191,7 @@ class Filter:
             await self._view.refresh()
             found = feasible(request, self._view.cluster, names)
         trace.view_version = self._view.cluster.version
-        scores = {node: one.score for node, one in found.placements.items()}
-        trace.scores = NodeScores.of(dict(sorted(scores.items(), key=lambda item: item[1])))
+        trace.scores = found.scores
         trace.frozen = self._recorder.frozen(self._view.cluster, trace.scores)
         if not found.placements:
             return self._refused(found.refusal, trace)

@@ -2,8 +2,9 @@
 
 import pytest
 from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay import openb
 from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.trace import Trace
+from hamicommon.simulation.replay.trace import Trace, without_a_card
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,2,P100\nb,32000,1000,0,\n"
 PODS = (
@@ -42,7 +43,13 @@ def test_a_pod_has_its_share_its_models_and_its_times() -> None:
         (NODES, PODS.replace("5,60", "70,60"), "deletion_time 60 is before creation_time"),
         (NODES, PODS.replace(",1,470,P100|T4,5,60", ""), "pods.csv line 2: a value for each"),
         (NODES, PODS.replace("1,470", "0,470"), "pods.csv holds no pod that asks for a card"),
-        ("", PODS, "nodes.csv: the first line lacks sn"),
+        ("", PODS, "nodes.csv is empty: a first line sn,cpu_milli,"),
+        (NODES, " \n", "pods.csv is empty: a first line name,cpu_milli,"),
+        (NODES, PODS.splitlines()[0], "pods.csv holds no pod that asks for a card"),
+        (NODES, "x" * 200_000, "pods.csv line 1: no CSV: field larger than field limit"),
+        (NODES, PODS.replace("5,60", "-5,60"), "creation_time is '-5': seconds are wanted"),
+        (NODES, PODS.replace("4000,", "-4000,"), "pods.csv line 2: cpu_milli is '-4000'"),
+        (NODES, PODS.replace("name,", ""), "pods.csv: the first line lacks name: name,cpu_milli"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(nodes: str, pods: str, sentence: str) -> None:
@@ -50,3 +57,24 @@ def test_a_mistake_is_named_with_its_line(nodes: str, pods: str, sentence: str) 
         read(nodes, pods)
 
     assert sentence in str(raised.value)
+
+
+def test_more_pods_than_a_run_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openb, "_MOST_PODS", 1)
+
+    with pytest.raises(InvalidRequest, match=r"pods.csv has more than 1 pods: a part of them"):
+        read()
+
+
+def test_more_cards_than_a_run_can_hold_are_refused() -> None:
+    nodes = NODES + "".join(f"n{number},1,1,1024,T4\n" for number in range(1000))
+
+    with pytest.raises(InvalidRequest, match=r"nodes.csv has 1024002 cards: at most 1000000"):
+        read(nodes)
+
+
+def test_pods_of_a_model_that_no_node_has_are_counted() -> None:
+    assert without_a_card(read()) == {}
+    assert without_a_card(read(pods=PODS.replace("P100|T4", "T4|H900"))) == {"T4|H900": 1}
+    # As where a pod names a type: a part of the name will do.
+    assert without_a_card(read(pods=PODS.replace("P100|T4", "p1"))) == {}

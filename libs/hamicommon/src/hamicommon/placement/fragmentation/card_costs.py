@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
+from hamicommon.placement.fragmentation.demand import Float64
 from hamicommon.placement.fragmentation.states import States, amounts_of, states_of
 from hamicommon.placement.fragmentation.stranded import stranded
-from hamicommon.placement.fragmentation.tables import Float64, Tables
+from hamicommon.placement.fragmentation.tables import Tables
 from hamicommon.placement.predicates import Needs
 
 

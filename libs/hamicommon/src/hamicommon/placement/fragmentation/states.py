@@ -1,6 +1,6 @@
 """Nodes as fragmentation is measured on them: how much of every card is free, and host CPU.
 
-Amounts are parts of a card, rounded down: what a slice needs is rounded up (`tables.CardNeed`), so
+Amounts are parts of a card, rounded down: what a slice needs is rounded up (`demand.CardNeed`), so
 that nothing is taken for usable which is not.
 """
 
@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
+from hamicommon.placement.fragmentation.demand import PERMILLE
 from hamicommon.placement.fragmentation.prices import CARD
-from hamicommon.placement.fragmentation.tables import PERMILLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Int
+from hamicommon.placement.fragmentation.demand import PERMILLE, Float64
 from hamicommon.placement.fragmentation.prices import CARD
 from hamicommon.placement.fragmentation.states import States
-from hamicommon.placement.fragmentation.tables import PERMILLE, Float64, Tables
+from hamicommon.placement.fragmentation.tables import Tables
 
 NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
 """Weights of the three parts."""

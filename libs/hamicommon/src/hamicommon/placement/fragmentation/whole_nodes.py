@@ -13,8 +13,9 @@ from math import exp
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Int
+from hamicommon.placement.fragmentation.demand import Float64, Lots
 from hamicommon.placement.fragmentation.states import States
-from hamicommon.placement.fragmentation.tables import Float64, Lots, Tables
+from hamicommon.placement.fragmentation.tables import Tables
 
 MARGIN, ONE_MORE = 1.3, 1.0
 """So many pods more than expected are reckoned with: the price of a place kept too long is small,

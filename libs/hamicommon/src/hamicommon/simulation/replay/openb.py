@@ -20,6 +20,9 @@ _NODE = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _MOST_CARDS = 1024
 """Of one node; the largest servers have some dozens."""
+_MOST_CARDS_IN_ALL = 1_000_000
+_MOST_PODS = 1_000_000
+"""What fits into memory and a working day."""
 
 
 def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Trace:
@@ -41,6 +44,10 @@ def read_nodes(text: str, *, nodes_file: str) -> list[TraceNode]:
     found = [node for node in _nodes(text, nodes_file) if node.cards]
     if not found:
         raise InvalidRequest(f"{nodes_file} holds no node with a card")
+    if (cards := sum(node.cards for node in found)) > _MOST_CARDS_IN_ALL:
+        raise InvalidRequest(
+            f"{nodes_file} has {cards} cards: at most {_MOST_CARDS_IN_ALL} are wanted"
+        )
     return found
 
 
@@ -62,7 +69,11 @@ def _nodes(text: str, source: str) -> Iterator[TraceNode]:
 
 
 def _pods(text: str, source: str) -> Iterator[TracePod]:
-    for where, row in _rows(text, source, _POD):
+    for number, (where, row) in enumerate(_rows(text, source, _POD)):
+        if number == _MOST_PODS:
+            raise InvalidRequest(
+                f"{source} has more than {_MOST_PODS} pods: a part of them is wanted"
+            )
         cards = _whole(row, "num_gpu", where, most=_MOST_CARDS)
         milli = _whole(row, "gpu_milli", where, most=WHOLE_CARD_MILLI) if cards else 0
         card_memory = _whole(row, "gpu_memory_mib", where) if cards else 0
@@ -92,19 +103,22 @@ def _rows(
     text: str, source: str, columns: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
     reader = csv.DictReader(io.StringIO(text))
-    lacking = [name for name in columns if name not in (reader.fieldnames or ())]
-    if lacking:
-        raise InvalidRequest(
-            f"{source}: the first line lacks {', '.join(lacking)}: {','.join(columns)} is wanted"
-        )
+    if not text.strip():
+        raise InvalidRequest(f"{source} is empty: a first line {','.join(columns)} is wanted")
     try:
+        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+        if lacking:
+            raise InvalidRequest(
+                f"{source}: the first line lacks {', '.join(lacking)}: {','.join(columns)} is "
+                "wanted"
+            )
         for row in reader:
             where = f"{source} line {reader.line_num}"
             if any(row[name] is None for name in columns):
                 raise InvalidRequest(f"{where}: a value for each of {', '.join(columns)} is wanted")
             yield where, row
     except csv.Error as exc:
-        raise InvalidRequest(f"{source} line {reader.line_num}: no CSV: {exc}") from exc
+        raise InvalidRequest(f"{source} line {max(reader.line_num, 1)}: no CSV: {exc}") from exc
 
 
 def _whole(row: Mapping[str, str], column: str, where: str, *, most: int = 2**40) -> int:

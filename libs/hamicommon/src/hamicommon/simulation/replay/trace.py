@@ -6,6 +6,7 @@ is in MiB, and 0 where the trace has none.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -144,6 +145,20 @@ class Trace:
     def cards(self) -> int:
         """Of all nodes."""
         return sum(node.cards for node in self.nodes)
+
+
+def without_a_card(trace: Trace) -> Mapping[str, int]:
+    """How many pods name only models that no node has, by these models; what they ask is refused.
+
+    A name is a part of a model's, as where real pods name a type.
+    """
+    there = {node.model.upper() for node in trace.nodes}
+    named = Counter(pod.models for pod in trace.pods if pod.models and pod.cards)
+    return {
+        "|".join(models): count
+        for models, count in named.items()
+        if not any(model.upper() in one for model in models for one in there)
+    }
 
 
 def demand_milli(pod: TracePod, card_memory_mib: int) -> int:

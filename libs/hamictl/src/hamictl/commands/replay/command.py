@@ -135,6 +135,7 @@ def _arrive(
         return
     for line in view.tables(trace, seeds, load, found):
         console.print(line)
+    _note(trace)
 
 
 def _churn(
@@ -162,6 +163,7 @@ def _churn(
         return
     for line in churn_view.tables(trace, seeds, found):
         console.print(line)
+    _note(trace)
 
 
 def _look_back(
@@ -193,6 +195,11 @@ def _look_back(
     for line in churn_view.tables(trace, [], found):
         console.print(line)
     for sentence in churn_view.sentences(history, churned):
+        console.print(sentence, highlight=False, markup=False)
+
+
+def _note(trace: Trace) -> None:
+    for sentence in view.notes(trace):
         console.print(sentence, highlight=False, markup=False)
 
 

@@ -122,6 +122,11 @@ def _churned(
 
 def _order(trace: Trace, seed: int, load: float, card_memory: int) -> list[TracePod]:
     order = arrivals(trace, seed, load=load, card_memory_mib=card_memory)
+    if not order:
+        raise InvalidRequest(
+            f"no pod arrives: every one asks for more than --load {load:.0%} of {trace.cards} "
+            "cards; a larger --load is wanted, or more cards"
+        )
     if len(order) > MOST_PODS:
         raise InvalidRequest(
             f"{len(order)} pods would arrive: at most {MOST_PODS} are wanted; a lower --load is"
