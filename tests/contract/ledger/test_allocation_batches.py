@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres import allocations
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import BindingClaim, StateStep
+from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
+from hamicommon.ledger.model import BindingClaim, Change, ReservationWrite, StateStep
 
-from tests.contract.ledger.allocation_stores import NODE, OTHER, Harness, S, card, container, draft
+from tests.contract.ledger.allocation_stores import (
+    MEMORY,
+    NODE,
+    OTHER,
+    Harness,
+    S,
+    card,
+    container,
+    draft,
+)
 
 PODS = ("a", "b", "c")
 
@@ -231,3 +242,146 @@ async def test_the_live_rows_of_some_pods_are_read_without_their_containers(
     found = await harness.ledger.standing_of([PodUid("a"), PodUid("nobody")])
 
     assert [(one.id, one.state, one.containers) for one in found] == [(a.id, S.BINDING, ())]
+
+
+def planned(pod: str, *shares: tuple[str, int, int], claimed: bool = False, **changes: Any) -> Any:
+    return ReservationWrite(
+        draft=draft(pod, container(*shares), **changes),
+        claim=claim(pod, lease_s=500) if claimed else None,
+    )
+
+
+async def test_reservations_of_many_are_written_together_and_some_are_claimed_with_it(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"), card("1"))
+
+    writes = [
+        planned("a", ("0", 100, 10)),
+        planned("b", ("0", 100, 0), claimed=True),
+        planned("c", ("1", 100, 10), claimed=True),
+    ]
+    found = await harness.store.reserve_all(writes)
+
+    changes = [one for one in found if isinstance(one, Change)]
+    assert [one.allocation.state for one in changes] == [S.RESERVED, S.BINDING, S.BINDING]
+    assert [one.sequence for one in changes] == [1, 1, 1]
+    assert await harness.used("0") == (2, 200, 10)
+    assert await harness.used("1") == (1, 100, 10)
+    for change, write in zip(changes, writes, strict=True):
+        row = await harness.store.get(write.draft.allocation_id)
+        assert row == change.allocation
+        assert row.containers == write.draft.placement.containers
+    assert [one.allocation.token is None for one in changes] == [True, False, False]
+    assert len({one.allocation.token for one in changes}) == len(PODS)
+    assert await harness.history("a") == [(1, None, "reserved")]
+    assert await harness.history("b") == [(1, None, "reserved"), (2, "reserved", "binding")]
+    # The counters of a card are those after all of the batch, or after each in turn.
+    last = {c.uuid: c for one in changes for c in one.counters}
+    assert {c.uuid: (c.used_slots, c.used_memory_mib) for c in last.values()} == {
+        "GPU-0": (2, 200),
+        "GPU-1": (1, 100),
+    }
+    assert last["GPU-0"].version == await harness.version("0")
+    late = changes[1].allocation.deadline
+    assert late is not None
+    assert changes[0].allocation.deadline is not None
+    assert late > changes[0].allocation.deadline + timedelta(seconds=300)
+    if harness.database is not None:
+        announced = await harness.database.fetch(
+            "SELECT subject, payload->>'pod_uid' AS pod, payload->>'sequence' AS number,"
+            " jsonb_array_length(payload->'counters') AS cards FROM outbox"
+            " WHERE subject LIKE '%allocation%' AND payload->>'pod_uid' = 'b' ORDER BY id"
+        )
+        assert [tuple(row) for row in announced] == [
+            ("hami.events.v1.allocation.reserved", "b", "1", 1),
+            ("hami.events.v1.allocation.binding", "b", "2", 0),
+        ]
+
+
+async def test_what_does_not_fit_on_a_card_together_is_written_as_far_as_it_fits(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"), card("1"))
+
+    found = await harness.store.reserve_all(
+        [
+            planned("a", ("0", 600, 10)),
+            planned("b", ("0", 600, 10), claimed=True),
+            planned("c", ("1", 100, 10)),
+        ]
+    )
+
+    assert [isinstance(one, Change) for one in found] == [True, False, True]
+    assert isinstance(found[1], CapacityConflict)
+    assert found[1].subject == "GPU-0"
+    assert await harness.used("0") == (1, 600, 10)
+    assert await harness.history("b") == []
+
+
+async def test_a_pod_that_has_a_grant_refuses_alone(harness: Harness) -> None:
+    await reserved(harness, "a")
+
+    found = await harness.store.reserve_all(
+        [planned("a", ("0", 100, 10)), planned("b", ("0", 100, 10))]
+    )
+
+    assert [type(one) for one in found] == [Conflict, Change]
+    assert await harness.used("0") == (2, 200, 20)
+
+
+async def test_a_quota_is_guarded_in_a_batch(harness: Harness) -> None:
+    await harness.add(card("0"))
+    await harness.limit("team", 150)
+
+    found = await harness.store.reserve_all(
+        [planned(pod, ("0", 100, 10), quota={MEMORY: 100}) for pod in ("a", "b")]
+    )
+
+    assert [type(one) for one in found] == [Change, QuotaConflict]
+    assert await harness.used("0") == (1, 100, 10)
+
+
+async def test_a_slice_without_cores_gets_none_of_a_card_whose_cores_are_used_up(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"))
+
+    found = await harness.store.reserve_all(
+        [planned("a", ("0", 100, 60)), planned("b", ("0", 100, 40)), planned("c", ("0", 100, 0))]
+    )
+
+    assert [type(one) for one in found] == [Change, Change, CapacityConflict]
+
+
+async def test_slices_that_want_a_card_to_themselves_are_written_one_by_one(
+    harness: Harness,
+) -> None:
+    await harness.add(card("0"), card("1"), card("2"))
+
+    found = await harness.store.reserve_all(
+        [
+            planned("a", ("0", 100, 100), claimed=True),
+            planned("b", ("1", 100, 10), mutex=True),
+            planned("c", ("1", 100, 10), ("2", 100, 10)),
+        ]
+    )
+
+    assert [type(one) for one in found] == [Change, Change, Change]
+    states = [one.allocation.state for one in found if isinstance(one, Change)]
+    assert states == [S.RESERVED, S.RESERVED, S.RESERVED]
+
+
+async def test_a_card_that_somebody_has_locked_holds_up_no_other(harness: Harness) -> None:
+    await harness.add(card("0"), card("1"))
+    async with AsyncExitStack() as stack:
+        if harness.database is not None:
+            connection = await stack.enter_async_context(harness.database.transaction())
+            await connection.execute("SELECT 1 FROM devices WHERE uuid = 'GPU-0' FOR UPDATE")
+        found = await harness.store.reserve_all(
+            [planned("a", ("0", 100, 10)), planned("b", ("1", 100, 10))]
+        )
+
+    # It is waited for by itself, as long as a lock is.
+    locked = Change if harness.database is None else Conflict
+    assert [type(one) for one in found] == [locked, Change]

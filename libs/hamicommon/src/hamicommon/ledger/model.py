@@ -116,6 +116,16 @@ class BindingClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationWrite:
+    """One of several reservations that are written together."""
+
+    draft: Draft
+    """It replaces no other."""
+    claim: BindingClaim | None = None
+    """If given, the pod is to be bound already: `reserved -> binding` is written with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """An allocation's slices on other cards than before."""
 
@@ -203,6 +213,20 @@ def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
     return demands(
         draft.placement.containers, rules, seen=draft.seen, core_totals=draft.core_totals
     )
+
+
+def is_plain(draft: Draft, rules: Rules) -> bool:
+    """Whether it takes nothing but amounts of one card, which add up with those of other drafts.
+
+    Else the card must be looked at by itself: it is to be empty, of one version, or parted in
+    places.
+    """
+    wanted = wanted_by(draft, rules)
+    if draft.replaces is not None or draft.mutex or len(wanted) != 1:
+        return False
+    [card] = wanted
+    own = card.exclusive or card.core_total is not None or bool(card.details)
+    return not own and card.seen is None
 
 
 def demands(

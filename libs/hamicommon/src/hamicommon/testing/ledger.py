@@ -18,7 +18,7 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
 )
 from hamicommon.domain.ids import AllocationId
-from hamicommon.errors import CapacityConflict, Conflict
+from hamicommon.errors import CapacityConflict, Conflict, HamiError
 from hamicommon.ledger.model import (
     BindingClaim,
     CardCounters,
@@ -28,10 +28,12 @@ from hamicommon.ledger.model import (
     Entry,
     Move,
     QuotaAmounts,
+    ReservationWrite,
     Rules,
     StateStep,
     demands,
     exchanged,
+    is_plain,
     wanted_by,
 )
 from hamicommon.testing.capacity import LedgerCapacity
@@ -107,6 +109,21 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         return Change(
             allocation=allocation, sequence=sequence, counters=self._counters(sorted(touched))
         )
+
+    async def reserve_all(self, writes: Sequence[ReservationWrite]) -> list[Change | HamiError]:
+        """See the port."""
+        return [await self._reserved(write) for write in writes]
+
+    async def _reserved(self, write: ReservationWrite) -> Change | HamiError:
+        try:
+            change = await self.reserve(write.draft)
+        except Conflict as exc:
+            return exc
+        if write.claim is not None and is_plain(write.draft, self._rules):
+            claimed = await self._claim(write.claim)
+            assert claimed is not None
+            return replace(change, allocation=claimed)
+        return change
 
     async def enter(self, entry: Entry) -> Change:
         """See the port."""

@@ -7,7 +7,16 @@ from typing import Protocol
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, Move, StateStep
+from hamicommon.errors import HamiError
+from hamicommon.ledger.model import (
+    BindingClaim,
+    Change,
+    Draft,
+    Entry,
+    Move,
+    ReservationWrite,
+    StateStep,
+)
 
 
 class AllocationStore(Protocol):
@@ -18,6 +27,16 @@ class AllocationStore(Protocol):
 
         Raises: CapacityConflict (its `subject` is the card or quota that refused), Conflict (the
         pod has another live allocation than the one to be replaced), Unavailable.
+        """
+        ...
+
+    async def reserve_all(self, writes: Sequence[ReservationWrite]) -> Sequence[Change | HamiError]:
+        """Reservations of different pods: those of plain slices in one transaction, each guarded
+        as by `reserve`, which makes what could not be made together.
+
+        For each the change, or what `reserve` raised. A claim is carried out with those that go
+        together; the others stay `reserved`. Raises: Unavailable, when of none is known whether it
+        was written.
         """
         ...
 

@@ -7,9 +7,11 @@ pod's next number, and the outbox row that announces it. What was announced goes
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from hamicommon.domain.allocations import (
     LIVE_STATES,
@@ -18,7 +20,7 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import Conflict
+from hamicommon.errors import Conflict, HamiError, Unavailable
 from hamicommon.events import event_subject
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
@@ -31,9 +33,11 @@ from hamicommon.ledger.model import (
     Entry,
     Move,
     QuotaAmounts,
+    ReservationWrite,
     Rules,
     StateStep,
     demands,
+    is_plain,
     wanted_by,
 )
 
@@ -49,6 +53,7 @@ from hami_scheduler.adapters.postgres.cards import (
     take_quota,
 )
 from hami_scheduler.adapters.postgres.encoding import (
+    batch_arguments,
     card_names,
     event_payload,
     latest_counters,
@@ -78,6 +83,7 @@ from hami_scheduler.adapters.postgres.statements import (
     INSERT_SHARES,
     RECORD_MOVE,
     RESERVE,
+    RESERVE_ALL,
     RESERVE_ONE,
 )
 
@@ -85,6 +91,9 @@ logger = logging.getLogger(__name__)
 
 # Some 3 ms of the event loop; tens of thousands at once would hold decisions up for a second.
 STANDING_BATCH = 256
+
+MOST_ALONE = 4
+"""Reservations of a batch that are written by themselves at once; each holds a connection."""
 
 _ANY_STEP = event_subject("allocation", "")
 
@@ -162,6 +171,43 @@ class PostgresAllocationStore:
         )
         row = await connection.fetchrow(RESERVE, *reserve_arguments(draft, taken))
         return reserved_change(draft, row, latest_counters((*given, *taken)))
+
+    async def reserve_all(self, writes: Sequence[ReservationWrite]) -> list[Change | HamiError]:
+        """See the port."""
+        together = [write for write in writes if is_plain(write.draft, self._rules)]
+        rows = await self._reserved_together(together) if together else {}
+        if rows:
+            self._on_commit()
+        gate = asyncio.Semaphore(MOST_ALONE)
+        return await asyncio.gather(
+            *(
+                self._reserved(write.draft, rows.get(write.draft.allocation_id), gate)
+                for write in writes
+            )
+        )
+
+    async def _reserved_together(self, writes: Sequence[ReservationWrite]) -> dict[str, Any]:
+        """Rows of RESERVE_ALL by id. Raises: Unavailable."""
+        arguments = batch_arguments(writes, self._rules)
+        try:
+            rows = await self._database.fetch(RESERVE_ALL, *arguments, _ANY_STEP)
+        except (Conflict, ConstraintViolation) as exc:
+            # One of these pods has a grant already; each is written by itself.
+            logger.info("not reserved together", extra={"error": str(exc)})
+            return {}
+        return {row["id"]: row for row in rows}
+
+    async def _reserved(
+        self, draft: Draft, row: Any, gate: asyncio.Semaphore
+    ) -> Change | HamiError:
+        if row is None:
+            async with gate:
+                try:
+                    return await self.reserve(draft)
+                except (Conflict, Unavailable) as exc:
+                    return exc
+        state = AllocationState(row["state"])
+        return reserved_change(draft, row, (counters_of(row),), state=state, token=row["token"])
 
     async def enter(self, entry: Entry) -> Change:
         """See the port."""

@@ -9,10 +9,25 @@ from hamicommon.domain.allocations import Allocation, AllocationState, Container
 from hamicommon.domain.ids import AllocationId
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import CardCounters, Change, Draft, StateStep
+from hamicommon.ledger.model import (
+    CardCounters,
+    Change,
+    Draft,
+    ReservationWrite,
+    Rules,
+    StateStep,
+    wanted_by,
+)
 
 
-def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) -> Change:
+def reserved_change(
+    draft: Draft,
+    row: Any,
+    counters: tuple[CardCounters, ...],
+    *,
+    state: AllocationState = AllocationState.RESERVED,
+    token: int | None = None,
+) -> Change:
     """The change that a statement of `reserve` made."""
     allocation = Allocation(
         id=draft.allocation_id,
@@ -21,7 +36,8 @@ def reserved_change(draft: Draft, row: Any, counters: tuple[CardCounters, ...]) 
         pod_name=draft.pod_name,
         attempt=row["attempt"],
         node=draft.placement.node,
-        state=AllocationState.RESERVED,
+        state=state,
+        token=token,
         containers=draft.placement.containers,
         reserved_at=row["reserved_at"],
         deadline=row["deadline"],
@@ -41,17 +57,6 @@ def reserve_arguments(
 ) -> list[Any]:
     """Parameters $1 to $28 of RESERVE, RESERVE_ONE and ENTER."""
     containers = draft.placement.containers
-    payload = {
-        "version": 1,
-        "allocation_id": draft.allocation_id,
-        "pod_uid": draft.pod_uid,
-        "namespace": draft.namespace,
-        "pod_name": draft.pod_name,
-        "node": draft.placement.node,
-        "state": state.value,
-        "reason": reason,
-        "counters": [counters_json(card) for card in taken],
-    }
     return [
         draft.allocation_id,
         draft.pod_uid,
@@ -68,9 +73,53 @@ def reserve_arguments(
         *share_columns(containers),
         draft.actor,
         event_subject("allocation", state.value),
-        payload,
+        _payload(draft, state, reason, taken),
         dict(draft.annotations),
         None if draft.owner is None else _owner_json(draft.owner),
+    ]
+
+
+def _payload(
+    draft: Draft, state: AllocationState, reason: str, taken: Sequence[CardCounters]
+) -> dict[str, Any]:
+    return {
+        "version": 1,
+        "allocation_id": draft.allocation_id,
+        "pod_uid": draft.pod_uid,
+        "namespace": draft.namespace,
+        "pod_name": draft.pod_name,
+        "node": draft.placement.node,
+        "state": state.value,
+        "reason": reason,
+        "counters": [counters_json(card) for card in taken],
+    }
+
+
+def batch_arguments(writes: Sequence[ReservationWrite], rules: Rules) -> list[list[Any]]:
+    """Parameters $1 to $37 of RESERVE_ALL: one array per column. Each draft is plain."""
+    whole, containers, shares = [], [], []
+    for write in writes:
+        draft = write.draft
+        identity, placement = draft.allocation_id, draft.placement
+        [card] = wanted_by(draft, rules)
+        payload = _payload(draft, AllocationState.RESERVED, "", ())
+        whole.append(
+            (
+                *(identity, draft.pod_uid, draft.namespace, draft.pod_name, placement.node),
+                *(dict(draft.policy), placement.score, draft.traceparent, draft.lease_s),
+                dict(draft.annotations),
+                None if draft.owner is None else _owner_json(draft.owner),
+                draft.actor,
+                *(card.uuid, card.slots, card.memory_mib, card.core_percent),
+                *(card.coreless, card.respects_cordon, payload),
+                None if write.claim is None else write.claim.actor,
+                None if write.claim is None else write.claim.lease_s,
+            )
+        )
+        containers += [(identity, c.index, c.name, c.role) for c in placement.containers]
+        shares += [(identity, *row) for row in _share_rows(placement.containers)]
+    return [
+        list(column) for rows in (whole, containers, shares) for column in zip(*rows, strict=True)
     ]
 
 
@@ -88,7 +137,12 @@ def _owner_json(owner: PodOwner) -> dict[str, Any]:
 
 def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
     """Parameters of INSERT_SHARES: one array per column."""
-    rows = [
+    rows = _share_rows(containers)
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 11
+
+
+def _share_rows(containers: Sequence[ContainerGrant]) -> list[tuple[Any, ...]]:
+    return [
         (
             container.index,
             position,
@@ -105,7 +159,6 @@ def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
         for container in containers
         for position, share in enumerate(container.shares)
     ]
-    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * 11
 
 
 def ways_of(steps: Sequence[StateStep]) -> list[list[StateStep]]:
