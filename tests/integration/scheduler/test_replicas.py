@@ -47,7 +47,7 @@ async def test_a_burst_over_two_replicas_never_overcommits(world: World) -> None
         if answer["Error"]:
             await replicas[0].filter(pod, "n1")
     rows = await world.database.fetch("SELECT 1 FROM allocations WHERE ended_at IS NULL")
-    assert len(rows) == 16
+    assert len(rows) == 16, answers
 
 
 async def test_what_one_replica_reserved_the_other_binds(world: World) -> None:

@@ -57,6 +57,11 @@ class SchedulerInstruments:
             buckets=_SLOW_S,
         )
         self.replans = self._counter("replans", "Placements planned again after losing a card")
+        self.early_answers = self._counter(
+            "early_answers",
+            "Reservations that /filter answered before they were written, by what became of them",
+            ["result"],
+        )
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
         self.requeues = self._counter(

@@ -107,6 +107,11 @@ class Settings(BaseSettings):
         default="filter",
         description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",
     )
+    early_answers: bool = Field(
+        default=True,
+        description="answer /filter while the reservation is written, where it should fit; /bind "
+        "waits for it; false: answer when it is committed",
+    )
     reservation_s: float = Field(
         default=60.0, gt=0, description="how long a reservation may wait for /bind"
     )

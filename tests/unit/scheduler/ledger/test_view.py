@@ -13,7 +13,7 @@ from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
-from hamicommon.ledger.model import CardCounters
+from hamicommon.ledger.model import CardCounters, CardDemand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -188,6 +188,8 @@ change = st.one_of(
     st.tuples(st.just("swap"), st.sampled_from(CARDS), st.none()),
     st.tuples(st.just("refresh"), st.none(), st.none()),
     st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
+    st.tuples(st.just("promise"), st.sampled_from(CARDS), st.integers(1, 100)),
+    st.tuples(st.just("settle"), st.integers(0, 5), st.none()),
 )
 
 
@@ -199,7 +201,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
     """Events are lost, come late, twice and in any order; the ledger is compared now and then."""
 
     async def run() -> None:
-        reader, sent = Reader(), []
+        reader, sent, promised = Reader(), [], []
         for name in CARDS:
             reader.put(name)
         live = LedgerSnapshotCache(reader)
@@ -210,6 +212,13 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                 await live.refresh()
             elif step == "deliver":
                 live.apply(sent[what : what + 1])
+            elif step == "promise":
+                promised.append(demand(names[what], value))
+                live.promise(promised[-1])
+            elif step == "settle":
+                for one in promised[what : what + 1]:
+                    live.settle(one)
+                    promised.remove(one)
             elif step == "use":
                 sent.append(reader.use(names[what], value))
             elif step == "swap":
@@ -232,16 +241,34 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
         fresh = LedgerSnapshotCache(reader)
         await fresh.refresh()
         for node in ("n", "m"):
+            assert known(live, node, promised) == known(fresh, node)
+        for one in promised:
+            live.settle(one)
+        for node in ("n", "m"):
             assert known(live, node) == known(fresh, node)
 
     asyncio.run(run())
 
 
-def known(view: LedgerSnapshotCache, node: str) -> list[tuple[DeviceUsage, int]]:
-    """All that a view has of a node's cards."""
+def demand(name: str, memory_mib: int) -> CardDemand:
+    return CardDemand(uuid=GpuUuid(name), slots=1, memory_mib=memory_mib, core_percent=0)
+
+
+def known(
+    view: LedgerSnapshotCache, node: str, promised: Sequence[CardDemand] = ()
+) -> list[tuple[DeviceUsage, int]]:
+    """All that a view has of a node's cards, but for what is promised."""
     if NodeName(node) not in view.cluster.nodes:
         return []
     cards = view.cluster.cards(NodeName(node))
-    return sorted(
-        ((state.usage, state.version) for state in cards), key=lambda one: one[0].device.uuid
-    )
+    found = []
+    for state in cards:
+        usage = state.usage
+        mine = [one for one in promised if one.uuid == usage.device.uuid]
+        pure = replace(
+            usage,
+            used_slots=usage.used_slots - len(mine),
+            used_memory_mib=usage.used_memory_mib - sum(one.memory_mib for one in mine),
+        )
+        found.append((pure, state.version))
+    return sorted(found, key=lambda one: one[0].device.uuid)

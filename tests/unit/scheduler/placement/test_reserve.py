@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision import DecisionTrace
@@ -94,6 +95,16 @@ async def placed_at_once(
     view = LedgerSnapshotCache(ledger, VENDORS.rules)
     await view.refresh()
     instruments = SchedulerInstruments()
+    early = EarlyReservations(
+        ledger,
+        view,
+        rules=VENDORS.rules,
+        has_quota=lambda namespace: False,
+        has_agent=lambda node: True,
+        on_freed=lambda: None,
+        instruments=instruments,
+        enabled=False,
+    )
     reservations = Reservations(
         view=view,
         store=ledger,
@@ -102,6 +113,7 @@ async def placed_at_once(
         reservation_s=60,
         recorder=DecisionQueue(Nowhere(), Announcer(Nowhere())),
         instruments=instruments,
+        early=early,
     )
 
     async def one(number: int) -> Any:

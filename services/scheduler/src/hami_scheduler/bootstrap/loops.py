@@ -30,6 +30,7 @@ from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublishe
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
@@ -169,7 +170,11 @@ def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:
 
 
 def bus_loops(
-    core: Core, connections: Connections, inventories: InventoryReports, watches: Watches
+    core: Core,
+    connections: Connections,
+    inventories: InventoryReports,
+    watches: Watches,
+    early: EarlyReservations,
 ) -> tuple[tuple[str, Loop], ...]:
     """What the agents and other replicas report and ask."""
     reports = GrantReports(
@@ -198,7 +203,7 @@ def bus_loops(
         running, view=core.view, vendors=core.vendors, request_of=core.requests.of
     )
     claims = ClaimGrants(running, claims=connections.claims, request_of=core.requests.of)
-    follower = LedgerFollower(core.view)
+    follower = LedgerFollower(core.view, on_reserved=early.note_reserved)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
     connections.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.

@@ -21,7 +21,7 @@ from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
-from hami_scheduler.bootstrap.informers import watches_of
+from hami_scheduler.bootstrap.informers import Watches, watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
@@ -31,6 +31,7 @@ from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.binding_claims import BindingClaims
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.pod_binding import PodBinding
+from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.settings import Settings
@@ -64,7 +65,6 @@ def build(
 ) -> Service:
     """The whole service."""
     core = core_of(settings, vendors, instruments, connections)
-    filtering, binding, claims = _deciding(core, connections)
     inventories = InventoryReports(
         store=connections.inventory,
         view=core.view,
@@ -74,6 +74,8 @@ def build(
         on_freed=core.requeuer.capacity_freed,
     )
     watches = watches_of(core, connections, inventories)
+    early = _early(core, connections, watches)
+    filtering, binding, claims = _deciding(core, connections, early)
 
     async def readiness() -> Mapping[str, str]:
         missing = watches.missing()
@@ -127,14 +129,34 @@ def build(
         loops=(
             *writing_loops(core, connections),
             *watching_loops(core, connections, watches),
-            *bus_loops(core, connections, inventories, watches),
+            *bus_loops(core, connections, inventories, watches, early),
             *limit_loops(core, connections, watches),
+            ("reservations", early.run),
             ("claims", claims.run),
         ),
     )
 
 
-def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind, BindingClaims]:
+def _early(core: Core, connections: Connections, watches: Watches) -> EarlyReservations:
+    def has_quota(namespace: str) -> bool:
+        return not watches.quota_informer.synced.is_set() or bool(watches.quotas.limits(namespace))
+
+    settings = core.settings
+    return EarlyReservations(
+        connections.store,
+        core.view,
+        rules=core.vendors.rules,
+        has_quota=has_quota,
+        has_agent=core.liveness.has_agent,
+        on_freed=core.requeuer.capacity_freed,
+        instruments=core.instruments,
+        enabled=settings.early_answers and settings.allocate_at == "filter",
+    )
+
+
+def _deciding(
+    core: Core, connections: Connections, early: EarlyReservations
+) -> tuple[Filter, Bind, BindingClaims]:
     reservations = Reservations(
         view=core.view,
         store=connections.store,
@@ -143,6 +165,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind, Bindi
         reservation_s=core.settings.reservation_s,
         recorder=core.recorder,
         instruments=core.instruments,
+        early=early,
         owner_of=partial(owner_of, label_keys=core.settings.kept_labels),
     )
     filtering = Filter(
@@ -157,6 +180,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind, Bindi
     )
     claims = BindingClaims(
         connections.store,
+        early=early,
         place_on_node=reservations.on_node,
         instruments=core.instruments,
         timeout_s=core.settings.bind_timeout_s,

@@ -128,6 +128,10 @@ class AgentLiveness:
         if before - self.silent:
             self._on_heard_again()
 
+    def has_agent(self, node: NodeName) -> bool:
+        """True when an agent of ours has reported the node's cards."""
+        return node in self._marks or node in self._heard_once
+
     def speaks(self, node: NodeName) -> bool:
         """True when the agent is there to report what it sees; no report is then no change."""
         if not self._could_hear():

@@ -7,6 +7,7 @@ bound already, held elsewhere, or not reserved yet.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -16,6 +17,7 @@ from hamicommon.ledger.model import BindingClaim, StateStep
 from hamicommon.process.batches import Batches
 
 from hami_scheduler.extender.protocol import BindArgs
+from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore
 
@@ -26,6 +28,8 @@ _CLAIMS = 3
 # kube-scheduler decides on one pod after the other, so their claims come one by one; in a burst a
 # pod waits this long at most, and a dozen share a statement and a commit.
 PACE_S = 0.03
+# Looks for a reservation that may be on its way, PACE_S apart; it takes as long at most.
+_ELSEWHERE = 2
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 PlaceOnNode = Callable[
@@ -46,12 +50,14 @@ class BindingClaims:
         self,
         store: AllocationStore,
         *,
+        early: EarlyReservations,
         place_on_node: PlaceOnNode,
         instruments: SchedulerInstruments,
         timeout_s: float,
     ) -> None:
         """`timeout_s`: as long as a call of /bind may take."""
         self._store = store
+        self._early = early
         self._place_on_node = place_on_node
         self._instruments = instruments
         self._lease_s = timeout_s + BINDING_EXTRA_S
@@ -72,11 +78,17 @@ class BindingClaims:
         """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
         claim = BindingClaim(pod_uid=uid, node=node, actor=ACTOR, lease_s=self._lease_s)
-        if (claimed := await self._batches.ask(claim)) is not None:
+        claimed = await self._early.claim(claim) or await self._batches.ask(claim)
+        if claimed is not None:
             self._count()
             return claimed
-        for _ in range(_CLAIMS):
+        waits = _ELSEWHERE if self._early.enabled else 0
+        for look in range(_CLAIMS + waits):
             live = await self._store.live_of(uid)
+            if live is None and look < waits:
+                # Another replica may have answered /filter, and be writing the reservation.
+                await asyncio.sleep(PACE_S)
+                continue
             if live is not None and live.node == node and live.state in _BOUND:
                 return live
             if live is not None and live.state is not AllocationState.RESERVED:

@@ -133,7 +133,7 @@ class Filter:
         if self._reservations is None:
             return await self._answer_feasible(request, offered, trace)
         try:
-            found = await self._reservations.best(request, offered, trace)
+            found = await self._reservations.best(request, offered, trace, early=True)
         except OverQuota as exc:
             return self._over_quota(names, exc, trace)
         if isinstance(found, Reserved):

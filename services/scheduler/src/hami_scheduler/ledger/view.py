@@ -1,9 +1,9 @@
 """The ledger's cards in memory, as the placement engine wants them.
 
 `LedgerSnapshotCache` feeds a `ClusterView`: whole nodes from the ledger (`refresh`), counters from
-our own
-commits and from the events of other replicas (`apply`). It is a cache: a grant is guarded by the
-ledger, and a refusal is checked against it (`refresh`) before it is answered.
+our own commits and from the events of other replicas (`apply`), and what is on its way there
+(`promise`). It is a cache: a grant is guarded by the ledger, and a refusal is checked against it
+(`refresh`) before it is answered.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.ledger.model import CardCounters
+from hamicommon.ledger.model import CardCounters, CardDemand
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 
@@ -29,6 +29,8 @@ class LedgerSnapshotCache:
         self._versions: dict[GpuUuid, int] = {}
         self._sum = 0
         self._nodes: dict[NodeName, frozenset[GpuUuid]] = {}
+        self._promised: dict[GpuUuid, tuple[int, int, int]] = {}
+        """Slots, MiB and percent that the counters of a card have beside the ledger's."""
         # Counters came with a gap in the versions: something else about the card may have changed.
         self._doubtful: set[NodeName] = set()
         self._refreshing = asyncio.Lock()
@@ -55,13 +57,42 @@ class LedgerSnapshotCache:
             if card.version != known + 1:
                 self._doubtful.add(NodeName(card.node))
             self._set_version(card.uuid, card.version)
-            self.cluster.apply(
+            taken = self.cluster.apply(
                 card.uuid,
                 slots=card.used_slots,
                 memory_mib=card.used_memory_mib,
                 core_percent=card.used_core_percent,
                 version=card.version,
                 holdings=card.holdings,
+            )
+            if taken:
+                self._shift(card.uuid, 1)
+
+    def promise(self, card: CardDemand) -> None:
+        """A reservation on the card is on its way to the ledger: it counts from now on."""
+        self._add(card, 1)
+
+    def settle(self, card: CardDemand) -> None:
+        """It is written, or never will be: the ledger's own counters are what counts."""
+        self._add(card, -1)
+
+    def _add(self, card: CardDemand, sign: int) -> None:
+        self._shift(card.uuid, -1)
+        amounts = card.slots, card.memory_mib, card.core_percent
+        known = self._promised.pop(card.uuid, (0, 0, 0))
+        new = tuple(old + sign * amount for old, amount in zip(known, amounts, strict=True))
+        if any(new):
+            self._promised[card.uuid] = (new[0], new[1], new[2])
+        self._shift(card.uuid, 1)
+
+    def _shift(self, uuid: GpuUuid, sign: int) -> None:
+        if uuid in self._promised:
+            slots, memory_mib, core_percent = self._promised[uuid]
+            self.cluster.shift(
+                uuid,
+                slots=sign * slots,
+                memory_mib=sign * memory_mib,
+                core_percent=sign * core_percent,
             )
 
     async def refresh(self) -> bool:
@@ -123,6 +154,11 @@ class LedgerSnapshotCache:
         grouped: dict[NodeName, list[LedgerCard]] = {node: [] for node in nodes}
         for card in cards:
             grouped.setdefault(card.node, []).append(card)
+        # A card may come from a node that is not read here, or have gone there before.
+        touched = {card.usage.device.uuid for card in cards}
+        touched.update(*(self._nodes.get(node, frozenset()) for node in grouped))
+        for uuid in touched:
+            self._shift(uuid, -1)
         for node, mine in grouped.items():
             for uuid in self._nodes.pop(node, frozenset()):
                 self._sum -= self._versions.pop(uuid, 0)
@@ -138,6 +174,9 @@ class LedgerSnapshotCache:
             # The engine keeps newer counters that came in the meantime, and so does the tally.
             for state in self.cluster.cards(node):
                 self._set_version(state.usage.device.uuid, state.version)
+
+        for uuid in touched:
+            self._shift(uuid, 1)
 
     def _set_version(self, uuid: GpuUuid, version: int) -> None:
         self._sum += version - self._versions.get(uuid, 0)

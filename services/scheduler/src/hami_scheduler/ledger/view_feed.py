@@ -6,10 +6,12 @@ others' changes too. One that is missed is found by the view's own comparison wi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.events import AllocationEvent, DeviceHealthEvent, event_subject
 from hamicommon.ledger.model import CardCounters
@@ -29,8 +31,15 @@ _WITHOUT_COUNTERS = frozenset(
 class LedgerFollower:
     """Follower of `hami.events.v1.>`; each replica has its own."""
 
-    def __init__(self, view: LedgerSnapshotCache) -> None:
+    def __init__(
+        self,
+        view: LedgerSnapshotCache,
+        *,
+        on_reserved: Callable[[AllocationId], None] = lambda _: None,
+    ) -> None:
+        """`on_reserved` gets every reservation, this replica's own too."""
         self._view = view
+        self._on_reserved = on_reserved
 
     async def handle(self, message: Message) -> None:
         """Applies one event of another replica. Raises: InvalidRequest, Unavailable."""
@@ -59,6 +68,8 @@ class LedgerFollower:
                 self._view.doubt(node)
 
     def _apply(self, event: AllocationEvent) -> None:
+        if event.state == AllocationState.RESERVED:
+            self._on_reserved(AllocationId(event.allocation_id))
         self._view.apply(
             CardCounters(
                 node=card.node,

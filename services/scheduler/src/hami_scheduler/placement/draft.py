@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from hamicommon import telemetry
-from hamicommon.domain.allocations import Allocation, Placement
+from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest, Selection
@@ -70,6 +70,23 @@ def draft_of(
         owner=owner,
         replaces=None if replaces is None else replaces.id,
         actor=ACTOR,
+    )
+
+
+def reserved_early(draft: Draft, now: datetime) -> Allocation:
+    """The reservation as /filter needs it, before the ledger has given it its number and times."""
+    return Allocation(
+        id=draft.allocation_id,
+        pod_uid=draft.pod_uid,
+        namespace=draft.namespace,
+        pod_name=draft.pod_name,
+        attempt=0,
+        node=draft.placement.node,
+        state=AllocationState.RESERVED,
+        containers=draft.placement.containers,
+        reserved_at=now,
+        traceparent=draft.traceparent,
+        annotations=draft.annotations,
     )
 
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -33,12 +34,13 @@ from hamicommon.placement.engine import Decision, decide
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
+from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import cards_beyond, quota_short
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.placement.draft import draft_of, reserved_early
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.ports import AllocationStore, PodApi
 
@@ -79,6 +81,7 @@ class Reservations:
         reservation_s: float,
         recorder: DecisionQueue,
         instruments: SchedulerInstruments,
+        early: EarlyReservations,
         owner_of: Callable[[JsonMapping], PodOwner] = owner_of,
     ) -> None:
         self._view = view
@@ -88,6 +91,7 @@ class Reservations:
         self._reservation_s = reservation_s
         self._recorder = recorder
         self._instruments = instruments
+        self._early = early
         self._owner_of = owner_of
         self._taking: Counter[GpuUuid] = Counter()
         """Cards that reservations of this replica are taking at this moment."""
@@ -99,12 +103,15 @@ class Reservations:
         trace: DecisionTrace,
         *,
         replaces: Allocation | None = None,
+        early: bool = False,
     ) -> Reserved | Decision:
         """Reserves on the best of the nodes; the Decision of a refusal when none fits.
 
         A reservation that the pod holds already is kept if its node is offered, else replaced.
+        `early`: it may still be on its way to the ledger (`EarlyReservations`).
         Raises: OverQuota, Conflict, Unavailable.
         """
+        await self._early.written(request.uid)
         lost: set[GpuUuid] = set()
         beyond: frozenset[GpuUuid] = frozenset()
         refused: QuotaConflict | None = None
@@ -125,7 +132,9 @@ class Reservations:
                 live = await self._store.live_of(request.uid)
                 return _kept(live, names) or decision
             try:
-                allocation = await self._take(request, decision.placement, replaces, trace)
+                allocation = await self._take(
+                    request, decision.placement, replaces, trace, early=early
+                )
             except QuotaConflict as exc:
                 self._instruments.replans.inc()
                 # A percentage of a smaller card may still be within the quota.
@@ -201,6 +210,7 @@ class Reservations:
 
         It does not matter who refreshed the view since, only that it is another one now.
         """
+        await self._early.all_written()
         await self._view.refresh()
         again = bool(lost) or self._view.cluster.version != refusal.view_version
         lost.clear()
@@ -212,6 +222,8 @@ class Reservations:
         placement: Placement,
         replaces: Allocation | None,
         trace: DecisionTrace,
+        *,
+        early: bool,
     ) -> Allocation:
         cards = self._view.cluster.cards(placement.node)
         draft = draft_of(
@@ -224,6 +236,11 @@ class Reservations:
             replaces=replaces,
             owner=self._owner_of(trace.pod),
         )
+        if early and self._early.fits(draft):
+            with trace.phase("reserve"):
+                self._early.put(draft, partial(self._broken, trace))
+            return reserved_early(draft, datetime.now(UTC))
+        self._early.note_own(draft)
         uuids = [share.uuid for container in placement.containers for share in container.shares]
         self._taking.update(uuids)
         try:
@@ -234,6 +251,18 @@ class Reservations:
         self._view.apply(change.counters)
         self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
         return change.allocation
+
+    def _broken(self, trace: DecisionTrace, error: HamiError) -> None:
+        """The decision was recorded as made; why it does not hold comes after it."""
+        again = DecisionTrace(
+            pod=trace.pod,
+            started=time.perf_counter(),
+            request=trace.request,
+            candidates=trace.candidates,
+            outcome="error",
+            message=f"the reservation was not written: {error}",
+        )
+        self._recorder.add(again)
 
 
 def _check_in_time(trace: DecisionTrace) -> None:

@@ -136,6 +136,27 @@ class ClusterView:
             self._inventory_changed()
         return True
 
+    def shift(self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int) -> None:
+        """Adds to a card's counters what the ledger does not count yet, or takes it back.
+
+        The version stays; the next `apply` sets the counters without it. An unknown card has none.
+        """
+        where = self._rows.places.get(uuid)
+        if where is None:
+            return
+        row, place = where
+        usage = self._rows.usages[row][place]
+        self._rows.count(
+            row,
+            place,
+            slots=usage.used_slots + slots,
+            memory_mib=usage.used_memory_mib + memory_mib,
+            core_percent=usage.used_core_percent + core_percent,
+            holdings=None,
+            version=self._rows.versions[row][place],
+        )
+        self.version += 1
+
     def set_free_cpu(self, node: NodeName, free_cpu_milli: int | None) -> None:
         """What pods have not asked for of the host's CPU; None: it is not known.
 

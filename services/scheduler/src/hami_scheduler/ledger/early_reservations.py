@@ -1,0 +1,228 @@
+"""Reservations whose node /filter answers while they are written.
+
+kube-scheduler asks for one pod after the other, so a burst waits as often for a commit as it has
+pods. Here a reservation counts in the view at once, goes to the ledger with those of the same
+moment, and /bind waits until it is there: nothing outside this process acts on one that is not
+committed. With its process such a reservation is lost as if /filter had not been asked; /bind then
+places the pod on that very node, or fails, and kube-scheduler tries it again.
+
+A refusal by the ledger would come too late for another plan, so only what should fit is answered
+early: plain slices in a namespace without quota, of a pod that had none, while the ledger is quick.
+Where other replicas reserve too, the card must have room for both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.ledger.model import (
+    BindingClaim,
+    CardDemand,
+    Change,
+    Draft,
+    ReservationWrite,
+    Rules,
+    is_plain,
+    wanted_by,
+)
+from hamicommon.process.batches import Batches
+
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import AllocationStore
+
+logger = logging.getLogger(__name__)
+
+# The first of a burst is written at once. Who comes later waits this long at most, and mostly has
+# its /bind in the same statement.
+PACE_S = 0.04
+MOST = 64
+"""Reservations on their way; who comes then waits for its own commit."""
+SLOW_S = 0.25
+"""A ledger that takes longer is waited for: it may be away."""
+CALM_S = 5.0
+"""So long after a start or a refusal everybody waits; so long others are known to reserve too."""
+MOST_KNOWN = 10_000
+"""Pods, and reservations, that are remembered as this replica's own."""
+
+Name = TypeVar("Name", bound=str)
+Broken = Callable[[HamiError], None]
+"""Gets why a reservation that was answered is none."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Early:
+    draft: Draft
+    card: CardDemand
+    made_at: float
+    broken: Broken
+    claim: BindingClaim | None = None
+    sent: bool = False
+
+
+class EarlyReservations:
+    """Those of this replica."""
+
+    def __init__(
+        self,
+        store: AllocationStore,
+        view: LedgerSnapshotCache,
+        *,
+        rules: Rules,
+        has_quota: Callable[[str], bool],
+        has_agent: Callable[[NodeName], bool],
+        on_freed: Callable[[], None],
+        instruments: SchedulerInstruments,
+        enabled: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`has_quota`: whether the namespace has one, or may have; `clock`: seconds."""
+        self._store = store
+        self._view = view
+        self._rules = rules
+        self._has_quota = has_quota
+        self._has_agent = has_agent
+        self._on_freed = on_freed
+        self._instruments = instruments
+        self.enabled = enabled
+        self._clock = clock
+        self._of_pod: dict[PodUid, tuple[_Early, asyncio.Future[Change | HamiError]]] = {}
+        """Answered and not written, the oldest first."""
+        self._pods: OrderedDict[PodUid, None] = OrderedDict()
+        self._own: OrderedDict[AllocationId, None] = OrderedDict()
+        self._careful_until = clock() + CALM_S
+        self._others_until = float("-inf")
+        self._batches = Batches[_Early, Change | HamiError](
+            self._write, key=lambda early: early.draft.pod_uid, pace_s=PACE_S
+        )
+
+    async def run(self) -> None:
+        """Writes until cancelled."""
+        await self._batches.run()
+
+    def fits(self, draft: Draft) -> bool:
+        """Whether the draft may be answered before it is written."""
+        now = self._clock()
+        if not self.enabled or now < self._careful_until or draft.pod_uid in self._pods:
+            return False
+        oldest = next(iter(self._of_pod.values()), None)
+        if len(self._of_pod) >= MOST or (oldest and now - oldest[0].made_at > SLOW_S):
+            return False
+        if not is_plain(draft, self._rules) or self._has_quota(draft.namespace):
+            return False
+        node = draft.placement.node
+        return self._has_agent(node) and (now >= self._others_until or self._roomy(draft))
+
+    def _roomy(self, draft: Draft) -> bool:
+        """Whether the card keeps half of itself free, for what others reserve at this moment."""
+        [card] = wanted_by(draft, self._rules)
+        for state in self._view.cluster.cards(draft.placement.node):
+            usage, device = state.usage, state.usage.device
+            if device.uuid == card.uuid:
+                return (
+                    2 * (usage.used_slots + card.slots) <= device.slots
+                    and 2 * (usage.used_memory_mib + card.memory_mib) <= device.memory_mib
+                    and 2 * (usage.used_core_percent + card.core_percent) <= device.core_percent
+                )
+        return False
+
+    def put(self, draft: Draft, broken: Broken) -> None:
+        """Counts it now, and has it written; `broken` is called when it is not."""
+        [card] = wanted_by(draft, self._rules)
+        early = _Early(draft=draft, card=card, made_at=self._clock(), broken=broken)
+        self.note_own(draft)
+        self._view.promise(card)
+        self._of_pod[draft.pod_uid] = early, self._batches.put(early)
+
+    def note_own(self, draft: Draft) -> None:
+        """This replica reserves for the pod: it is not answered early again."""
+        _remember(self._pods, draft.pod_uid)
+        _remember(self._own, draft.allocation_id)
+
+    def note_reserved(self, allocation_id: AllocationId) -> None:
+        """Somebody has reserved, by the ledger's events."""
+        if allocation_id not in self._own:
+            self._others_until = self._clock() + CALM_S
+
+    async def written(self, pod_uid: PodUid) -> None:
+        """Waits until the pod has no reservation on its way."""
+        if (found := self._of_pod.get(pod_uid)) is not None:
+            await asyncio.wait([found[1]])
+
+    async def all_written(self) -> None:
+        """Waits for those that are on their way now."""
+        if waiting := [future for _, future in self._of_pod.values()]:
+            await asyncio.wait(waiting)
+
+    async def claim(self, claim: BindingClaim) -> Allocation | None:
+        """Waits for the pod's reservation, and claims it in the same statement if that can be.
+
+        None: it is to be claimed in the ledger, or there is none. Raises: Unavailable.
+        """
+        found = self._of_pod.get(claim.pod_uid)
+        if found is None:
+            return None
+        early, future = found
+        mine = not early.sent and early.claim is None and early.draft.placement.node == claim.node
+        if mine:
+            early.claim = claim
+        await asyncio.wait([future])
+        answer = future.result()
+        if isinstance(answer, Unavailable):
+            raise answer
+        if not mine or isinstance(answer, HamiError):
+            return None
+        allocation = answer.allocation
+        return allocation if allocation.state is AllocationState.BINDING else None
+
+    async def _write(self, batch: Sequence[_Early]) -> Sequence[Change | HamiError]:
+        for early in batch:
+            early.sent = True
+        writes = [ReservationWrite(draft=early.draft, claim=early.claim) for early in batch]
+        answers: Sequence[Change | HamiError]
+        try:
+            answers = await self._store.reserve_all(writes)
+        except HamiError as exc:
+            answers = [exc] * len(batch)
+        for early, answer in zip(batch, answers, strict=True):
+            self._settle(early, answer)
+        return answers
+
+    def _settle(self, early: _Early, answer: Change | HamiError) -> None:
+        draft = early.draft
+        del self._of_pod[draft.pod_uid]
+        self._view.settle(early.card)
+        if isinstance(answer, Change):
+            self._view.apply(answer.counters)
+            self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
+            self._instruments.early_answers.labels("kept").inc()
+            return
+        self._careful_until = self._clock() + CALM_S
+        self._view.doubt(draft.placement.node)
+        self._instruments.early_answers.labels("broken").inc()
+        logger.warning(
+            "reservation not written, /filter had answered it",
+            extra={
+                "pod_uid": draft.pod_uid,
+                "node": draft.placement.node,
+                "error": str(answer),
+            },
+        )
+        early.broken(answer)
+        # Pods may have been refused for the room that it seemed to take.
+        self._on_freed()
+
+
+def _remember(known: OrderedDict[Name, None], name: Name) -> None:
+    known[name] = None
+    if len(known) > MOST_KNOWN:
+        known.popitem(last=False)
