@@ -44,17 +44,18 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
         with ThreadPoolExecutor(16) as threads:
             pods = stage.mine()
             answers = [[threads.submit(_filter, each, pod) for each in urls] for pod in pods]
-            nodes = [{answer.result() for answer in both} for both in answers]
-            held = system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL")
-            assert held == "5"
-            assert all(len(each) == 1 for each in nodes), nodes
+            nodes = [[answer.result() for answer in both] for both in answers]
             decided_s = time.monotonic()
             bound = [
-                threads.submit(_bind, each, pod, next(iter(node)))
-                for pod, node in zip(pods, nodes, strict=True)
-                for each in urls
+                threads.submit(_bind, each, pod, node)
+                for pod, both in zip(pods, nodes, strict=True)
+                for each, node in zip(urls, both, strict=True)
             ]
             errors = [answer.result() for answer in bound]
+            held = system.sql("SELECT count(*) FROM allocations WHERE ended_at IS NULL")
+            assert held == "5"
+            pairs = zip(errors[::2], errors[1::2], strict=True)
+            assert all("" in both for both in pairs), errors
         stage.settle()
     stage.check()
     stage.report(since(decided_s), more=f"{sum(map(bool, errors))} of 10 bindings gave way")

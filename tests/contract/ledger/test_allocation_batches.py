@@ -357,13 +357,13 @@ async def test_a_slice_without_cores_gets_none_of_a_card_whose_cores_are_used_up
 async def test_slices_that_want_a_card_to_themselves_are_written_one_by_one(
     harness: Harness,
 ) -> None:
-    await harness.add(card("0"), card("1"), card("2"))
+    await harness.add(*(card(str(number)) for number in range(4)))
 
     found = await harness.store.reserve_all(
         [
             planned("a", ("0", 100, 100), claimed=True),
             planned("b", ("1", 100, 10), mutex=True),
-            planned("c", ("1", 100, 10), ("2", 100, 10)),
+            planned("c", ("2", 100, 10), ("3", 100, 10)),
         ]
     )
 
