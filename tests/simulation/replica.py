@@ -9,7 +9,11 @@ from typing import Any, cast
 
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_scheduler.adapters.kubernetes import KubernetesNodeApi, KubernetesPodApi
+from hami_scheduler.adapters.kubernetes import (
+    KubernetesClaimApi,
+    KubernetesNodeApi,
+    KubernetesPodApi,
+)
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.api.service import Service
 from hami_scheduler.bootstrap.connections import Connections
@@ -126,6 +130,7 @@ class Replica:
             "lock": lock,
             "pods": KubernetesPodApi(cast(Any, connection)),
             "nodes": KubernetesNodeApi(cast(Any, connection)),
+            "claims": KubernetesClaimApi(cast(Any, connection)),
             "events": _Events(),
             "deferred": DeferredWrites(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
