@@ -33,7 +33,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 async def nothing_is_written(world: World) -> AsyncIterator[None]:
     """No event of a pod can be written, so no step of any; reading goes on."""
     async with world.database.transaction() as connection:
-        # Whoever writes waits as long as a lock is waited for, and begins again.
+        # A writer waits as long as a lock is waited for, and begins again.
         await connection.execute("LOCK TABLE allocation_events IN EXCLUSIVE MODE")
         yield
 
