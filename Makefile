@@ -58,9 +58,11 @@ proto: setup ## regenerate the gRPC stubs
 	@scripts/proto
 chart: setup ## write the Helm chart's templates from k8s/base
 	@$(BIN)/python scripts/chart
+docs: setup ## the documentation site into site/, with the reference from the source
+	@scripts/docs
 requirements: ## pin the third-party sets again
 	@scripts/compile-requirements
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: browser screens chart help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
+.PHONY: browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format

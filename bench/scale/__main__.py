@@ -219,6 +219,7 @@ def main() -> None:
     for nodes in given.sizes:
         began_s, load = time.monotonic(), os.getloadavg()[0]
         rows.append({**measure(nodes, given.runs), "load": round(load, 1)})
+        print(json.dumps(rows[-1]), flush=True)
         print(f"{nodes} nodes: {time.monotonic() - began_s:.0f} s", flush=True)
     report(rows)
     RESULTS.parent.mkdir(exist_ok=True)

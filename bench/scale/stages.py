@@ -110,6 +110,8 @@ def scheduler(found: Servers, kubeconfig: Path, log: Path) -> Iterator[Start]:
         "HAMI_TELEMETRY_TRACES_FILE": str(log.with_suffix(".traces.jsonl")),
         "HAMI_SCHEDULER_GRANT_KEY_FILE": str(found.made.grant_key),
         "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}",
+        # Binpack would send every pod of the bench through one node's lock.
+        "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": "spread",
     }
     with log.open("w") as output:
         began_s = time.monotonic()

@@ -137,7 +137,10 @@ async def _scrape_access(settings: Settings, stack: AsyncExitStack) -> Access | 
 
 async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRouter]:
     """Over connections of their own, so that no question keeps a report waiting."""
-    postgres = settings.postgres.model_copy(update={"pool_max": settings.question_connections})
+    asked = settings.postgres
+    if settings.questions_dsn.get_secret_value():
+        asked = asked.model_copy(update={"dsn": settings.questions_dsn})
+    postgres = asked.model_copy(update={"pool_max": settings.question_connections})
     ledger = await stack.enter_async_context(
         open_database(postgres, application="hami-metrics-questions")
     )
@@ -146,7 +149,7 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
         kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
         reviews = KubernetesAccessReviews(kubernetes, audience=settings.api_audience)
         viewers = TokenViewers(Access(reviews))
-    seal = Seal(postgres.dsn.get_secret_value())
+    seal = Seal(settings.postgres.dsn.get_secret_value())
     asking = Asking(ledger, viewers, seal, settings.show_owners)
     prices = None if settings.price_list is None else read_prices(settings.price_list)
     cluster_name = settings.telemetry.cluster_name

@@ -15,7 +15,7 @@ from hamicommon.settings import (
     PostgresSettings,
     TelemetrySettings,
 )
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from hami_metrics.domain.redaction import ShowOwners
@@ -53,6 +53,11 @@ class Settings(BaseSettings):
     price_list: Path | None = Field(
         default=None,
         description="JSON file with what a card-hour of each type costs; none: bills have no costs",
+    )
+    questions_dsn: SecretStr = Field(
+        default=SecretStr(""),
+        description="where questions and bills are asked in place of HAMI_POSTGRES_DSN: a streaming"
+        " replica, whose answers are as of what it has replayed; empty: the ledger itself",
     )
     question_connections: int = Field(
         default=4, ge=1, le=64, description="questions that are asked of the ledger at once"

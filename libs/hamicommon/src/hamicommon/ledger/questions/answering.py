@@ -39,8 +39,10 @@ _SETTINGS = {
     "jit": "off",
 }
 # The role is taken on where the login may: it has read rights alone.
+# A replica knows what it has replayed, and nothing of the time since.
 _BEGIN = """
-SELECT now(), {settings},
+SELECT CASE WHEN pg_is_in_recovery() THEN least(now(), pg_last_xact_replay_timestamp())
+            ELSE now() END, {settings},
        (SELECT set_config('role', r.rolname, true) FROM pg_roles r
          WHERE r.rolname = 'hami_reader' AND pg_has_role(current_user, r.oid, 'MEMBER'))
 """.format(
