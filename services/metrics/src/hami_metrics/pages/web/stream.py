@@ -44,7 +44,8 @@ class Messages:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._made: dict[tuple[object, ...], bytes] = {}
-        self._version = 0
+        self._of: tuple[object, ...] = ()
+        """What the messages were made of: figures' date and notices change without a version."""
         self._letters: dict[frozenset[str] | None, tuple[int, Mapping[str, int]]] = {}
 
     def grid(self, state: PageCluster, since: int, viewer: PageViewer) -> bytes | None:
@@ -52,8 +53,9 @@ class Messages:
         names = self._site.feed.changed_since(since)
         if names is None or len(names) > MOST_NAMES:
             return None
-        if state.version != self._version:
-            self._made, self._version = {}, state.version
+        made_of = (state.version, state.taken_at, self._site.feed.newest().notices)
+        if made_of != self._of:
+            self._made, self._of = {}, made_of
         key = (since, viewer.namespaces)
         if key not in self._made:
             style = grid_style(state, self._site.totals(state), viewer, state.taken_at)
