@@ -18,7 +18,7 @@ down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
 lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs and chart, house terms
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/codespell $(TERMS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/codespell $(TERMS)
 test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
@@ -27,6 +27,8 @@ test-kubelet: setup ## the way of a pod on a real kubelet and containerd (KUBEBU
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
 test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_ASSETS, root, PostgreSQL and Redis with TLS)
 	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
+test-compose: setup ## docker-compose.yml and the lines of docs/compose.md: up, every part restarted, down, up (Docker)
+	@$(BIN)/pytest tests/compose --slow -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 browser: setup
@@ -61,8 +63,8 @@ chart: setup ## write the Helm chart's templates from k8s/base
 docs: setup ## the documentation site into site/, with the reference from the source
 	@scripts/docs
 requirements: ## pin the third-party sets again
-	@scripts/compile-requirements
+	@$(BIN)/python scripts/compile-requirements
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
-.PHONY: browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
+.PHONY: images test-compose browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format

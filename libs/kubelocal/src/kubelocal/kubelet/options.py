@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The project's native folder, seen from an editable installation.
-NATIVE_DIR = Path(__file__).resolve().parents[5] / "native"
+# The native folder, seen from an editable installation; from elsewhere some folder, which the
+# option has to replace, however few there are above this file.
+NATIVE_DIR = (Path(__file__).resolve().parent / "../../../../../native").resolve()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
