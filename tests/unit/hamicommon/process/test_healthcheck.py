@@ -37,7 +37,7 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "127.0.0.1", "localhost"])
-def test_a_ready_service_is_found_where_its_settings_say(port: int, host: str) -> None:
+def test_a_ready_service_is_found_at_the_address_of_its_settings(port: int, host: str) -> None:
     assert problem(f"{host}:{port}") is None
 
 
