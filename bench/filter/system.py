@@ -30,7 +30,7 @@ from bench.filter.cluster import Fill, fill_api_server, fill_ledger, names_of, p
 from bench.filter.figures import cpu_s
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 180.0
+READY_S = 600.0
 CHILD = ("setpriv", "--pdeathsig", "SIGKILL", "--")
 """Before a command: it dies with the bench, however that ends."""
 LOG_TAIL_CHARACTERS = 4000

@@ -32,7 +32,7 @@ from typing import Any, cast
 
 import orjson
 
-from bench.filter.cluster import fill_api_server, names_of, placed_pods
+from bench.filter.cluster import fill_api_server, fill_ledger, names_of, placed_pods
 from bench.filter.figures import cpu_s, fdatasync_ms, machine, resident_mb
 from bench.filter.load import new_pods
 from bench.filter.objects import CARDS
@@ -56,14 +56,17 @@ ROUND_S = 10.0
 Row = dict[str, Any]
 
 
-def measure(nodes: int, runs: int) -> Row:
-    """One column."""
+def measure(nodes: int, runs: int, *, register: bool = True) -> Row:
+    """One column. Without `register` the database fills the ledger itself."""
     with servers() as found:
         row: Row = {"nodes": nodes, "cards": nodes * CARDS, "pods": nodes * HELD.pods_per_node}
         row["fsync_ms"] = round(fdatasync_ms(found.folder), 3)
-        row["register"] = _registered(found, nodes)
         placed = placed_pods(nodes, HELD)
-        asyncio.run(grant_placed(found.dsn, placed))
+        if register:
+            row["register"] = _registered(found, nodes)
+            asyncio.run(grant_placed(found.dsn, placed))
+        else:
+            asyncio.run(fill_ledger(found.dsn, nodes, HELD, placed))
         asyncio.run(fill_api_server(found.folder / "full" / "apiserver", nodes, placed))
         del placed
         row |= _lived(found, nodes, runs)
@@ -213,12 +216,14 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=lambda text: [int(part) for part in text.split(",")], default=list(SIZES)
     )
+    parser.add_argument("--filled", action="store_true", help="leave `register` out")
     given = parser.parse_args()
     print(", ".join(f"{name} {value}" for name, value in machine().items()), flush=True)
     rows = []
     for nodes in given.sizes:
         began_s, load = time.monotonic(), os.getloadavg()[0]
-        rows.append({**measure(nodes, given.runs), "load": round(load, 1)})
+        row = measure(nodes, given.runs, register=not given.filled)
+        rows.append({**row, "load": round(load, 1)})
         print(json.dumps(rows[-1]), flush=True)
         print(f"{nodes} nodes: {time.monotonic() - began_s:.0f} s", flush=True)
     report(rows)

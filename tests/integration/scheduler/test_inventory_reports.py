@@ -221,3 +221,40 @@ async def test_a_heartbeat_locks_no_card_and_writes_its_node_alone(world: World)
     assert not recorded.changed
     assert await world.database.fetch(rows) == before
     assert await store.agent_marks() == {"n1": ("a", 2)}
+
+
+async def test_all_health_changes_of_a_report_are_kept_and_announced(world: World) -> None:
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    cards = [inventory_device(f"A{number}", number) for number in range(3)]
+    sick = inventory_device("A1", 1).model_copy(
+        update={"healthy": False, "health_reason": "XID 79"}
+    )
+    await store.record_all([seen("n1", *cards)])
+
+    [recorded] = await store.record_all([seen("n1", cards[0], sick, sequence=2)])
+
+    assert recorded is not None
+    assert [(each.uuid, each.healthy, each.reason) for each in recorded.health] == [
+        ("A1", False, "XID 79"),
+        ("A2", False, "no longer reported by its node"),
+    ]
+    rows = await world.database.fetch(
+        "SELECT device_uuid, healthy, reason FROM device_health_events ORDER BY id"
+    )
+    assert [tuple(row) for row in rows] == [
+        *((f"A{number}", True, "") for number in range(3)),
+        ("A1", False, "XID 79"),
+        ("A2", False, "no longer reported by its node"),
+    ]
+    announced = await world.database.fetch(
+        "SELECT subject, payload FROM outbox WHERE subject LIKE 'hami.events.v1.device.%'"
+        " ORDER BY id"
+    )
+    assert [(row["subject"].rpartition(".")[2], row["payload"]["uuid"]) for row in announced] == [
+        *(("recovered", f"A{number}") for number in range(3)),
+        ("failed", "A1"),
+        ("failed", "A2"),
+    ]
+    assert [row["payload"]["event_id"] for row in announced[3:]] == [
+        each.event_id for each in recorded.health
+    ]

@@ -69,17 +69,25 @@ UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, me
        updated_at = now()
  WHERE uuid = $1
 """
+# All changes of a node at once: a new node has one for each of its cards.
 HEALTH = """
 WITH event AS (
-  INSERT INTO device_health_events (node, device_uuid, healthy, reason) VALUES ($1, $2, $3, $4)
-  RETURNING id, at
+  INSERT INTO device_health_events (node, device_uuid, healthy, reason)
+  SELECT $1, c.uuid, c.healthy, c.reason
+    FROM unnest($2::text[], $3::boolean[], $4::text[]) WITH ORDINALITY
+         AS c(uuid, healthy, reason, position)
+   ORDER BY c.position
+  RETURNING id, device_uuid, healthy, reason, at
 ), announced AS (
   INSERT INTO outbox (subject, payload)
-  SELECT $5, jsonb_build_object('version', 1, 'event_id', id, 'node', $1::text, 'uuid', $2::text,
-                                'healthy', $3::boolean, 'reason', $4::text, 'at', at)
-    FROM event
+  SELECT CASE WHEN healthy THEN $5 ELSE $6 END,
+         jsonb_build_object('version', 1, 'event_id', id, 'node', $1::text, 'uuid', device_uuid,
+                            'healthy', healthy, 'reason', reason, 'at', at)
+    FROM event ORDER BY id
+), woken AS (
+  SELECT pg_notify('hami_outbox', '')
 )
-SELECT id, at, pg_notify('hami_outbox', '') FROM event
+SELECT id, device_uuid, healthy, reason, at FROM event, woken ORDER BY id
 """
 CORDON = """
 UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, updated_at = now()

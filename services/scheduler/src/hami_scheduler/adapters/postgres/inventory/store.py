@@ -242,21 +242,29 @@ async def _write(
             UPDATE_CARD,
             [(*card_columns(node, card.device), card.present) for card in changes.updates],
         )
-    return tuple([await _record_health(connection, node, change) for change in changes.health])
+    return await _record_health(connection, node, changes.health) if changes.health else ()
 
 
 async def _record_health(
-    connection: Connection, node: NodeName, change: HealthChange
-) -> DeviceHealthEvent:
-    verb = "recovered" if change.healthy else "failed"
-    row = await connection.fetchrow(
-        HEALTH, node, change.uuid, change.healthy, change.reason, event_subject("device", verb)
+    connection: Connection, node: NodeName, changes: Sequence[HealthChange]
+) -> tuple[DeviceHealthEvent, ...]:
+    rows = await connection.fetch(
+        HEALTH,
+        node,
+        [change.uuid for change in changes],
+        [change.healthy for change in changes],
+        [change.reason for change in changes],
+        event_subject("device", "recovered"),
+        event_subject("device", "failed"),
     )
-    return DeviceHealthEvent(
-        event_id=row["id"],
-        node=node,
-        uuid=change.uuid,
-        healthy=change.healthy,
-        reason=change.reason,
-        at=row["at"],
+    return tuple(
+        DeviceHealthEvent(
+            event_id=row["id"],
+            node=node,
+            uuid=row["device_uuid"],
+            healthy=row["healthy"],
+            reason=row["reason"],
+            at=row["at"],
+        )
+        for row in rows
     )
