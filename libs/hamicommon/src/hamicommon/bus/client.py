@@ -102,6 +102,11 @@ class Bus:
         return bool(self._client.is_connected)
 
     @property
+    def was_up(self) -> bool:
+        """True from the first healthy connection on."""
+        return self._was_up.is_set()
+
+    @property
     def connected_for_s(self) -> float:
         """Seconds since the connection was last (re)made; 0 while it is away."""
         if not self.connected or self._up_since is None:
@@ -251,6 +256,11 @@ class Bus:
             on_dead_letter=self._count_dead_letter,
             on_answer=pause.ends,
         )
+        # A client that was never connected forgets what was asked for before.
+        while not self.was_up and not self._closed:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_DELAY_S):
+                    await self._was_up.wait()
         while not self._closed:
             try:
                 with propagate_cancellation():
@@ -295,28 +305,29 @@ async def open_bus(
         logger.warning("NATS error", extra={"error": str(exc) or type(exc).__name__})
 
     async def connect() -> None:
-        while not client.is_connected:
+        begun = False
+        while not bus.was_up:
             try:
                 with propagate_cancellation():
-                    await client.connect(
-                        servers=settings.url.split(","),
-                        name=name,
-                        user=settings.user or None,
-                        password=settings.password.get_secret_value() or None,
-                        token=_token(settings.token_file),
-                        tls=_tls(settings, bus),
-                        inbox_prefix=inbox_prefix(user).encode(),
-                        connect_timeout=int(max(1, settings.connect_timeout_s)),
-                        max_reconnect_attempts=-1,
-                        reconnect_time_wait=_RECONNECT_WAIT_S,
-                        ping_interval=_PING_INTERVAL_S,
-                        max_outstanding_pings=_PINGS_UNANSWERED,
-                        allow_reconnect=True,
-                        no_echo=not echo,
-                        error_cb=on_error,
-                        reconnected_cb=on_connect,
-                    )
-                    await on_connect()
+                    if client.is_connected:
+                        await on_connect()
+                    elif client.is_closed or not begun:
+                        await _begin(
+                            client,
+                            settings,
+                            bus,
+                            name,
+                            no_echo=not echo,
+                            on_error=on_error,
+                            on_connect=on_connect,
+                        )
+                        begun = True
+                    else:
+                        # The server closed the connection before its first answer (a login that
+                        # was refused, or that nobody could be asked about). The client goes on by
+                        # itself, or is closed soon; a second call beside its own attempts would
+                        # end in a connection without the subscriptions.
+                        await asyncio.sleep(RETRY_DELAY_S)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 logger.warning(
                     "NATS unavailable, retrying", extra={"error": str(exc) or type(exc).__name__}
@@ -331,6 +342,36 @@ async def open_bus(
     finally:
         await end([connecting])
         await bus.close()
+
+
+async def _begin(
+    client: Client,
+    settings: NatsSettings,
+    bus: Bus,
+    name: str,
+    *,
+    no_echo: bool,
+    on_error: Callable[[Exception], Awaitable[None]],
+    on_connect: Callable[[], Awaitable[None]],
+) -> None:
+    await client.connect(
+        servers=settings.url.split(","),
+        name=name,
+        user=settings.user or None,
+        password=settings.password.get_secret_value() or None,
+        token=_token(settings.token_file),
+        tls=_tls(settings, bus),
+        inbox_prefix=inbox_prefix(settings.user or name).encode(),
+        connect_timeout=int(max(1, settings.connect_timeout_s)),
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=_RECONNECT_WAIT_S,
+        ping_interval=_PING_INTERVAL_S,
+        max_outstanding_pings=_PINGS_UNANSWERED,
+        allow_reconnect=True,
+        no_echo=no_echo,
+        error_cb=on_error,
+        reconnected_cb=on_connect,
+    )
 
 
 def _token(path: Path | None) -> Callable[[], str] | None:
