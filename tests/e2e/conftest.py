@@ -40,7 +40,7 @@ def running_system(
             plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
             flags = (*flags, "--kubeconfig", str(plane.kubeconfig))
         home = folder / "system"
-        stack.callback(hamictl, home, "down")
+        stack.callback(hamictl, home, "down", environment=environment)
         up = ("up", "--json", "--detach", "--no-demo", *flags)
         text = hamictl(home, *up, environment=environment)
         described = json.loads(text)
