@@ -1,5 +1,7 @@
 """What `k8s/` holds twice is the same in both places."""
 
+import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,37 @@ def test_pods_can_be_ended_with_the_overlay_alone() -> None:
     [built] = objects(OVERLAYS / "evict" / "kustomization.yaml")
     [patch] = [yaml.safe_load(each["patch"]) for each in built["patches"]]
     assert patch[0]["value"] == {"name": "HAMI_SCHEDULER_ENFORCEMENT", "value": "evict"}
+
+
+def digest(data: dict[str, str]) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
+
+
+@pytest.mark.parametrize("file", ["nats", "postgres", "kube-scheduler"])
+def test_another_configuration_makes_new_pods_of_what_has_no_image_of_ours(file: str) -> None:
+    """A newer release may change the rights on the bus alone; its pods' images stay."""
+    [template] = [
+        item["spec"]["template"]
+        for item in objects(BASE / f"{file}.yaml")
+        if item["kind"] in ("Deployment", "StatefulSet")
+    ]
+
+    wanted = digest(config_map(BASE / f"{file}.yaml", f"hami-{file}"))
+    found = template["metadata"].get("annotations", {}).get("hami.io/config")
+    assert found == wanted, f"{file}.yaml: write hami.io/config: {wanted!r}"
+
+
+def test_no_two_containers_listen_on_one_port() -> None:
+    """Where pods share an address (a machine's network, a stand-in) they must not meet."""
+    listening = [
+        entry["value"].rpartition(":")[2]
+        for path in BASE.glob("*.yaml")
+        for item in objects(path)
+        if item["kind"] in ("Deployment", "DaemonSet")
+        for container in item["spec"]["template"]["spec"]["containers"]
+        for entry in container.get("env", ())
+        if entry["name"].endswith("_BIND") and "value" in entry
+    ]
+
+    assert len(listening) >= 7
+    assert len(set(listening)) == len(listening), sorted(listening)
