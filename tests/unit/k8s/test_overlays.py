@@ -59,6 +59,54 @@ def test_certificates_of_cert_manager_come_with_the_policies(render: Render) -> 
     assert {key for key in base if key[0] in POLICIES} <= set(other)
 
 
+@pytest.mark.parametrize("overlay", ["kind", "production", "cert-manager", "external-stores"])
+def test_an_overlay_names_no_secret_and_no_account_that_is_not_there(
+    render: Render, overlay: str
+) -> None:
+    found = render(K8S / "overlays" / overlay)
+
+    accounts = {name for kind, name in found if kind == "ServiceAccount"}
+    for (kind, name), each in found.items():
+        template = each.get("spec", {}).get("template", {})
+        if isinstance(template, dict) and "containers" in template.get("spec", {}):
+            used = template["spec"].get("serviceAccountName", "default")
+            assert used in accounts | {"default"}, (kind, name)
+        for subject in each.get("subjects", ()):
+            assert subject["kind"] != "ServiceAccount" or subject["name"] in accounts, (kind, name)
+
+
+def test_one_small_machine_runs_one_of_each(render: Render) -> None:
+    found = render(K8S / "overlays" / "kind")
+
+    counts = {
+        name: e["spec"]["replicas"] for (kind, name), e in found.items() if kind == "Deployment"
+    }
+    assert set(counts.values()) == {1}
+    claims = [
+        claim["spec"]["resources"]["requests"]["storage"]
+        for (kind, _), each in found.items()
+        if kind == "StatefulSet"
+        for claim in each["spec"].get("volumeClaimTemplates", ())
+    ]
+    assert claims == ["1Gi", "1Gi"]
+    assert render(K8S / "base").keys() == found.keys()
+
+
+def test_production_has_stores_elsewhere_and_spreads_what_pods_wait_for(render: Render) -> None:
+    found = render(K8S / "overlays" / "production")
+
+    assert ("StatefulSet", "hami-postgres") not in found
+    agent = found["DaemonSet", "hami-node-agent"]["spec"]["template"]["spec"]
+    assert agent["nodeSelector"] == {"node-restriction.kubernetes.io/hami-gpu": "on"}
+    for name in ("hami-scheduler", "hami-kube-scheduler", "hami-webhook"):
+        spec = found["Deployment", name]["spec"]
+        assert spec["replicas"] >= 2
+        assert ("PodDisruptionBudget", name) in found
+        [spread] = spec["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"] == {"matchLabels": spec["template"]["metadata"]["labels"]}
+        assert "podAntiAffinity" in spec["template"]["spec"]["affinity"], name
+
+
 def test_stores_of_the_users_own_take_only_the_stores_away(render: Render) -> None:
     base, other = render(K8S / "base"), render(K8S / "overlays" / "external-stores")
 
