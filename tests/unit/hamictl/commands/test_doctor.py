@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.commands.look.doctor import PartState, _backend, _not_ready, _silent, examined
+from hamictl.commands.look.doctor import _backend, _silent, examined
+from hamictl.commands.look.installed_parts import not_ready
+from hamictl.commands.look.part_finding import PartState
 from hamictl.scheduler_address import SchedulerAddress, metrics_address
 from hamictl.target import Installation
 from typer.testing import CliRunner
@@ -44,20 +46,9 @@ async def test_a_server_that_takes_connections_is_well() -> None:
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        found = await _backend("NATS", f"nats://u:p@127.0.0.1:{port}", {}, "nats")
+        found = await _backend("NATS", f"nats://u:p@127.0.0.1:{port}")
 
     assert found.state is PartState.WELL
-
-
-async def test_in_a_cluster_a_backend_is_known_by_its_workload() -> None:
-    ready = await _backend("Redis", None, {"hami-redis": "", "other": "0 of 1"}, "redis")
-    broken = await _backend("Redis", None, {"hami-redis": "0 of 1 pods are ready"}, "redis")
-
-    assert ready.state is PartState.WELL
-    assert (broken.state, broken.detail) == (
-        PartState.MISSING,
-        "hami-redis: 0 of 1 pods are ready",
-    )
 
 
 @pytest.mark.parametrize(
@@ -66,11 +57,11 @@ async def test_in_a_cluster_a_backend_is_known_by_its_workload() -> None:
         ({"spec": {"replicas": 2}, "status": {"readyReplicas": 2}}, ""),
         ({"spec": {"replicas": 2}, "status": {}}, "0 of 2 pods are ready"),
         ({"status": {"desiredNumberScheduled": 3, "numberReady": 1}}, "1 of 3 pods are ready"),
-        ({"spec": {"replicas": 0}}, ""),
+        ({"spec": {"replicas": 0}}, "it is scaled to 0"),
     ],
 )
 def test_a_workload_is_ready_when_all_its_pods_are(workload: dict[str, object], text: str) -> None:
-    assert _not_ready(workload) == text
+    assert not_ready(workload) == text
 
 
 def test_an_agent_is_silent_after_two_minutes_and_one_of_hami_never_is() -> None:

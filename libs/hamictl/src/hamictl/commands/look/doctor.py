@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
 import typer
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamicommon.k8s.types import Json
 
+from hamictl.commands.look import installed_parts
+from hamictl.commands.look.installed_parts import NAMESPACE, read
+from hamictl.commands.look.part_finding import PartFinding, PartState, missing, unknown, well
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import run
 from hamictl.exit_codes import ExitCode
@@ -34,29 +34,10 @@ from hamictl.target import Installation, find_target
 CONNECT_S = 3.0
 STALE = timedelta(minutes=2)
 """An agent reports its cards at least so often."""
-NAMESPACE = "hami-system"
 PAGE = "docs/hamictl-on-a-cluster.md"
 
 
-class PartState(StrEnum):
-    """Of one part."""
-
-    WELL = "ok"
-    MISSING = "missing"
-    UNKNOWN = "unknown"
-
-
 _GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartFinding:
-    """What was found of one part."""
-
-    part: str
-    state: PartState
-    detail: str
-    next_step: str = ""
 
 
 def doctor(output: Answered = TABLE) -> None:
@@ -90,47 +71,60 @@ def doctor(output: Answered = TABLE) -> None:
 
 async def examined(target: Installation) -> list[PartFinding]:
     """All parts, in the order in which one needs the other."""
-    workloads: Mapping[str, str] = {}
+    if target.kubeconfig is None or target.local:
+        return await _local(target)
+    try:
+        async with open_kube_api(target.kubeconfig) as api:
+            found = [await _api_server(api), *installed_parts.findings(await read(api))]
+    except HamiError as exc:
+        return [missing("API server", str(exc), "kubectl cluster-info")]
+    return [await _asked(target, each) for each in found]
+
+
+async def _asked(target: Installation, found: PartFinding) -> PartFinding:
+    """What the part answers, where its pods are ready and its address is known."""
+    ask = {"scheduler": _scheduler, "agents": _agents, "metrics": _metrics}.get(found.part)
+    address = target.metrics.url if found.part == "metrics" else target.scheduler.url
+    if ask is None or found.state is not PartState.WELL:
+        return found
+    if not address:
+        variable = "HAMI_METRICS_URL" if found.part == "metrics" else "HAMI_SCHEDULER_URL"
+        return well(found.part, f"{found.detail}; {variable} is not set, so it was not asked")
+    return await _part(found.part, lambda: ask(target))
+
+
+async def _local(target: Installation) -> list[PartFinding]:
     found: list[PartFinding] = []
     if target.kubeconfig is None:
         found.append(
-            _missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
+            missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
         )
     else:
         try:
             async with open_kube_api(target.kubeconfig) as api:
                 found.append(await _api_server(api))
                 found.append(await _part("webhook", lambda: _webhook(api)))
-                workloads = await _workloads(api)
         except HamiError as exc:
-            found.append(_missing("API server", str(exc), "kubectl cluster-info"))
+            found.append(missing("API server", str(exc), "kubectl cluster-info"))
     found.append(await _part("scheduler", lambda: _scheduler(target)))
-    found.append(await _backend("Postgres", target.backends.get("postgres"), workloads, "postgres"))
-    found.append(await _backend("Redis", target.backends.get("redis"), workloads, "redis"))
-    found.append(await _backend("NATS", target.backends.get("nats"), workloads, "nats"))
+    found.append(await _backend("Postgres", target.backends.get("postgres")))
+    found.append(await _backend("Redis", target.backends.get("redis")))
+    found.append(await _backend("NATS", target.backends.get("nats")))
     found.append(await _part("agents", lambda: _agents(target)))
     found.append(await _part("metrics", lambda: _metrics(target)))
     return found
-
-
-def _missing(part: str, detail: str, next_step: str = "") -> PartFinding:
-    return PartFinding(part=part, state=PartState.MISSING, detail=detail, next_step=next_step)
-
-
-def _well(part: str, detail: str) -> PartFinding:
-    return PartFinding(part=part, state=PartState.WELL, detail=detail)
 
 
 async def _part(part: str, examine: Callable[[], Awaitable[PartFinding]]) -> PartFinding:
     try:
         return await examine()
     except HamiError as exc:
-        return _missing(part, str(exc), PAGE if part in ("scheduler", "metrics") else "")
+        return missing(part, str(exc), PAGE if part in ("scheduler", "metrics") else "")
 
 
 async def _api_server(api: KubeApi) -> PartFinding:
     version = await api.get("/version")
-    return _well("API server", f"{api.server_url}, {version.get('gitVersion', 'version unknown')}")
+    return well("API server", f"{api.server_url}, {version.get('gitVersion', 'version unknown')}")
 
 
 async def _webhook(api: KubeApi) -> PartFinding:
@@ -141,56 +135,20 @@ async def _webhook(api: KubeApi) -> PartFinding:
         if "hami" in item["metadata"]["name"]
     ]
     if not registered:
-        return _missing(
+        return missing(
             "webhook", "no MutatingWebhookConfiguration of ours", "kubectl apply -k k8s/base"
         )
-    return _well("webhook", f"{', '.join(registered)} is registered")
-
-
-async def _workloads(api: KubeApi) -> Mapping[str, str]:
-    """Name of each workload of ours -> what is not ready of it; empty text: all is."""
-    found: dict[str, str] = {}
-    for kind in ("deployments", "statefulsets", "daemonsets"):
-        try:
-            items = (await api.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")).get("items", [])
-        except HamiError:
-            continue  # not to be read by this user, or not served: unknown
-        for item in items:
-            found[item["metadata"]["name"]] = _not_ready(item)
-    return found
-
-
-def _not_ready(workload: Json) -> str:
-    status, spec = workload.get("status") or {}, workload.get("spec") or {}
-    wanted = status.get("desiredNumberScheduled", spec.get("replicas", 1))
-    ready = status.get("readyReplicas", status.get("numberReady", 0)) or 0
-    return "" if ready >= wanted else f"{ready} of {wanted} pods are ready"
+    return well("webhook", f"{', '.join(registered)} is registered")
 
 
 async def _scheduler(target: Installation) -> PartFinding:
     address = target.need_scheduler()
     nodes = await SchedulerClient(address).rows("/v1/nodes")
-    return _well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
+    return well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
 
 
-async def _backend(
-    part: str, url: str | None, workloads: Mapping[str, str], name: str
-) -> PartFinding:
-    """A local one is connected to; one in the cluster is known by its workload."""
-    if url:
-        return await _connected(part, url)
-    ours = {key: text for key, text in workloads.items() if name in key}
-    if not ours:
-        return PartFinding(
-            part=part,
-            state=PartState.UNKNOWN,
-            detail=f"no workload of that name in {NAMESPACE}, or it may not be read",
-        )
-    trouble = [f"{key}: {text}" for key, text in ours.items() if text]
-    if trouble:
-        step = f"kubectl --namespace {NAMESPACE} get pods"
-        return _missing(part, "; ".join(trouble), step)
-    return _well(part, f"{', '.join(ours)} is ready in {NAMESPACE}")
+async def _backend(part: str, url: str | None) -> PartFinding:
+    return await _connected(part, url) if url else unknown(part, "its address is not known")
 
 
 async def _connected(part: str, url: str) -> PartFinding:
@@ -201,9 +159,9 @@ async def _connected(part: str, url: str) -> PartFinding:
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as exc:
         why = str(exc) or "nothing answered in time"
-        return _missing(part, f"{host}:{port}: {why}", "hamictl down, then hamictl up")
+        return missing(part, f"{host}:{port}: {why}", "hamictl down, then hamictl up")
     writer.close()
-    return _well(part, f"{host}:{port} takes connections")
+    return well(part, f"{host}:{port} takes connections")
 
 
 async def _agents(target: Installation) -> PartFinding:
@@ -213,7 +171,7 @@ async def _agents(target: Installation) -> PartFinding:
         if row["gone_at"] is None
     ]
     if not rows:
-        return _missing(
+        return missing(
             "agents",
             "no GPU node has registered",
             f"kubectl --namespace {NAMESPACE} get daemonset hami-node-agent",
@@ -221,11 +179,11 @@ async def _agents(target: Installation) -> PartFinding:
     silent = _silent(rows, datetime.now(UTC))
     if silent:
         named = ", ".join(f"{name} (since {shown_time(at)})" for name, at in silent[:5])
-        return _missing("agents", f"{len(silent)} of {len(rows)} are silent: {named}", "its log")
+        return missing("agents", f"{len(silent)} of {len(rows)} are silent: {named}", "its log")
     cards = sum(row["cards"] for row in rows)
     sick = sum(row["cards"] - row["healthy_cards"] for row in rows)
     trouble = f", {sick} of them not healthy" if sick else ""
-    return _well("agents", f"{len(rows)} nodes with {cards} cards report{trouble}")
+    return well("agents", f"{len(rows)} nodes with {cards} cards report{trouble}")
 
 
 def _silent(rows: Sequence[Mapping[str, Any]], now: datetime) -> list[tuple[str, str | None]]:
@@ -248,4 +206,4 @@ async def _metrics(target: Installation) -> PartFinding:
         raise Unavailable("it answers, and knows no question")
     name = await client.cluster_name()
     of = f" about {name}" if name else ""
-    return _well("metrics", f"{target.metrics.url} answers {len(questions)} questions{of}")
+    return well("metrics", f"{target.metrics.url} answers {len(questions)} questions{of}")

@@ -1,0 +1,210 @@
+"""An installation of `k8s/base` as an API server holds it, and how each part of it breaks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+BASE = Path(__file__).parents[1] / "k8s" / "base"
+NAMESPACE = "hami-system"
+PLACE = f"/api/v1/namespaces/{NAMESPACE}"
+APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook"
+Json = dict[str, Any]
+State = dict[str, Json]
+"""By path."""
+_PLACES = {
+    "Deployment": f"{APPS}/deployments",
+    "StatefulSet": f"{APPS}/statefulsets",
+    "DaemonSet": f"{APPS}/daemonsets",
+    "Service": f"{PLACE}/services",
+    "Job": JOBS,
+    "MutatingWebhookConfiguration": REGISTRATION.rpartition("/")[0],
+}
+
+
+def ready() -> State:
+    """Everything is there, and all pods are ready."""
+    found: State = {}
+    for path in sorted(BASE.rglob("*.yaml")):
+        if path.name == "kustomization.yaml":
+            continue
+        for each in filter(None, yaml.safe_load_all(path.read_text())):
+            if each["kind"] not in _PLACES:
+                continue
+            if each["kind"] == "Job":
+                each["metadata"]["name"] += "-0-1-0"
+                each["status"] = {"succeeded": 1}
+            elif each["kind"] == "DaemonSet":
+                each["status"] = {
+                    "desiredNumberScheduled": 3,
+                    "numberReady": 3,
+                    "currentNumberScheduled": 3,
+                    "numberMisscheduled": 0,
+                }
+            elif each["kind"] in ("Deployment", "StatefulSet"):
+                count = each["spec"]["replicas"]
+                each["status"] = {"replicas": count, "readyReplicas": count}
+            for hook in each.get("webhooks", ()):
+                hook["clientConfig"]["caBundle"] = "Zm91bmQ="
+            found[f"{_PLACES[each['kind']]}/{each['metadata']['name']}"] = each
+    found[f"{PLACE}/configmaps/hami-ca"] = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "hami-ca"},
+        "data": {"ca.crt": "-"},
+    }
+    return found
+
+
+def broken(breaks: Callable[[State], None]) -> State:
+    """Everything is there but for what that takes away."""
+    state = copy.deepcopy(ready())
+    breaks(state)
+    return state
+
+
+def _gone(path: str) -> Callable[[State], None]:
+    return lambda state: state.__delitem__(path) if path in state else None
+
+
+def _lacks(path: str, status: Json) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state[path]["status"] = {**state[path].get("status", {}), **status}
+
+    return change
+
+
+def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
+    """No pod of the workload is ready, and one shows why."""
+
+    def change(state: State) -> None:
+        state[path]["status"]["readyReplicas"] = 0
+        pod: Json = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": f"{name}-0", "labels": {"app.kubernetes.io/name": name}},
+            "spec": {"containers": [{"name": "main", "image": "none"}]},
+            "status": {
+                "phase": "Pending",
+                "containerStatuses": [
+                    {
+                        "name": "main",
+                        "image": "none",
+                        "imageID": "",
+                        "ready": False,
+                        "restartCount": 0,
+                        "state": {"waiting": waiting},
+                    }
+                ],
+            },
+        }
+        state[f"{PLACE}/pods/{name}-0"] = pod
+
+    return change
+
+
+def _untrusted(state: State) -> None:
+    for hook in state[REGISTRATION]["webhooks"]:
+        del hook["clientConfig"]["caBundle"]
+
+
+def _not_made(state: State) -> None:
+    del state[f"{PLACE}/configmaps/hami-ca"]
+    state[f"{JOBS}/hami-bootstrap-0-1-0"]["status"] = {"active": 1}
+
+
+APPLY = "kubectl apply --kustomize k8s/base"
+CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
+    "no authority": (_not_made, "credentials", "Job hami-bootstrap-0-1-0 has not made", "logs job"),
+    "no Postgres": (
+        _gone(f"{APPS}/statefulsets/hami-postgres"),
+        "Postgres",
+        "no hami-postgres in hami-system",
+        APPLY,
+    ),
+    "no volume for Postgres": (
+        _lacks(f"{APPS}/statefulsets/hami-postgres", {"readyReplicas": 0}),
+        "Postgres",
+        "hami-postgres: 0 of 1 pods are ready",
+        "describe pods -l app.kubernetes.io/name=hami-postgres",
+    ),
+    "no Redis": (
+        _gone(f"{APPS}/statefulsets/hami-redis"),
+        "Redis",
+        "no hami-redis in hami-system",
+        APPLY,
+    ),
+    "no NATS": (_gone(f"{APPS}/statefulsets/hami-nats"), "NATS", "no hami-nats in", APPLY),
+    "migrations that fail": (
+        _lacks(f"{JOBS}/hami-migrations-0-1-0", {"succeeded": None, "failed": 3}),
+        "migrations",
+        "Job hami-migrations-0-1-0 is not done",
+        "logs job/hami-migrations-0-1-0",
+    ),
+    "no scheduler": (
+        _gone(f"{APPS}/deployments/hami-scheduler"),
+        "scheduler",
+        "no hami-scheduler in hami-system",
+        APPLY,
+    ),
+    "an image that is not found": (
+        _waits(
+            f"{APPS}/deployments/hami-scheduler",
+            "hami-scheduler",
+            {"reason": "ErrImagePull", "message": "not found"},
+        ),
+        "scheduler",
+        "hami-scheduler: 0 of 2 pods are ready (ErrImagePull: not found)",
+        "describe pods",
+    ),
+    "kube-scheduler is not ready": (
+        _lacks(f"{APPS}/deployments/hami-kube-scheduler", {"readyReplicas": 0}),
+        "kube-scheduler",
+        "hami-kube-scheduler: 0 of 2 pods are ready",
+        "describe pods",
+    ),
+    "no registration": (
+        _gone(REGISTRATION),
+        "webhook",
+        "no MutatingWebhookConfiguration hami-webhook",
+        APPLY,
+    ),
+    "an untrusted webhook": (_untrusted, "webhook", "the API server does not trust it", "get jobs"),
+    "one webhook of two": (
+        _lacks(f"{APPS}/deployments/hami-webhook", {"readyReplicas": 1}),
+        "webhook",
+        "hami-webhook: 1 of 2 pods are ready",
+        "describe pods",
+    ),
+    "no node with the label": (
+        _lacks(
+            f"{APPS}/daemonsets/hami-node-agent", {"desiredNumberScheduled": 0, "numberReady": 0}
+        ),
+        "agents",
+        "no node has the label gpu=on",
+        "kubectl label node NODE gpu=on",
+    ),
+    "an agent that is not ready": (
+        _lacks(f"{APPS}/daemonsets/hami-node-agent", {"numberReady": 2}),
+        "agents",
+        "hami-node-agent: 2 of 3 pods are ready",
+        "describe pods",
+    ),
+    "no metrics": (
+        _gone(f"{APPS}/deployments/hami-metrics"),
+        "metrics",
+        "no hami-metrics in hami-system",
+        APPLY,
+    ),
+}
+"""By what is wrong: how, the only part that is missing then, and its sentence and next step."""
+ORDER = (
+    *("credentials", "Postgres", "Redis", "NATS", "scheduler", "kube-scheduler", "webhook"),
+    *("agents", "metrics"),
+)

@@ -1,0 +1,108 @@
+"""`hamictl doctor` at a real API server, with each part of `k8s/base` away or broken in turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from hamictl.__main__ import app
+from hamilocal.servers.control_plane.assets import Assets
+from typer.testing import CliRunner
+
+from tests import installation_state as states
+from tests.contract.kubernetes.servers import MERGE_PATCH, Cluster, real
+from tests.installation_state import CASES, NAMESPACE, ORDER, State
+
+pytestmark = pytest.mark.integration
+
+Rows = list[dict[str, str]]
+Doctor = Callable[[], tuple[int, Rows]]
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    kubernetes_assets: Assets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    with real(tmp_path_factory.mktemp("plane"), kubernetes_assets) as found:
+        yield found
+
+
+@pytest.fixture
+def doctor(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Doctor:
+    folder = tmp_path_factory.mktemp("none")
+    env = {"HAMI_FOLDER": str(folder), "KUBECONFIG": str(cluster.kubeconfig)}
+    for name in ("HAMI_SCHEDULER_URL", "HAMI_METRICS_URL"):
+        monkeypatch.delenv(name, raising=False)
+
+    def run() -> tuple[int, Rows]:
+        done = CliRunner().invoke(app, ["doctor", "-o", "json"], env=env)
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+        return done.exit_code, json.loads(done.stdout)["items"]
+
+    return run
+
+
+def hold(cluster: Cluster, before: State, wanted: State) -> None:
+    """Brings the API server from one state to another."""
+    # A Job's counts never fall.
+    again = {p for p in before.keys() & wanted.keys() if "/jobs/" in p and before[p] != wanted[p]}
+    for path in (before.keys() - wanted.keys()) | again:
+        answer = cluster.client.request("DELETE", path, json={"propagationPolicy": "Background"})
+        assert answer.status_code in (200, 202), answer.text
+    for path, each in wanted.items():
+        if before.get(path) == each:
+            continue
+        body = {key: value for key, value in each.items() if key != "status"}
+        collection = path.rpartition("/")[0]
+        if path not in before or path in again:
+            cluster.ok(cluster.client.post(collection, json=body))
+        elif "webhooks" in body:
+            cluster.ok(cluster.patch(path, {"webhooks": body["webhooks"]}))
+        if "status" in each:
+            cluster.ok(cluster.patch(f"{path}/status", {"status": each["status"]}, MERGE_PATCH))
+
+
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    body = {"metadata": {"name": NAMESPACE}}
+    cluster.ok(cluster.client.post("/api/v1/namespaces", json=body))
+    hold(cluster, {}, states.ready())
+    return cluster
+
+
+def test_on_an_empty_cluster_one_line_has_what_to_do(doctor: Doctor) -> None:
+    status, rows = doctor()
+
+    assert status == 6
+    assert [row["part"] for row in rows] == ["API server", "installation"]
+    assert rows[-1]["detail"] == "there is no namespace hami-system"
+
+
+def test_of_a_whole_installation_nothing_is_missing(installed: Cluster, doctor: Doctor) -> None:
+    status, rows = doctor()
+
+    assert status == 0, rows
+    assert [row["part"] for row in rows] == ["API server", *ORDER]
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_one_part_is_broken_and_one_line_has_it(
+    installed: Cluster, doctor: Doctor, what: str
+) -> None:
+    breaks, part, detail, step = CASES[what]
+    before, wanted = states.ready(), states.broken(breaks)
+    hold(installed, before, wanted)
+    try:
+        status, rows = doctor()
+    finally:
+        hold(installed, wanted, before)
+
+    assert status == 6
+    [wrong] = [row for row in rows if row["state"] != "ok"]
+    assert (wrong["part"], wrong["state"]) == (part, "missing")
+    assert detail in wrong["detail"]
+    assert step in wrong["next"]
+    assert "\n" not in wrong["detail"]
