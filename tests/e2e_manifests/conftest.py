@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 NODE = "gpu-0"
 DEADLINE_S = 300.0
+COMMAND_S = 600.0
 AUDIT_POLICY = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 
 
@@ -53,18 +54,73 @@ class Cluster:
     def sh(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """A command as the administrator; a warning of the API server is a failure."""
         started = time.monotonic()
-        env = {
-            **os.environ,
-            "KUBECONFIG": str(self.plane.kubeconfig),
-            "PATH": f"{self.folder / 'bin'}:{self.plane.assets.folder}:{os.environ['PATH']}",
-        }
         done = subprocess.run(
-            argv, cwd=PROJECT, env=env, capture_output=True, text=True, timeout=300, check=False
+            argv,
+            cwd=PROJECT,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
         )
         assert done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         assert "Warning" not in done.stderr, done.stderr
         self.times.append((" ".join(argv), time.monotonic() - started))
         return done
+
+    def run(self, *argv: str) -> None:
+        """The same while pods go on, for commands that wait for them; what they print is a log."""
+        started = time.monotonic()
+        log = self.folder / "commands.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                argv,
+                cwd=PROJECT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+            try:
+                while process.poll() is None:
+                    self.pods.tick()
+                    assert time.monotonic() - started < COMMAND_S, f"{argv}: no end\n{self.why()}"
+                    time.sleep(0.2)
+            finally:
+                process.kill()
+                process.wait()
+        printed = log.read_text()[-3000:]
+        assert process.returncode == 0, f"{argv}: {printed}\n{self.why()}"
+        self.times.append((" ".join(argv), time.monotonic() - started))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of an administrator's commands."""
+        return {
+            **os.environ,
+            "KUBECONFIG": str(self.plane.kubeconfig),
+            "PATH": f"{self.folder / 'bin'}:{self.plane.assets.folder}:{os.environ['PATH']}",
+        }
+
+    def single(self) -> Path:
+        """An overlay of k8s/base with one replica of each, and never two pods of one: a machine
+        has each port once."""
+        folder = self.folder / "single"
+        folder.mkdir(exist_ok=True)
+        names = ("hami-scheduler", "hami-kube-scheduler", "hami-webhook")
+        patch = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "each"},
+            "spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}},
+        }
+        kustomization = {
+            "resources": [os.path.relpath(PROJECT / "k8s" / "base", folder)],
+            "replicas": [{"name": name, "count": 1} for name in names],
+            "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(patch)}],
+        }
+        (folder / "kustomization.yaml").write_text(json.dumps(kustomization))
+        return folder
 
     def wait(
         self,

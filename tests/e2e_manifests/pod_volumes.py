@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 from hamicommon.k8s.types import Json
 
-from tests.e2e_manifests.pod_objects import NAMESPACE, PodObjects
+from tests.e2e_manifests.pod_objects import NAMESPACE, Missing, PodObjects
 
 # Places of the machine itself that pods look into.
 MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/var/lib/hami")
@@ -39,6 +40,8 @@ class PodVolumes:
         if "hostPath" in volume:
             return self._host(volume["hostPath"])
         place = folder / "volumes" / volume["name"]
+        if "persistentVolumeClaim" in volume:
+            place = self._folder / "claims" / volume["persistentVolumeClaim"]["claimName"]
         group = pod["spec"].get("securityContext", {}).get("fsGroup", 0)
         if place.exists() and ("emptyDir" in volume or "persistentVolumeClaim" in volume):
             return place
@@ -58,11 +61,20 @@ class PodVolumes:
         else:
             files, mode = self._projected(pod, volume["projected"]), 0o640
         for name, content in files.items():
-            path = place / name
-            path.write_bytes(content)
-            os.chown(path, 0, group)
-            path.chmod(mode)
+            _write(place / name, content, group, mode)
         return place
+
+    def refresh(self, pod: Json, folder: Path) -> None:
+        """What Secrets and ConfigMaps hold by now, as a kubelet brings it into running pods.
+
+        A Secret that is away leaves the files as they are.
+        """
+        for volume in pod["spec"].get("volumes", ()):
+            if ("secret" in volume or "configMap" in volume) and (
+                folder / "volumes" / volume["name"]
+            ).exists():
+                with contextlib.suppress(Missing):
+                    self._volume(pod, folder, volume)
 
     def _projected(self, pod: Json, volume: Json) -> dict[str, bytes]:
         files: dict[str, bytes] = {}
@@ -90,6 +102,18 @@ class PodVolumes:
             assert place.is_dir(), f"{path}: hostPath type check failed"
         place.mkdir(parents=True, exist_ok=True)
         return place
+
+
+def _write(path: Path, content: bytes, group: int, mode: int) -> None:
+    """Whole or not at all, and only what differs: somebody may be reading."""
+    if path.exists() and path.read_bytes() == content:
+        return
+    # Not beside it: programs that look into the folder take every file for theirs.
+    whole = path.parent.with_name(f"{path.parent.name}.{path.name}.written")
+    whole.write_bytes(content)
+    os.chown(whole, 0, group)
+    whole.chmod(mode)
+    whole.replace(path)
 
 
 def _chosen(files: dict[str, bytes], items: list[Json] | None) -> dict[str, bytes]:

@@ -25,6 +25,9 @@ from tests.e2e_manifests.pod_objects import NAMESPACE, Gone, Missing, PodObjects
 from tests.e2e_manifests.pod_processes import POSTGRES, PodProcesses
 from tests.e2e_manifests.pod_volumes import PodVolumes
 
+REFRESH_EVERY_S = 5.0
+"""So often changed Secrets and ConfigMaps come into running pods; a kubelet's minute is longer."""
+
 
 @dataclass(slots=True)
 class Running:
@@ -58,9 +61,11 @@ class StandInKubelet:
         self.folder = folder
         self.objects = PodObjects(api)
         self.pods: dict[str, Running] = {}
+        self._refreshed_s = 0.0
+        self._volumes = PodVolumes(self.objects, folder, ca_file, Path(gpu["kubelet"]))
         self._processes = PodProcesses(
             self.objects,
-            PodVolumes(self.objects, folder, ca_file, Path(gpu["kubelet"])),
+            self._volumes,
             folder,
             server=httpx.URL(server),
             assets=assets,
@@ -88,6 +93,10 @@ class StandInKubelet:
                 self._advance(running)
             except Gone:
                 self.stop(self.pods.pop(uid))
+        if time.monotonic() - self._refreshed_s > REFRESH_EVERY_S:
+            for running in self.pods.values():
+                self._volumes.refresh(running.pod, running.folder)
+            self._refreshed_s = time.monotonic()
 
     def _delete_now(self, pod: Json) -> None:
         path = f"/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}"

@@ -8,7 +8,6 @@ so one replica of each runs), volumes behind claims, and the cards.
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -57,12 +56,13 @@ def runs(cluster: Cluster, name: str) -> bool:
     return found.get("phase") == "Running" and all("running" in state for state in states)
 
 
-def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
+@pytest.fixture(scope="module")
+def installed(cluster: Cluster) -> Cluster:
+    """`k8s/base` runs, by one command."""
     cluster.wait(
         lambda: cluster.api.get(f"/api/v1/nodes/{NODE}").status_code == 200, "the node registers"
     )
     cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
-    started = time.monotonic()
     cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
     # One machine has each port once.
     for name in ("scheduler", "kube-scheduler", "webhook"):
@@ -70,7 +70,12 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
     cluster.lead_services()
     for name in APPLICATIONS:
         cluster.wait(lambda name=name: cluster.ready(name), f"{name} is ready")
+    cluster.sh("kubectl", "apply", "--kustomize", str(cluster.single()))
+    return cluster
 
+
+def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
+    cluster = installed
     pods = {"one": slice_of(4096, 30), "two": slice_of(8192), "both": slice_of(1024, 10, count=2)}
     for name, limits in pods.items():
         answer = cluster.api.post("/api/v1/namespaces/default/pods", json=a_pod(name, limits))
@@ -82,7 +87,7 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
             f"{name} runs",
             why=lambda name=name: json.dumps(status(cluster, name)),
         )
-    from_nothing_s = time.monotonic() - started
+    from_nothing_s = sum(took_s for _, took_s in cluster.times)
     # On a busy machine a first try may have timed out; what ended is not what the pods run with.
     held = "SELECT string_agg(state, ' ') FROM allocations WHERE ended_at IS NULL"
     assert sql(cluster, held) == " ".join(["allocated"] * len(pods))
@@ -102,7 +107,7 @@ def test_from_nothing_to_a_running_slice(cluster: Cluster) -> None:
     cluster.sh("kubectl", "-n", NAMESPACE, *renew)
     cluster.wait(lambda: job_is_done(cluster, "first"), "the CronJob's work is done")
     # Applied once more, as every upgrade and every GitOps tool does.
-    cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
+    cluster.sh("kubectl", "apply", "--kustomize", str(cluster.single()))
 
     for what, took_s in cluster.times:
         if not what.startswith("psql"):

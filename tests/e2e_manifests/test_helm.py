@@ -79,7 +79,8 @@ def services(cluster: Cluster) -> dict[str, bool]:
     return {
         uid: each.ready_s is not None
         for uid, each in cluster.pods.pods.items()
-        if each.name.startswith(SERVICES)
+        # By its label: the CronJob's pods are hami-webhook-certificate-*, at 03:17 and after it.
+        if each.pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") in SERVICES
     }
 
 
