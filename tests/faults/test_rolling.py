@@ -1,4 +1,4 @@
-"""Roll-outs under load: no pod fails, nothing is granted twice, whoever is older than whom.
+"""Roll-outs under load: no pod fails, nothing is granted twice, whichever part is older.
 
 Pods come and go every second. Each part is stopped as a kubelet stops it (SIGTERM) and started
 again, as itself, or in another version: from the last tagged one to this one, and back. Here each

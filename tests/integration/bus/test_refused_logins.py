@@ -40,8 +40,8 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def refusing(url: str, *ways: str) -> AsyncIterator[str]:
-    """Treats the first connections in these ways after their CONNECT (`closed` without a word, or
-    `silent`), and leads the others to `url`."""
+    """Treats the first connections in these ways after their CONNECT (`closed` without an answer,
+    or `silent`), and leads the others to `url`."""
     host, _, port = url.removeprefix("nats://").partition(":")
     seen = 0
 
