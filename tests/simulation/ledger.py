@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from hami_scheduler.ports import DecisionRow
+from hami_scheduler.ports.queries import LastRefusal
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
@@ -133,9 +135,17 @@ class SimLedger(Inventories):
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
         """See the port DriftJournal; nobody reads it in here."""
 
-    async def outbox_lag(self) -> tuple[float, float]:
-        """See LedgerQueries."""
-        return float(sum(not row.published for row in self.outbox.rows)), 0.0
+    async def outbox_lag(self) -> tuple[float, datetime | None]:
+        """See LedgerQueries; a row has no moment in here."""
+        return float(sum(not row.published for row in self.outbox.rows)), None
+
+    async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
+        """See the port Refusals; decisions are kept elsewhere in here."""
+        return {}
+
+    async def quota_room(self) -> dict[tuple[str, str], int]:
+        """See the port Refusals."""
+        return {key: limit - used for key, (limit, used) in self._quotas.items()}
 
 
 class Everlasting:

@@ -212,6 +212,8 @@ async def _beside(database: Database) -> None:
     await queries.held_at(datetime.now(UTC), [NODE], "team")
     await queries.unhealthy_since(["GPU-0"], datetime.now(UTC))
     await queries.outbox_lag()
+    await queries.last_refusals(["pod-9"])
+    await queries.quota_room()
     await PostgresInventory(database, on_commit=_nothing).mark_gone(NODE)
 
 

@@ -28,7 +28,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
-NAME = "hami_metrics_certificate_not_after_timestamp_seconds"
+NAME = "hami_certificate_expiry_timestamp_seconds"
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def end_of(file: Path) -> float:
 
 def expiries(text: str) -> dict[str, float]:
     return {
-        sample.labels["server"]: sample.value
+        sample.labels["certificate"]: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == NAME
@@ -134,7 +134,7 @@ async def test_servers_without_tls_show_no_expiry(postgres_dsn: str, nats_url: s
         assert await each.not_after() is None
         instruments.show_expiry(each.server, None)
 
-    [family] = instruments.certificate_not_after.collect()
+    [family] = instruments.certificates.collect()
     assert list(family.samples) == []
 
 

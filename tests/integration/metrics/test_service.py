@@ -89,7 +89,7 @@ async def test_repeated_reports_are_stored_once(postgres_dsn: str, nats_url: str
 
         async def seen() -> bool:
             value = app.instruments.registry.get_sample_value(
-                "hami_metrics_usage_samples_total", {"result": "repeated"}
+                "hami_usage_samples_total", {"result": "repeated"}
             )
             return value == 4
 
@@ -141,7 +141,7 @@ async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> No
                     await asyncio.to_thread(migrate, database.url)
 
                     async def stored() -> bool:
-                        name = "hami_metrics_usage_samples_total"
+                        name = "hami_usage_samples_total"
                         ready = (await http.get("/readyz")).status_code == 200
                         return ready and metric(name, result="stored") == 6
 

@@ -13,12 +13,12 @@ from tests.waiting import eventually
 
 pytestmark = [pytest.mark.integration, pytest.mark.native]
 
-NAME = "hami_node_agent_certificate_not_after_timestamp_seconds"
+NAME = "hami_certificate_expiry_timestamp_seconds"
 
 
 def expiries(text: str) -> dict[str, float]:
     return {
-        sample.labels["server"]: sample.value
+        sample.labels["certificate"]: sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name == NAME

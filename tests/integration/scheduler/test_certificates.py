@@ -156,8 +156,9 @@ async def test_a_certificate_is_renewed_before_it_ends_and_nothing_stops(
     write_leaf(tmp_path, "tls", authority, SHORT)
     async with Served(tmp_path) as served:
         first_ends = served.certificate.not_after
-        gauge = "hami_scheduler_certificate_not_after_timestamp_seconds"
-        assert served.instruments.registry.get_sample_value(gauge) == first_ends.timestamp()
+        gauge = "hami_certificate_expiry_timestamp_seconds"
+        of = {"service": "hami-scheduler", "certificate": "serving"}
+        assert served.instruments.registry.get_sample_value(gauge, of) == first_ends.timestamp()
 
         await until(served, tmp_path, "client", write_leaf(tmp_path, "tls", authority, LONG))
 
@@ -165,7 +166,7 @@ async def test_a_certificate_is_renewed_before_it_ends_and_nothing_stops(
             while datetime.now(UTC) <= first_ends:
                 await served.serial(tmp_path, "client")
         await served.serial(tmp_path, "client")
-        shown = served.instruments.registry.get_sample_value(gauge)
+        shown = served.instruments.registry.get_sample_value(gauge, of)
         assert shown == served.certificate.not_after.timestamp() > first_ends.timestamp()
         reloads = "hami_scheduler_certificate_reloads_total"
         assert served.instruments.registry.get_sample_value(reloads, {"result": "loaded"}) >= 1

@@ -127,7 +127,7 @@ async def test_a_duplicate_takes_no_healthy_card_with_it(world: World) -> None:
         ("n2/GPU-n1-0", "node n1 has it: uuids must be unique in the cluster"),
         ("n2/GPU-n2-0", "reported more than once: the first report of it counts"),
     ]
-    assert await sample(replica, "hami_scheduler_refused_cards") == 2
+    assert await sample(replica, "hami_ledger_drift_items", **{"class": "card-refused"}) == 2
 
 
 async def test_a_refused_card_is_journalled_once_and_served_when_it_can_be(world: World) -> None:

@@ -7,6 +7,7 @@ from hami_metrics.domain.cluster import (
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
+    PendingAge,
     PodSlice,
     Quota,
 )
@@ -22,12 +23,14 @@ CARD = ClusterCard(
     uuid="GPU-1",
     index=3,
     type="NVIDIA A100",
+    slots=10,
     memory_mib=1000,
     core_percent=100,
     used_slots=2,
     used_memory_mib=250,
     used_core_percent=30,
     healthy=True,
+    cordoned=False,
 )
 SNAPSHOT = ClusterSnapshot(
     taken_at=NOW,
@@ -61,8 +64,7 @@ SNAPSHOT = ClusterSnapshot(
     ),
     allocations_by_state={"bound": 1},
     decisions_by_outcome={"placed": 4, "refused": 2},
-    pending_pods=2,
-    pending_by_reason={"CardInsufficientMemory": 2},
+    pending={("CardInsufficientMemory", PendingAge.UNDER_10M): 2},
     heartbeats={"n1": NOW - timedelta(seconds=4)},
 )
 
@@ -116,7 +118,7 @@ def test_values_are_in_hamis_units() -> None:
     assert values["hami_vgpu_core_allocated_ratio"] == 30
     assert values["hami_resource_quota_used"] == 250
     assert values["hami_node_agent_heartbeat_age_seconds"] == 4
-    assert values["hami_pending_pods"] == 2
+    assert sum(s.value for s in by_name()["hami_pending_pods"].samples) == 2
 
 
 def test_capacities_are_labels_of_the_overview() -> None:
@@ -146,7 +148,8 @@ def test_the_whole_page_renders() -> None:
 
     page = generate_latest(registry).decode()
 
-    assert 'hami_pending_pods_by_reason{reason="CardInsufficientMemory"} 2.0' in page
+    assert 'hami_pending_pods{age="under_10m",reason="CardInsufficientMemory"} 2.0' in page
+    assert 'hami_pending_pods{age="over_30m",reason="CardInsufficientMemory"} 0.0' in page
     assert 'hami_allocations{state="bound"} 1.0' in page
     assert 'hami_allocations{state="reserved"} 0.0' in page
 

@@ -175,7 +175,7 @@ async def test_a_repeated_report_stores_nothing_new(
     await ingest(history, usage(1, START))
     await ingest(history, usage(1, START))
 
-    name = "hami_metrics_usage_samples_total"
+    name = "hami_usage_samples_total"
     assert value(instruments, name, result="stored") == 2
     assert value(instruments, name, result="repeated") == 2
 
@@ -341,8 +341,7 @@ EMPTY = ClusterSnapshot(
     quotas=(),
     allocations_by_state={},
     decisions_by_outcome={},
-    pending_pods=0,
-    pending_by_reason={},
+    pending={},
     heartbeats={},
 )
 

@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from hamicommon.domain.allocations import LIVE_STATES
+from hamicommon.placement.rules import REASON_LABELS, reason_label
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from hami_metrics.domain.capacity import fitting_pods, unallocatable_bytes
 from hami_metrics.domain.cluster import (
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
+    PendingAge,
     PodSlice,
     Quota,
+    silent_nodes,
 )
 
 ZONE = "vGPU"
@@ -65,6 +69,8 @@ def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:
     yield from _slices(snapshot.slices)
     yield from _quotas(snapshot.quotas)
     yield from _ours(snapshot, now)
+    yield from _waiting(snapshot)
+    yield from _capacity(snapshot, now)
 
 
 def build_info(version: str, revision: str) -> Metric:
@@ -99,7 +105,7 @@ def _cards(cards: Sequence[ClusterCard]) -> Iterator[Metric]:
     )
     yield _hami(
         "hami_gpu_core_limit_ratio",
-        "Cores of the card, percent",
+        "Cores of the card, percent (0-100)",
         _CARD,
         each(lambda card: card.core_percent),
     )
@@ -117,7 +123,7 @@ def _cards(cards: Sequence[ClusterCard]) -> Iterator[Metric]:
     )
     yield _hami(
         "hami_gpu_core_allocated_ratio",
-        "Cores granted on the card, percent",
+        "Cores granted on the card, percent (0-100)",
         _CARD,
         each(lambda card: card.used_core_percent),
     )
@@ -178,7 +184,7 @@ def _slices(slices: Sequence[PodSlice]) -> Iterator[Metric]:
     )
     yield _hami(
         "hami_vgpu_core_allocated_ratio",
-        "Cores of the card that the pod holds, percent",
+        "Cores of the card that the pod holds, percent (0-100)",
         _SLICE,
         [(labels, item.core_percent) for labels, item in labelled],
     )
@@ -201,6 +207,22 @@ def _quotas(quotas: Sequence[Quota]) -> Iterator[Metric]:
 
 def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
     yield _gauge(
+        "hami_gpu_shared_containers",
+        "Containers that share the card, as hami_gpu_shared_count",
+        _CARD,
+        [(_card_labels(card), card.used_slots) for card in snapshot.cards],
+    )
+    yield _gauge(
+        "hami_device_core_allocated_ratio",
+        "Share of the card's cores that is granted, 0-1",
+        _CARD,
+        [
+            (_card_labels(card), card.used_core_percent / card.core_percent)
+            for card in snapshot.cards
+            if card.core_percent > 0
+        ],
+    )
+    yield _gauge(
         "hami_gpu_healthy",
         "1 while the node-agent reports the card healthy, else 0",
         _CARD,
@@ -221,16 +243,10 @@ def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
         [((name,), count) for name, count in sorted(snapshot.decisions_by_outcome.items())],
     )
     yield _gauge(
-        "hami_pending_pods",
-        "Pods that were refused lately and not placed since",
-        (),
-        [((), snapshot.pending_pods)],
-    )
-    yield _gauge(
-        "hami_pending_pods_by_reason",
-        "Of the pending pods, how many met this reason on some node",
-        ("reason",),
-        [((reason,), count) for reason, count in sorted(snapshot.pending_by_reason.items())],
+        "hami_agent_last_heartbeat_timestamp_seconds",
+        "When the node-agent's last report reached the ledger (Unix time)",
+        ("node",),
+        [((node,), at.timestamp()) for node, at in sorted(snapshot.heartbeats.items())],
     )
     yield _gauge(
         "hami_node_agent_heartbeat_age_seconds",
@@ -240,6 +256,38 @@ def _ours(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
             ((node,), max(0.0, (now - at).total_seconds()))
             for node, at in sorted(snapshot.heartbeats.items())
         ],
+    )
+
+
+def _waiting(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    # Every series from the start on: that nobody waits is known, and 0.
+    counts = dict.fromkeys(((reason, age) for reason in REASON_LABELS for age in PendingAge), 0)
+    for (reason, age), pods in snapshot.pending.items():
+        counts[reason_label(reason), age] += pods
+    yield _gauge(
+        "hami_pending_pods",
+        "Pods that were refused lately and not placed since, by the reason that the most nodes "
+        "gave and for how long they wait",
+        ("reason", "age"),
+        [((reason, age.value), pods) for (reason, age), pods in sorted(counts.items())],
+    )
+
+
+def _capacity(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
+    silent = silent_nodes(snapshot, now)
+    yield _gauge(
+        "hami_capacity_fitting_pods",
+        "How many more pods of a class fit now: slices of 8 or 40 GiB, idle cards, nodes with "
+        "eight idle cards",
+        ("request_class",),
+        [((one.value,), n) for one, n in fitting_pods(snapshot.cards, silent).items()],
+    )
+    yield _gauge(
+        "hami_capacity_unallocatable_bytes",
+        "Memory that is free and that no pod can have: its card has no slot or no cores left, is "
+        "sick, cordoned, or on a node whose agent is silent",
+        (),
+        [((), unallocatable_bytes(snapshot.cards, silent))],
     )
 
 

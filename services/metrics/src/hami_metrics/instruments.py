@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from datetime import datetime
 
 from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.telemetry.moments import Certificate, CertificateExpiry, Moment
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
@@ -18,11 +18,18 @@ class MetricsInstruments:
         self.registry = CollectorRegistry()
         self.registry.register(telemetry.SPAN_FATES)
         self.samples = Counter(
-            "hami_metrics_usage_samples",
+            "hami_usage_samples",
             "Usage samples by result: stored, repeated",
             ["result"],
             registry=self.registry,
         )
+        for result in ("stored", "repeated"):
+            self.samples.labels(result)
+        self.last_ingest = Moment(
+            "hami_usage_last_ingest_timestamp_seconds",
+            "When the last usage report was stored (Unix time); absent before the first",
+        )
+        self.registry.register(self.last_ingest)
         self.lost_reports = Counter(
             "hami_metrics_usage_reports_lost",
             "Usage reports that an agent numbered and that never came",
@@ -63,13 +70,8 @@ class MetricsInstruments:
             "1 while the connection to NATS is healthy",
             registry=self.registry,
         )
-        self.certificate_not_after = Gauge(
-            "hami_metrics_certificate_not_after_timestamp_seconds",
-            "When the certificate expires that this server presented last (Unix time);"
-            " absent without TLS",
-            ["server"],
-            registry=self.registry,
-        )
+        self.certificates = CertificateExpiry("hami-metrics")
+        self.registry.register(self.certificates)
         self.loop_errors = Counter(
             "hami_metrics_loop_errors",
             "Unexpected errors of one bucket or one round of a background loop",
@@ -80,11 +82,7 @@ class MetricsInstruments:
 
     def show_expiry(self, server: str, not_after: datetime | None) -> None:
         """Shows when a server's certificate expires; None: it speaks no TLS."""
-        if not_after is not None:
-            self.certificate_not_after.labels(server).set(not_after.timestamp())
-            return
-        with contextlib.suppress(KeyError):
-            self.certificate_not_after.remove(server)
+        self.certificates.show(Certificate(server), not_after)
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]

@@ -94,6 +94,7 @@ class UsageHistory:
             raise
         self._instruments.samples.labels("stored").inc(new)
         self._instruments.samples.labels("repeated").inc(count - new)
+        self._instruments.last_ingest.set(self._clock())
         for usage in reports:
             if new:
                 moments = {usage.sampled_at, *usage.earlier_rounds}

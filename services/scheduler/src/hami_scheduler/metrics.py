@@ -6,12 +6,19 @@ from collections.abc import Iterator
 
 from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.telemetry.moments import CertificateExpiry, Moment
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 # Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
-_FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
+_FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+DRIFT_CLASSES = ("annotations-refused", "card-refused", "pod-without-grant")
+"""Of differences that can stand; others are repaired where they are found."""
+PHASES = ("parse", "place", "reserve", "answer", "total")
+"""Of a decision; `total` has all of it."""
+# What waits for capacity is asked to be tried again at once; more than a second is a fault.
+_RETRY_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
 
@@ -36,13 +43,23 @@ class SchedulerInstruments:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(telemetry.SPAN_FATES)
-        self.filter_seconds = Histogram(
-            "hami_scheduler_filter_seconds",
-            "Time to answer /filter",
-            ["outcome"],
+        self.decision_seconds = Histogram(
+            "hami_scheduler_decision_duration_seconds",
+            "Time of one decision by phase; total is from the call to the answer of /filter",
+            ["phase"],
             registry=self.registry,
             buckets=_FAST_S,
         )
+        for phase in PHASES:
+            self.decision_seconds.labels(phase)
+        self.decisions = self._counter(
+            "decisions",
+            "Decisions by outcome (placed, refused, error, unmanaged) and, of refusals, the reason "
+            "that the most nodes gave",
+            ["outcome", "reason"],
+        )
+        for outcome in ("placed", "error", "unmanaged"):
+            self.decisions.labels(outcome, "")
         self.bind_seconds = Histogram(
             "hami_scheduler_bind_seconds",
             "Time to answer /bind",
@@ -51,11 +68,33 @@ class SchedulerInstruments:
             buckets=_SLOW_S,
         )
         self.lock_wait_seconds = Histogram(
-            "hami_scheduler_lock_wait_seconds",
+            "hami_node_lock_wait_seconds",
             "Time a bind waited for its node's lock",
             registry=self.registry,
             buckets=_SLOW_S,
         )
+        self.freed_to_retry_seconds = Histogram(
+            "hami_capacity_freed_to_retry_seconds",
+            "From capacity that became free until a waiting pod was asked to be tried again",
+            registry=self.registry,
+            buckets=_RETRY_S,
+        )
+        self.pending_oldest = Gauge(
+            "hami_pending_oldest_timestamp_seconds",
+            "Since when the first of the waiting pods waits (Unix time), by the reason of its last "
+            "refusal and whether it fits now (true, false, unknown); with fits=true: since when it "
+            "fits. Absent where none waits",
+            ["reason", "fits"],
+            registry=self.registry,
+        )
+        self.drift_items = Gauge(
+            "hami_ledger_drift_items",
+            "Differences between ledger, pods and nodes that stand unrepaired now, by class",
+            ["class"],
+            registry=self.registry,
+        )
+        for kind in DRIFT_CLASSES:
+            self.drift_items.labels(kind).set(0)
         self.replans = self._counter("replans", "Placements planned again after losing a card")
         self.early_answers = self._counter(
             "early_answers",
@@ -64,10 +103,7 @@ class SchedulerInstruments:
         )
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
-        self.requeues = self._counter(
-            "nudges",  # codespell:ignore nudges - the name of a metric
-            "Waiting pods asked to be tried again",
-        )
+        self.requeues = self._counter("requeues", "Waiting pods asked to be tried again")
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that went on without the bus"
         )
@@ -87,10 +123,8 @@ class SchedulerInstruments:
         self.view_age = self._gauge(
             "view_age_seconds", "Since the view was last found equal to the ledger"
         )
-        self.certificate_not_after = self._gauge(
-            "certificate_not_after_timestamp_seconds",
-            "When the serving certificate expires (Unix time); 0 without TLS",
-        )
+        self.certificates = CertificateExpiry("hami-scheduler")
+        self.registry.register(self.certificates)
         self.certificate_reloads = self._counter(
             "certificate_reloads", "Changes of certificate files, by result", ["result"]
         )
@@ -99,14 +133,16 @@ class SchedulerInstruments:
             "outbox_parked", "Facts that this replica gave up: the bus refuses them"
         )
         self.outbox_rows = self._gauge("outbox_waiting_rows", "Facts not yet announced")
-        self.outbox_age = self._gauge("outbox_waiting_seconds", "Age of the oldest of them")
+        self.outbox_oldest = Moment(
+            "hami_outbox_oldest_timestamp_seconds",
+            "When the oldest fact was written that is not announced yet (Unix time); absent where "
+            "all are",
+        )
+        self.registry.register(self.outbox_oldest)
         self.malformed_inventories = self._gauge(
             "malformed_inventories", "Vendors of nodes without agent whose cards can't be read"
         )
         self.dead_letters = self._total("dead_letters", "Messages that could not be handled")
-        self.refused_cards = self._gauge(
-            "refused_cards", "Cards that nodes report and the ledger does not take (hamictl drift)"
-        )
         self.inventories_ignored = self._counter(
             "inventories_ignored", "Reports of nodes that were older than what is known"
         )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from hamicommon import telemetry
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from hamicommon.telemetry.moments import Certificate, CertificateExpiry
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 # A verdict takes well under a millisecond; past 5 s the API server has given up.
 _BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0)
@@ -35,11 +36,8 @@ class WebhookInstruments:
             "Refusals that could not be published",
             registry=self.registry,
         )
-        self.certificate_not_after = Gauge(
-            "hami_webhook_certificate_not_after_timestamp_seconds",
-            "When the serving certificate expires (Unix time)",
-            registry=self.registry,
-        )
+        self.certificates = CertificateExpiry("hami-webhook")
+        self.registry.register(self.certificates)
         self.certificate_reloads = Counter(
             "hami_webhook_certificate_reloads",
             "Changes of the certificate files, by result: loaded, refused",
@@ -53,7 +51,7 @@ class WebhookInstruments:
 
     def show_expiry(self, not_after: datetime) -> None:
         """Until when what is served holds."""
-        self.certificate_not_after.set(not_after.timestamp())
+        self.certificates.show(Certificate.SERVING, not_after)
 
     def count(self, verdict: str, reason: str) -> None:
         """One review more; both come from small fixed sets."""

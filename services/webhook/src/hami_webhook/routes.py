@@ -11,7 +11,8 @@ from collections.abc import Callable
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from hamicommon.telemetry.exposition import exposition
+from prometheus_client import CollectorRegistry
 
 from hami_webhook.review import MalformedReview, read_review, refused
 from hami_webhook.service import ReviewService
@@ -64,8 +65,9 @@ def probe_routes(registry: CollectorRegistry, not_ready_reasons: NotReadyReasons
         return PlainTextResponse("; ".join(reasons) or "ok", status_code=503 if reasons else 200)
 
     @router.get("/metrics")
-    async def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    async def metrics(request: Request) -> Response:
+        text, media_type = exposition(registry, request.headers.get("accept", ""))
+        return Response(text, media_type=media_type)
 
     return router
 

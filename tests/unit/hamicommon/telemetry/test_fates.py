@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import pytest
 from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from prometheus_client import CollectorRegistry, generate_latest
@@ -82,3 +87,61 @@ def test_prometheus_gets_all_results_from_the_start_on() -> None:
     assert 'hami_trace_spans_total{result="dropped"} 3.0' in text
     assert 'hami_trace_spans_total{result="exported"} 0.0' in text
     assert 'hami_trace_spans_total{result="unsampled"} 0.0' in text
+
+
+class Endpoint:
+    """A real OTLP endpoint that can be stopped, and started again on its port."""
+
+    def __init__(self) -> None:
+        self.port, self.received = 0, 0
+
+    @contextmanager
+    def up(self) -> Iterator[None]:
+        """Answers while the block runs."""
+        outer = self
+
+        class Answer(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                outer.received += 1
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet."""
+
+        with ThreadingHTTPServer(("127.0.0.1", self.port), Answer) as server:
+            self.port = server.server_address[1]
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            try:
+                yield
+            finally:
+                server.shutdown()
+                thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:Transient error:UserWarning")
+def test_a_stopped_endpoint_costs_spans_that_are_counted_and_no_time() -> None:
+    fates, endpoint = SpanFates(), Endpoint()
+    with endpoint.up():
+        exporter = OTLPSpanExporter(f"http://127.0.0.1:{endpoint.port}/v1/traces", timeout=1)
+        counted = CountedExporter(exporter, fates)
+        batches = BatchSpanProcessor(counted, schedule_delay_millis=10)
+        provider = TracerProvider()
+        provider.add_span_processor(BoundedQueue(batches, counted, fates, most=MOST))
+        tracer = provider.get_tracer("t")
+        tracer.start_span("s").end()
+        assert provider.force_flush()
+        assert (fates.counts[SpanFate.EXPORTED], endpoint.received) == (1, 1)
+
+    began = time.thread_time()
+    for _ in range(MOST):
+        tracer.start_span("s").end()
+    assert time.thread_time() - began < 1  # of this thread: nothing was sent from here
+    provider.force_flush()
+    provider.shutdown()
+
+    assert fates.counts[SpanFate.DROPPED] == MOST
+    assert fates.counts[SpanFate.EXPORTED] == 1

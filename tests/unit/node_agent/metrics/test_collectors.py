@@ -15,6 +15,7 @@ from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.k8s.mig import MigReservation, MigSlice
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from tests.unit.node_agent.builders import CARD_A
 
@@ -26,6 +27,7 @@ CARD = DeviceSample(
     gpu_percent=12.0,
     memory_controller_percent=3.0,
 )
+LAUNCHED = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=500_000)
 CONTAINER = ContainerSample(
     pod_uid="u",
     namespace="default",
@@ -41,7 +43,7 @@ CONTAINER = ContainerSample(
     core_percent=33.0,
     core_limit_percent=40,
     processes=2,
-    last_kernel_at=datetime.now(UTC) + timedelta(hours=1),
+    last_kernel_at=LAUNCHED,
 )
 SLICE = MigDevice(
     pod=PodRef(uid="u", namespace="default", name="p"),
@@ -85,6 +87,8 @@ def test_every_metric_has_hamis_name_and_labels() -> None:
         'zone="vGPU"'
     )
 
+    launched = floatToGoString(LAUNCHED.timestamp())
+
     assert new(ALL, [SLICE]) == [
         f"hami_host_gpu_memory_used_bytes{{{node}}} 5.0",
         f"hami_host_gpu_utilization_ratio{{{node}}} 12.0",
@@ -96,6 +100,7 @@ def test_every_metric_has_hamis_name_and_labels() -> None:
         f"hami_container_device_memory_bytes{{{container}}} 7.0",
         f"hami_container_device_utilization_ratio{{{container}}} 33.0",
         f"hami_container_last_kernel_elapsed_seconds{{{container}}} 0.0",
+        f"hami_container_last_kernel_timestamp_seconds{{{container}}} {launched}",
         f"hami_vgpu_memory_context_bytes{{{container}}} 1.0",
         f"hami_vgpu_memory_module_bytes{{{container}}} 2.0",
         f"hami_vgpu_memory_buffer_bytes{{{container}}} 3.0",

@@ -6,7 +6,8 @@ from hami_node_agent.metrics.collectors import registry_of
 from hami_node_agent.metrics.health import AuthorityCollector
 
 END = datetime(2027, 1, 1, tzinfo=UTC)
-NAME = "hami_node_agent_certificate_not_after_timestamp_seconds"
+NAME = "hami_certificate_expiry_timestamp_seconds"
+AGENT = {"service": "hami-node-agent"}
 
 
 def test_an_authoritys_end_appears_once_it_is_known() -> None:
@@ -15,7 +16,9 @@ def test_an_authoritys_end_appears_once_it_is_known() -> None:
         AuthorityCollector({"kubernetes": lambda: END, "nats": lambda: bus[0] if bus else None})
     )
 
-    assert registry.get_sample_value(NAME, {"server": "kubernetes"}) == END.timestamp()
-    assert registry.get_sample_value(NAME, {"server": "nats"}) is None
+    assert (
+        registry.get_sample_value(NAME, {**AGENT, "certificate": "kubernetes"}) == END.timestamp()
+    )
+    assert registry.get_sample_value(NAME, {**AGENT, "certificate": "nats"}) is None
     bus.append(END)
-    assert registry.get_sample_value(NAME, {"server": "nats"}) == END.timestamp()
+    assert registry.get_sample_value(NAME, {**AGENT, "certificate": "nats"}) == END.timestamp()

@@ -64,6 +64,21 @@ POD_REFUSED = "PodRefused"
 """Begins the reason of every node where the pod itself is refused, whatever the cards are."""
 AGENT_SILENT = "node-agent silent"
 """The reason of a node that is not offered, whatever its cards are."""
+NOT_ASKED = "not asked"
+"""Of a waiting pod that kube-scheduler never asked about: gated, or refused before."""
+OTHER = "other"
+REASON_LABELS = frozenset(
+    {*REASONS.values(), NUMA_NOT_FIT, PARTIAL, NODE_INSUFFICIENT, NODE_UNREGISTERED, POD_REFUSED}
+    | {AGENT_SILENT, OTHER}
+)
+"""Reasons as labels of metrics."""
+
+
+def reason_label(reason: str) -> str:
+    """The reason as the label of a metric: one of a fixed set, whatever a vendor's rule wrote."""
+    if reason in REASON_LABELS or not reason:
+        return reason
+    return POD_REFUSED if reason.startswith(f"{POD_REFUSED}:") else OTHER
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:

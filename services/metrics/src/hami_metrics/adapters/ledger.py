@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import asyncpg
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.ledger.questions import answer
 
 from hami_metrics.adapters.postgres import connection
 from hami_metrics.domain.cluster import (
     DECISIONS_WINDOW_S,
-    PENDING_WINDOW_S,
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
+    PendingAge,
     PodSlice,
     Quota,
 )
@@ -22,8 +24,8 @@ from hami_metrics.domain.cluster import (
 _LIVE = "a.ended_at IS NULL"
 
 CARDS = """
-SELECT d.node, d.uuid, d.index, d.type, d.memory_mib, d.core_percent, d.used_slots,
-       d.used_memory_mib, d.used_core_percent, d.healthy
+SELECT d.node, d.uuid, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d.used_slots,
+       d.used_memory_mib, d.used_core_percent, d.healthy, d.cordoned
 FROM devices d JOIN nodes n ON n.name = d.node
 WHERE d.present AND n.gone_at IS NULL ORDER BY d.node, d.index
 """
@@ -67,12 +69,11 @@ SELECT outcome, sum(repeat_count)::bigint AS count FROM decisions
 WHERE last_at > now() - $1::interval AND at > now() - interval '1 day' GROUP BY outcome
 """
 
-PENDING = """
-SELECT coalesce(array(SELECT jsonb_object_keys(p.reason_counts)), '{}') AS reasons
-FROM v_pending_reasons p WHERE p.last_at > now() - $1::interval
+# Nodes of other device plugins have no agent that could fall silent.
+HEARTBEATS = """
+SELECT name, inventory_at FROM nodes
+WHERE gone_at IS NULL AND inventory_at NOTNULL AND source = 'agent'
 """
-
-HEARTBEATS = "SELECT name, inventory_at FROM nodes WHERE gone_at IS NULL AND inventory_at NOTNULL"
 
 
 class PostgresLedger:
@@ -83,12 +84,14 @@ class PostgresLedger:
 
     async def snapshot(self) -> ClusterSnapshot:
         """See the port."""
+        async with connection(self._pool) as conn:
+            # The page shows the answer to the same question.
+            waiting = await answer(conn, "pending-reasons", {})
         async with (
             connection(self._pool) as conn,
             conn.transaction(isolation="repeatable_read", readonly=True),
         ):
             decisions = await conn.fetch(DECISIONS, timedelta(seconds=DECISIONS_WINDOW_S))
-            pending = await conn.fetch(PENDING, timedelta(seconds=PENDING_WINDOW_S))
             return ClusterSnapshot(
                 taken_at=await conn.fetchval("SELECT now()"),
                 cards=tuple(ClusterCard(**row) for row in await conn.fetch(CARDS)),
@@ -99,17 +102,16 @@ class PostgresLedger:
                     row["state"]: row["pods"] for row in await conn.fetch(STATES)
                 },
                 decisions_by_outcome={row["outcome"]: row["count"] for row in decisions},
-                pending_pods=len(pending),
-                pending_by_reason=_count(pending),
+                pending=_by_age(waiting.rows),
                 heartbeats={
                     row["name"]: row["inventory_at"] for row in await conn.fetch(HEARTBEATS)
                 },
             )
 
 
-def _count(pending: list[Any]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for row in pending:
-        for reason in row["reasons"]:
-            counts[reason] = counts.get(reason, 0) + 1
-    return counts
+def _by_age(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, PendingAge], int]:
+    return {
+        (str(row["reason_code"]), age): int(row[f"{age}_count"])
+        for row in rows
+        for age in PendingAge
+    }

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+
+class PendingAge(StrEnum):
+    """How long a pod waits."""
+
+    UNDER_1M = "under_1m"
+    UNDER_10M = "under_10m"
+    UNDER_30M = "under_30m"
+    OVER_30M = "over_30m"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +25,14 @@ class ClusterCard:
     uuid: str
     index: int
     type: str
+    slots: int
     memory_mib: int
     core_percent: int
     used_slots: int
     used_memory_mib: int
     used_core_percent: int
     healthy: bool
+    cordoned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +85,17 @@ class ClusterSnapshot:
     allocations_by_state: Mapping[str, int]
     decisions_by_outcome: Mapping[str, int]
     """In the last `DECISIONS_WINDOW_S` seconds, repeats counted."""
-    pending_pods: int
-    """Pods refused in the last `PENDING_WINDOW_S` seconds and not placed since."""
-    pending_by_reason: Mapping[str, int]
-    """Of those, how many met this reason on some node."""
+    pending: Mapping[tuple[str, PendingAge], int]
+    """Waiting pods by the reason that the most nodes gave (the question `pending-reasons`)."""
     heartbeats: Mapping[str, datetime]
     """By node that is there: when its agent last reported."""
 
 
 DECISIONS_WINDOW_S = 300
-# kube-scheduler tries a waiting pod at least every five minutes: one that is silent for longer than
-# that is no longer waiting.
-PENDING_WINDOW_S = 360
+SILENT_AFTER = timedelta(seconds=75)
+"""What an agent reports counts as known for so long (`v_capacity_hours` counts alike)."""
+
+
+def silent_nodes(snapshot: ClusterSnapshot, now: datetime) -> frozenset[str]:
+    """Nodes whose agents were not heard lately."""
+    return frozenset(n for n, at in snapshot.heartbeats.items() if now - at > SILENT_AFTER)

@@ -96,7 +96,7 @@ def monitoring(
     collectors: list[Collector] = [
         NodeCollector(latest, slices, node=node, version=version(DISTRIBUTION)),
         RegionCollector(regions),
-        CardCollector(cards),
+        CardCollector(cards, node=settings.node_name),
         LimitCollector(lambda: checker.checked, name_of, stale_s=3 * settings.sample_interval_s),
     ]
     if settings.legacy_metrics:

@@ -9,6 +9,7 @@ critical XID also needs `quiet_s` without another.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of the application, not of the card: graphics exceptions, page faults, preempted
@@ -58,6 +59,18 @@ def _entries(text: str) -> set[str]:
 
 def _numbers(entries: set[str]) -> frozenset[int]:
     return frozenset(int(entry) for entry in entries if entry.isascii() and entry.isdigit())
+
+
+class HealthCause(StrEnum):
+    """Why a card's health changed."""
+
+    XID = "xid"
+    """The driver reported an error of the card itself."""
+    FAILED = "failed"
+    """The driver reported the card as bad, lost, or not watched."""
+    UNANSWERED = "unanswered"
+    """It could not be asked, several times in a row."""
+    RECOVERED = "recovered"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,7 @@ from hamicommon.process.periodic import every
 from hami_node_agent.devices.health import (
     Failure,
     Health,
+    HealthCause,
     XidPolicy,
     after_bad_probe,
     after_good_probe,
@@ -62,12 +63,18 @@ class CardTracker:
         self.contradictions: tuple[tuple[GpuUuid, GpuUuid], ...] = ()
         """Pairs of cards that do not see the same NVLinks from both ends."""
         self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
+        self._health_changes: Counter[tuple[str, HealthCause]] = Counter()
         self.changed = Signal()
 
     @property
     def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
         """XID events since the start by card (empty: unknown), code, and whether they counted."""
         return self._xids_seen
+
+    @property
+    def health_changes(self) -> Mapping[tuple[str, HealthCause], int]:
+        """How often each card fell sick or got well since the start, by cause."""
+        return self._health_changes
 
     @property
     def pair_scores(self) -> Mapping[GpuUuid, Mapping[GpuUuid, int]]:
@@ -121,9 +128,10 @@ class CardTracker:
         now = time.monotonic()
         for uuid, health in list(self._health.items()):
             if uuid in failing:
-                self._set(uuid, after_bad_probe(health, failing[uuid]))
+                cause = HealthCause.FAILED if failing[uuid].certain else HealthCause.UNANSWERED
+                self._set(uuid, after_bad_probe(health, failing[uuid]), cause)
             else:
-                self._set(uuid, after_good_probe(health, now=now))
+                self._set(uuid, after_good_probe(health, now=now), HealthCause.RECOVERED)
 
     async def _listen(self) -> None:
         while True:
@@ -134,7 +142,7 @@ class CardTracker:
                 # Certain, though the cards may answer: nobody would hear of their errors.
                 lost = Failure(reason=str(exc), certain=True)
                 for uuid, health in list(self._health.items()):
-                    self._set(uuid, after_bad_probe(health, lost))
+                    self._set(uuid, after_bad_probe(health, lost), HealthCause.FAILED)
                 await asyncio.sleep(self._interval_s)
                 continue
             if event is not None:
@@ -149,11 +157,14 @@ class CardTracker:
             return
         now = time.monotonic()
         for one in [uuid] if uuid in self._health else list(self._health):
-            self._set(one, after_xid(self._health[one], xid, now=now, quiet_s=self._quiet_s))
+            sick = after_xid(self._health[one], xid, now=now, quiet_s=self._quiet_s)
+            self._set(one, sick, HealthCause.XID)
 
-    def _set(self, uuid: GpuUuid, health: Health) -> None:
+    def _set(self, uuid: GpuUuid, health: Health, cause: HealthCause) -> None:
         before = self._health[uuid]
         self._health[uuid] = health
+        if before.healthy != health.healthy:
+            self._health_changes[uuid, cause] += 1
         if (before.healthy, before.reason) != (health.healthy, health.reason):
             logger.warning(
                 "card is healthy again" if health.healthy else "card is unhealthy",

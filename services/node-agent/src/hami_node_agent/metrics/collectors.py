@@ -161,6 +161,11 @@ _CONTAINERS: tuple[GaugeSpec[ContainerSample], ...] = (
         elapsed_s,
     ),
     _of_container(
+        "hami_container_last_kernel_timestamp_seconds",
+        "When the container last launched a kernel (Unix time)",
+        lambda s: None if s.last_kernel_at is None else s.last_kernel_at.timestamp(),
+    ),
+    _of_container(
         "hami_vgpu_memory_context_bytes", "Of its memory: contexts", lambda s: s.context_bytes
     ),
     _of_container(

@@ -8,11 +8,13 @@ from typing import Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.telemetry.moments import Certificate, CertificateExpiry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.usage.regions.directory import Regions
 
 
@@ -118,20 +120,13 @@ class AuthorityCollector(Collector):
     def __init__(self, trusted_until: Mapping[str, Callable[[], datetime | None]]) -> None:
         """By server; None: not known yet, or no TLS."""
         self._trusted_until = trusted_until
+        self._expiry = CertificateExpiry("hami-node-agent")
 
     def collect(self) -> Iterator[Metric]:
         """One sample for each server whose authority is known."""
-        expiry = GaugeMetricFamily(
-            "hami_node_agent_certificate_not_after_timestamp_seconds",
-            "When the last authority that verifies this server expires (Unix time);"
-            " authorities are read at the agent's start",
-            labels=["server"],
-        )
-        for server, until in sorted(self._trusted_until.items()):
-            end = until()
-            if end is not None:
-                expiry.add_metric([server], end.timestamp())
-        yield expiry
+        for server, until in self._trusted_until.items():
+            self._expiry.show(Certificate(server), until())
+        yield from self._expiry.collect()
 
 
 class CardsNow(Protocol):
@@ -141,6 +136,10 @@ class CardsNow(Protocol):
     def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
         """XID events since the start by card, code, and whether they counted."""
 
+    @property
+    def health_changes(self) -> Mapping[tuple[str, HealthCause], int]:
+        """How often each card fell sick or got well since the start, by cause."""
+
     def devices(self) -> tuple[GpuDevice, ...]:
         """All cards with their health."""
 
@@ -148,8 +147,9 @@ class CardsNow(Protocol):
 class CardCollector(Collector):
     """How the cards are, and what errors they reported."""
 
-    def __init__(self, cards: CardsNow) -> None:
+    def __init__(self, cards: CardsNow, *, node: str) -> None:
         self._cards = cards
+        self._node = node
 
     def collect(self) -> Iterator[Metric]:
         """Health now, XID events since the start."""
@@ -161,6 +161,19 @@ class CardCollector(Collector):
         for card in self._cards.devices():
             health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
         yield health
+        changes = CounterMetricFamily(
+            "hami_device_health_transitions",
+            "How often the card fell sick or got well since the agent's start, by cause (xid, "
+            "failed, unanswered, recovered)",
+            labels=["node", "device_uuid", "cause"],
+        )
+        # From 0 on: the first change of a series that only then begins is no increase.
+        seen = self._cards.health_changes
+        for card in self._cards.devices():
+            for cause in HealthCause:
+                labels = [self._node, card.uuid, cause.value]
+                changes.add_metric(labels, seen.get((card.uuid, cause), 0))
+        yield changes
         xids = CounterMetricFamily(
             "hami_node_agent_xid_events",
             "XID events by card (empty: unknown); those that count made it sick",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 
+from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -68,7 +69,28 @@ class LimitCollector(Collector):
                 held.add_metric(labels, held_mib * MIB)
                 over.add_metric(labels, _over_mib(standing, held_mib) * MIB)
         yield from (state, since, held, over)
+        yield self._enforcement(checked)
         yield from _of_cards(checked)
+
+    def _enforcement(self, checked: Checked) -> Metric:
+        """Of each container all four states: its series never break off when the state changes."""
+        worst: dict[tuple[str, str, str], LimitState] = {}
+        for key, standing in checked.standings.items():
+            if standing.state is not None:
+                _, namespace, pod, container, _ = self._labels(key)
+                before = worst.get((namespace, pod, container), standing.state)
+                worst[namespace, pod, container] = max(
+                    before, standing.state, key=lambda each: each.severity
+                )
+        family = GaugeMetricFamily(
+            "hami_vgpu_enforcement_state",
+            "1 for the worst state of the container's limits on its cards, 0 for the others",
+            labels=[ZONE[0], "namespace", "pod", "container", "state"],
+        )
+        for names, state in sorted(worst.items()):
+            for each in LimitState:
+                family.add_metric([ZONE[1], *names, str(each)], each is state)
+        return family
 
     def _labels(self, key: LimitKey) -> list[str]:
         pod = self._name_of(key.pod_uid)

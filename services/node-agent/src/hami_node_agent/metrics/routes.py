@@ -15,24 +15,27 @@ from aiohttp import web
 from hamicommon.access.checks import Access, NotAllowed, Unauthenticated, bearer_token
 from hamicommon.access.scraping import SCRAPE
 from hamicommon.errors import HamiError
+from hamicommon.telemetry.exposition import OPENMETRICS, exposition
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from hami_node_agent.metrics.http_server import Handler
 
 
-class _Exposition:
-    """The registry as text, written by one thread at a time: scrapes that meet share the text."""
+class _Shared:
+    """The registry as text, written by one thread a form: scrapes that meet share the text."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
-        self._writing: asyncio.Task[bytes] | None = None
+        self._writing: dict[bool, asyncio.Task[tuple[bytes, str]]] = {}
 
-    async def text(self) -> bytes:
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.create_task(asyncio.to_thread(generate_latest, self._registry))
+    async def text(self, accept: str) -> tuple[bytes, str]:
+        form = OPENMETRICS in accept
+        writing = self._writing.get(form)
+        if writing is None or writing.done():
+            writing = asyncio.create_task(asyncio.to_thread(exposition, self._registry, accept))
+            self._writing[form] = writing
         # A scrape that is given up leaves the others theirs.
-        return await asyncio.shield(self._writing)
+        return await asyncio.shield(writing)
 
 
 def make_routes(
@@ -42,7 +45,7 @@ def make_routes(
 
     `access`: who may read /metrics; None: everybody.
     """
-    exposition = _Exposition(registry)
+    shared = _Shared(registry)
 
     async def answer(request: web.BaseRequest) -> web.Response:
         if request.method not in ("GET", "HEAD"):
@@ -54,8 +57,8 @@ def make_routes(
                     await access.check(bearer_token(given), SCRAPE)
                 except HamiError as exc:
                     return _json(_status(exc), {"detail": str(exc)})
-            text = await exposition.text()
-            return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+            text, media_type = await shared.text(request.headers.get("Accept", ""))
+            return web.Response(body=text, headers={"Content-Type": media_type})
         if request.path == "/healthz":
             return _json(HTTPStatus.OK, {"status": "ok"})
         if request.path == "/readyz":

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import orjson
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from hamicommon import telemetry
 from hamicommon.access.checks import Access
 from hamicommon.errors import NotFound
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from hamicommon.telemetry.exposition import exposition
 from starlette.types import ASGIApp
 
 from hami_scheduler.api import v1
@@ -104,11 +104,11 @@ def _probes(service: Service) -> APIRouter:
         body = orjson.dumps({"ready": not missing, "missing": dict(missing)})
         return Response(body, status_code=503 if missing else 200, media_type=JSON)
 
-    async def metrics() -> Response:
+    async def metrics(request: Request) -> Response:
         await service.measure()
-        return Response(
-            generate_latest(service.instruments.registry), media_type=CONTENT_TYPE_LATEST
-        )
+        accept = request.headers.get("accept", "")
+        text, media_type = exposition(service.instruments.registry, accept)
+        return Response(text, media_type=media_type)
 
     api.add_api_route("/healthz", healthz)
     api.add_api_route("/readyz", readyz)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Protocol
 
@@ -69,7 +70,7 @@ from hami_scheduler.ports import (
 )
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.limits import LimitHistory, PodEnder
-from hami_scheduler.ports.queries import Queries
+from hami_scheduler.ports.queries import Queries, Refusals
 from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
 
@@ -80,11 +81,11 @@ class InventoryLedger(InventoryStore, CardReader, AgentMarks, Protocol):
     """Nodes and cards, written and read."""
 
 
-class LedgerQueries(Queries, Protocol):
-    """Answers for people, and how far the outbox lags."""
+class LedgerQueries(Queries, Refusals, Protocol):
+    """Answers for people, how far the outbox lags, and why pods wait."""
 
-    async def outbox_lag(self) -> tuple[float, float]:
-        """(rows, seconds)."""
+    async def outbox_lag(self) -> tuple[float, datetime | None]:
+        """(rows, when the oldest was written)."""
         ...
 
 

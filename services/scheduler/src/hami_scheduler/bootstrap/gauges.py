@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict, Unavailable
 
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
+from hami_scheduler.reconcile.fitting_pods import FittingPods
 
 
-async def measure(core: Core, connections: Connections) -> None:
+async def measure(core: Core, connections: Connections, fitting: FittingPods) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
     found = core.instruments
     found.view_age.set(core.view.age_s)
@@ -27,8 +28,15 @@ async def measure(core: Core, connections: Connections) -> None:
     except Unavailable:
         found.dead_letters_kept.set(float("nan"))
     try:
-        rows, age_s = await connections.queries.outbox_lag()
+        rows, oldest_at = await connections.queries.outbox_lag()
     except Unavailable:
-        rows, age_s = float("nan"), float("nan")
+        rows, oldest_at = float("nan"), None
     found.outbox_rows.set(rows)
-    found.outbox_age.set(age_s)
+    found.outbox_oldest.set(oldest_at)
+    found.pending_oldest.clear()
+    try:
+        oldest = await fitting.oldest()
+    except (Conflict, Unavailable):
+        oldest = {}
+    for (reason, fits), at in oldest.items():
+        found.pending_oldest.labels(reason, fits.value).set(at)

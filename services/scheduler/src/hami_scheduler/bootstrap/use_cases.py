@@ -34,6 +34,7 @@ from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
+from hami_scheduler.reconcile.fitting_pods import FittingPods
 from hami_scheduler.settings import Settings
 
 
@@ -76,6 +77,14 @@ def build(
     watches = watches_of(core, connections, inventories)
     early = _early(core, connections, watches)
     filtering, binding, claims = _deciding(core, connections, early)
+    fitting = FittingPods(
+        view=core.view,
+        waiting=core.demand.waiting,
+        refusals=connections.queries,
+        vendors=vendors,
+        silent=lambda: core.liveness.silent,
+        bulkhead=core.instruments.bulkhead,
+    )
 
     async def readiness() -> Mapping[str, str]:
         missing = watches.missing()
@@ -125,7 +134,7 @@ def build(
         journal=connections.calls,
         instruments=core.instruments,
         readiness=readiness,
-        measure=lambda: measure(core, connections),
+        measure=lambda: measure(core, connections, fitting),
         loops=(
             *writing_loops(core, connections),
             *watching_loops(core, connections, watches),

@@ -59,4 +59,5 @@ class RefusedCards:
         await self._journal.drift(CLASS, f"{node}/{card}", why, repaired=False)
 
     def _count(self) -> None:
-        self._instruments.refused_cards.set(sum(map(len, self._refused.values())))
+        cards = sum(map(len, self._refused.values()))
+        self._instruments.drift_items.labels(CLASS).set(cards)

@@ -19,9 +19,9 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.placement.engine import feasible, prioritize
-from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED
+from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, reason_label
 from hamicommon.placement.unschedulable import Refusal
-from opentelemetry.trace import get_tracer
+from opentelemetry.trace import SpanContext, get_tracer
 
 from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.outcomes import Outcomes
@@ -30,6 +30,7 @@ from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decision_queue import reason_counts
 from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import OverQuota, Reservations, Reserved
@@ -93,10 +94,26 @@ class Filter:
             trace.lap("answer")
             span.set_attributes(trace.attributes())
             self._recorder.add(trace)
-        outcome = trace.outcome or "unmanaged"
-        spent_s = time.perf_counter() - trace.started
-        self._outcomes.instruments.filter_seconds.labels(outcome).observe(spent_s)
+            kept = span.get_span_context()
+        self._measure(trace, time.perf_counter() - trace.started, kept)
         return body
+
+    def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
+        """What is ours with its phases and, where the trace is kept, an exemplar that opens it."""
+        instruments = self._outcomes.instruments
+        if not trace.outcome:
+            instruments.decisions.labels("unmanaged", "").inc()
+            return
+        reason = ""
+        if trace.outcome == "refused" and trace.reasons:
+            counts = reason_counts(trace.reasons)
+            # Of equal ones the first by name, as the ledger's questions order them.
+            reason = reason_label(min(counts, key=lambda each: (-counts[each], each)))
+        instruments.decisions.labels(trace.outcome, reason).inc()
+        for phase, spent_ms in trace.phase_ms.items():
+            if phase != "total":
+                instruments.decision_seconds.labels(phase).observe(spent_ms / 1000)
+        instruments.decision_seconds.labels("total").observe(spent_s, exemplar_of(trace, span))
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
@@ -226,6 +243,14 @@ class Filter:
             self._outcomes.announcer.announce(
                 trace.pod_ref, reason, message, warning=warning, series=series
             )
+
+
+def exemplar_of(trace: DecisionTrace, span: SpanContext) -> dict[str, str] | None:
+    """Names the decision's trace; None where the sampler leaves it out and nothing keeps it."""
+    refused = trace.outcome in ("refused", "error")
+    if not span.is_valid or not (span.trace_flags.sampled or refused):
+        return None
+    return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
 
 def _pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:

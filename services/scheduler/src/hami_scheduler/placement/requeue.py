@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import UTC, datetime
 
-from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.placement.engine import decide
@@ -46,9 +46,12 @@ class Requeuer:
         self._pods = pods
         self._instruments = instruments
         self._freed = asyncio.Event()
+        self._freed_at = 0.0
 
     def capacity_freed(self) -> None:
         """Something became free."""
+        if not self._freed.is_set():
+            self._freed_at = time.perf_counter()
         self._freed.set()
 
     async def run(self) -> None:
@@ -57,8 +60,9 @@ class Requeuer:
             await self._freed.wait()
             await asyncio.sleep(SETTLE_S)
             self._freed.clear()
+            freed_at = self._freed_at
             for pod in await self.fitting():
-                await self._requeue(pod)
+                await self._requeue(pod, freed_at)
 
     async def fitting(self) -> list[WaitingPod]:
         """The first waiting pods that fit into the view, in the order of the queue."""
@@ -66,7 +70,7 @@ class Requeuer:
         refused: set[int] = set()
         looks = 0
         for pod in self._waiting.in_order():
-            shape = _shape(pod.request)
+            shape = pod.shape
             if shape in refused:
                 continue
             refused.add(shape)  # until it is known to fit
@@ -80,7 +84,7 @@ class Requeuer:
             await asyncio.sleep(0)  # requests have their turn
         return found
 
-    async def _requeue(self, pod: WaitingPod) -> None:
+    async def _requeue(self, pod: WaitingPod, freed_at: float) -> None:
         try:
             await self._pods.annotate(
                 pod.namespace,
@@ -90,10 +94,7 @@ class Requeuer:
                 labels={},
             )
             self._instruments.requeues.inc()
+            spent_s = time.perf_counter() - freed_at
+            self._instruments.freed_to_retry_seconds.observe(spent_s)
         except HamiError as exc:
             logger.info("waiting pod not requeued", extra={"pod_uid": pod.uid, "error": str(exc)})
-
-
-def _shape(request: PodRequest) -> int:
-    """Pods of one shape fit, or don't, together."""
-    return hash((request.containers, repr(request.selections), request.policy))

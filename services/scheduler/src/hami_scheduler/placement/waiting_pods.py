@@ -28,6 +28,11 @@ class WaitingPod:
     priority: int
     request: PodRequest
 
+    @property
+    def shape(self) -> int:
+        """Pods of one shape fit, or don't, together."""
+        return hash((self.request.containers, repr(self.request.selections), self.request.policy))
+
 
 @dataclass(frozen=True, slots=True)
 class _Visit:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -62,6 +63,30 @@ class Queries(Protocol):
 
     async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
         """Of cards that were unhealthy then, since when."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRefusal:
+    """A waiting pod's last decision."""
+
+    reason: str
+    """That the most nodes gave; empty: no node did."""
+    candidates: int
+    """Nodes that kube-scheduler offered."""
+    unregistered: int
+    """Of those, without a card that is known."""
+
+
+class Refusals(Protocol):
+    """Why pods wait, as the ledger has it; all raise Unavailable when it is away."""
+
+    async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
+        """By pod; one without a decision is left out."""
+        ...
+
+    async def quota_room(self) -> dict[tuple[str, str], int]:
+        """What is left of each quota, by namespace and resource."""
         ...
 
 

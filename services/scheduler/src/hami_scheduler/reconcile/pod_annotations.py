@@ -186,6 +186,7 @@ class Mirrors:
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
+        self._instruments.drift_items.labels(REFUSED).set(len(self._refused))
         self._unlabelled &= set(uids)
 
 

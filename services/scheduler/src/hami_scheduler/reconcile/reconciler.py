@@ -96,6 +96,7 @@ class Reconciler:
                     raise
                 except HamiError as exc:
                     logger.info("not compared now", extra={"pod_uid": uid, "error": str(exc)})
+        self._ungranted.keep(held, self._watched.pods)
         return found
 
     async def _whole(self, some: Sequence[Allocation]) -> dict[AllocationId, Allocation]:

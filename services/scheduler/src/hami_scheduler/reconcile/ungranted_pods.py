@@ -6,7 +6,7 @@ again (`restore.py`); a pod that was bound past the scheduler gets one event wit
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
@@ -18,6 +18,7 @@ from hami_scheduler.pod_events import UNMANAGED, Announcer
 from hami_scheduler.ports import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
+CLASS = "pod-without-grant"
 UNMANAGED_TEXT = (
     "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
     "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
@@ -48,6 +49,19 @@ class UngrantedPods:
         self._wants_devices = wants_devices
         self._scheduler_name = scheduler_name
         self._reported: set[PodUid] = set()
+        """They stand until the pod is gone or has a grant."""
+
+    def keep(self, held: Collection[PodUid], pods: Mapping[PodUid, JsonMapping]) -> None:
+        """Forgets what was settled; a comparison of all pods is over.
+
+        `held`: pods with a grant; `pods`: all that are watched.
+        """
+        self._reported = {
+            uid
+            for uid in self._reported
+            if uid in pods and uid not in held and facts_of(pods[uid]).phase not in TERMINAL_PHASES
+        }
+        self._instruments.drift_items.labels(CLASS).set(len(self._reported))
 
     async def check(self, uid: PodUid, pod: JsonMapping) -> int:
         """How many differences the pod is, 0 or 1. Raises: Conflict, Unavailable."""
@@ -74,6 +88,6 @@ class UngrantedPods:
         self._announcer.announce(
             PodRef(metadata["namespace"], metadata["name"], uid), UNMANAGED, text
         )
-        self._instruments.drift.labels("pod-without-grant").inc()
-        await self._journal.drift("pod-without-grant", subject, text, repaired=False)
+        self._instruments.drift.labels(CLASS).inc()
+        await self._journal.drift(CLASS, subject, text, repaired=False)
         return 1

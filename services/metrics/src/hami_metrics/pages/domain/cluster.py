@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
-SILENT_AFTER = timedelta(seconds=75)
-"""What an agent reports counts as known for so long (`v_capacity_hours` counts alike)."""
+from hami_metrics.domain.cluster import SILENT_AFTER
 
 
 class CardCondition(StrEnum):

@@ -11,6 +11,7 @@ from hamicommon.ledger.database import Database
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.ledger_stats import LedgerStats
+from hami_scheduler.ports.queries import LastRefusal
 
 Row = dict[str, Any]
 
@@ -97,8 +98,18 @@ SELECT DISTINCT ON (device_uuid) device_uuid, at, healthy
   FROM device_health_events WHERE device_uuid = ANY($1::text[]) AND at <= $2
  ORDER BY device_uuid, at DESC, id DESC
 """
+# Without a decision a pod is left out: kube-scheduler never asked about it.
+_LAST_REFUSALS = """
+SELECT wanted.pod_uid, d.reason, d.candidates, d.unregistered
+  FROM unnest($1::text[]) AS wanted(pod_uid) CROSS JOIN LATERAL (
+    SELECT candidates, coalesce((reason_counts->>'node unregistered')::bigint, 0) AS unregistered,
+           coalesce((SELECT key FROM jsonb_each_text(reason_counts)
+                      ORDER BY value::numeric DESC, key LIMIT 1), '') AS reason
+      FROM decisions WHERE pod_uid = wanted.pod_uid AND at > now() - interval '31 days'
+     ORDER BY at DESC, id DESC LIMIT 1) d
+"""
 _UNPUBLISHED = """
-SELECT count(*) AS rows, coalesce(extract(epoch FROM now() - min(created_at)), 0)::float AS age_s
+SELECT count(*)::float AS rows, min(created_at) AS oldest_at
   FROM outbox WHERE published_at IS NULL
 """
 # Rows of quotas that ended are kept without a limit, so that their end is published too.
@@ -175,10 +186,28 @@ class PostgresQueries:
         rows = await self._rows(_UNHEALTHY_SINCE, list(uuids), at)
         return {row["device_uuid"]: row["at"] for row in rows if not row["healthy"]}
 
-    async def outbox_lag(self) -> tuple[float, float]:
-        """(rows not yet announced, age of the oldest in seconds). Raises: Unavailable."""
+    async def outbox_lag(self) -> tuple[float, datetime | None]:
+        """(rows not yet announced, when the oldest was written). Raises: Unavailable."""
         row = await self._database.fetchrow(_UNPUBLISHED)
-        return row["rows"], row["age_s"]
+        return row["rows"], row["oldest_at"]
+
+    async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
+        """Of these pods, what their last decision was. Raises: Unavailable."""
+        return {
+            row["pod_uid"]: LastRefusal(
+                reason=row["reason"], candidates=row["candidates"], unregistered=row["unregistered"]
+            )
+            for row in await self._database.fetch(_LAST_REFUSALS, list(uids))
+        }
+
+    async def quota_room(self) -> dict[tuple[str, str], int]:
+        """What is left of each quota, by namespace and resource. Raises: Unavailable."""
+        rows = await self._database.fetch(_QUOTAS)
+        return {
+            (row["namespace"], row["resource"]): row["limit_amount"] - row["used_amount"]
+            for row in rows
+            if row["limit_amount"] is not None
+        }
 
     async def _rows(self, query: str, *args: object) -> list[Row]:
         return [dict(row) for row in await self._database.fetch(query, *args)]

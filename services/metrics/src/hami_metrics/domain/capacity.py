@@ -1,0 +1,68 @@
+"""What of the cards may still be granted. Pure; the overview's page counts the same way.
+
+In: the cards of one reading. Out: how many more pods of a few usual sizes fit, by memory, slots and
+cores alone (annotations, quotas and selectors of a pod may want less), and what is free and nobody
+can have.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Set
+from enum import StrEnum
+
+from hami_metrics.domain.cluster import ClusterCard
+
+MIB = 1024 * 1024
+MIB_PER_GIB = 1024
+
+
+class RequestClass(StrEnum):
+    """The sizes that are counted."""
+
+    GIB_8 = "8gib"
+    """A slice of that much memory: inference."""
+    GIB_40 = "40gib"
+    """Training."""
+    CARD = "card"
+    """A card that nobody has a slice of."""
+    NODE = "node"
+    """Eight of them on one node."""
+
+
+_SLICES_GIB = {RequestClass.GIB_8: 8, RequestClass.GIB_40: 40}
+CARDS_OF_A_NODE = 8
+
+
+def fitting_pods(cards: tuple[ClusterCard, ...], silent: Set[str]) -> dict[RequestClass, int]:
+    """How many more of each class fit now. `silent`: nodes whose agents are not heard."""
+    fitting = dict.fromkeys(RequestClass, 0)
+    idle: Counter[str] = Counter()
+    for card in cards:
+        if card.node in silent or not _has_room(card):
+            continue
+        for one, gib in _SLICES_GIB.items():
+            by_memory = (card.memory_mib - card.used_memory_mib) // (gib * MIB_PER_GIB)
+            fitting[one] += max(0, min(by_memory, card.slots - card.used_slots))
+        idle[card.node] += not card.used_slots
+    fitting[RequestClass.CARD] = idle.total()
+    fitting[RequestClass.NODE] = sum(count >= CARDS_OF_A_NODE for count in idle.values())
+    return fitting
+
+
+def unallocatable_bytes(cards: tuple[ClusterCard, ...], silent: Set[str]) -> int:
+    """Memory that is free and that no pod can have: no slot or no cores left, sick, cordoned."""
+    return MIB * sum(
+        max(0, card.memory_mib - card.used_memory_mib)
+        for card in cards
+        if card.node in silent or not _has_room(card)
+    )
+
+
+def _has_room(card: ClusterCard) -> bool:
+    return (
+        card.healthy
+        and not card.cordoned
+        and card.used_slots < card.slots
+        and card.used_core_percent < card.core_percent
+    )

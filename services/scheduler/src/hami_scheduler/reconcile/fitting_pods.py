@@ -1,0 +1,129 @@
+"""Since when pods wait, by what refused them, and which of them would fit now.
+
+In: the waiting pods, the view, and what the ledger has of their last decisions. Out: the moments
+of `hami_pending_oldest_timestamp_seconds`. A pod that fits and is not placed is our fault, so
+`true` is claimed only where it is certain: kube-scheduler offered every node with cards, the cards
+are there, the agents speak and the quota has room. What may also be kept away by selectors or
+taints is `unknown`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from hamicommon.domain.allocations import Placement
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.placement.engine import decide
+from hamicommon.placement.rules import NOT_ASKED, POD_REFUSED, reason_label
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.ports.queries import LastRefusal, Refusals
+
+# Each look costs about a millisecond of the event loop; pods of one shape share one.
+MOST_SHAPES = 50
+MOST_PODS = 5000
+
+
+class Fits(StrEnum):
+    """Whether a waiting pod would be placed if it were tried now."""
+
+    TRUE = "true"
+    FALSE = "false"
+    UNKNOWN = "unknown"
+
+
+class FittingPods:
+    """Looks at all that wait, each time somebody asks for the metrics."""
+
+    def __init__(
+        self,
+        *,
+        view: LedgerSnapshotCache,
+        waiting: WaitingPods,
+        refusals: Refusals,
+        vendors: Vendors,
+        silent: Callable[[], frozenset[NodeName]],
+        bulkhead: Bulkhead,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`silent`: nodes whose agents are silent; `clock`: Unix time."""
+        self._view = view
+        self._waiting = waiting
+        self._refusals = refusals
+        self._vendors = vendors
+        self._silent = silent
+        self._bulkhead = bulkhead
+        self._clock = clock
+        self._fits_since: dict[PodUid, float] = {}
+
+    async def oldest(self) -> Mapping[tuple[str, Fits], float]:
+        """By reason and whether it fits, the first moment. Raises: Unavailable."""
+        pods = self._waiting.in_order()[:MOST_PODS]
+        if not pods:
+            self._fits_since.clear()
+            return {}
+        last = await self._refusals.last_refusals([pod.uid for pod in pods])
+        room = await self._refusals.quota_room()
+        placements = await self._placements(pods)
+        found: dict[tuple[str, Fits], float] = {}
+        since: dict[PodUid, float] = {}
+        for pod in pods:
+            refusal = last.get(pod.uid)
+            fits = self._fits(pod, refusal, placements, room)
+            at = datetime.fromisoformat(pod.created_at).timestamp()
+            if fits is Fits.TRUE:
+                at = since[pod.uid] = self._fits_since.get(pod.uid, self._clock())
+            reason = NOT_ASKED if refusal is None else reason_label(refusal.reason)
+            key = (reason, fits)
+            found[key] = min(at, found.get(key, at))
+        self._fits_since = since
+        return found
+
+    async def _placements(self, pods: list[WaitingPod]) -> Mapping[int, Placement | None]:
+        """By shape, where such a pod would go now; shapes beyond `MOST_SHAPES` are left out."""
+        offered = tuple(name for name in self._view.cluster.nodes if name not in self._silent())
+        found: dict[int, Placement | None] = {}
+        for shape, pod in _first_of_each(pods):
+            if len(found) == MOST_SHAPES:
+                break
+            with self._bulkhead.item("fitting", pod.uid):
+                view = self._view.cluster
+                found[shape] = decide(pod.request, view, candidates=offered).placement
+            await asyncio.sleep(0)  # requests have their turn
+        return found
+
+    def _fits(
+        self,
+        pod: WaitingPod,
+        last: LastRefusal | None,
+        placements: Mapping[int, Placement | None],
+        room: Mapping[tuple[str, str], int],
+    ) -> Fits:
+        shape = pod.shape
+        if last is None or shape not in placements:
+            return Fits.UNKNOWN
+        placement = placements[shape]
+        if placement is None or reason_label(last.reason) == POD_REFUSED:
+            return Fits.FALSE
+        for resource, amount in quota_amounts(placement.containers, self._vendors).items():
+            if room.get((pod.namespace, resource), amount) < amount:
+                return Fits.FALSE
+        everywhere = last.candidates - last.unregistered >= len(self._view.cluster.nodes)
+        return Fits.TRUE if everywhere else Fits.UNKNOWN
+
+
+def _first_of_each(pods: list[WaitingPod]) -> Iterator[tuple[int, WaitingPod]]:
+    seen: set[int] = set()
+    for pod in pods:
+        shape = pod.shape
+        if shape not in seen:
+            seen.add(shape)
+            yield shape, pod
