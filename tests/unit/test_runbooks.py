@@ -1,0 +1,97 @@
+"""Rules, runbooks and cases belong together, and what they name is there.
+
+promtool's part is in tests/alerts.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hamicommon.ledger.questions.registry import questions
+from hamictl.__main__ import COMMANDS
+
+from tests.metric_registry import declared
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "k8s" / "components" / "monitoring" / "rules"
+RUNBOOKS = ROOT / "docs" / "runbooks"
+CASES = ROOT / "tests" / "alerts" / "alerts.yaml"
+Json = dict[str, Any]
+
+
+@cache
+def rules() -> tuple[Json, ...]:
+    found = [
+        yaml.safe_load((RULES / f"{name}.yaml").read_text()) for name in ("recording", "alerts")
+    ]
+    return tuple(rule for file in found for group in file["groups"] for rule in group["rules"])
+
+
+def alerts() -> list[Json]:
+    return [rule for rule in rules() if "alert" in rule]
+
+
+ALERTS = pytest.mark.parametrize("alert", alerts(), ids=lambda each: each["alert"])
+RUNBOOK = pytest.mark.parametrize(
+    "page", sorted(RUNBOOKS.glob("Hami*.md")), ids=lambda each: each.stem
+)
+
+
+def test_there_are_the_twelve_of_the_design_and_one_for_what_is_not_scraped() -> None:
+    assert len({alert["alert"] for alert in alerts()}) == len(alerts()) == 13
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda each: each.get("alert") or each["record"])
+def test_a_rule_names_metrics_that_there_are(rule: Json) -> None:
+    known = {series for each in declared() for series in each.series}
+    known |= {each["record"] for each in rules() if "record" in each}
+    named = set(re.findall(r"(?<![\w:\"'])(?:[a-z]+:)?hami_\w+(?::\w+)?", rule["expr"]))
+
+    assert named
+    assert named <= known
+
+
+@ALERTS
+def test_an_alert_has_a_severity_texts_and_a_page(alert: Json) -> None:
+    assert alert["labels"]["severity"] in ("critical", "warning", "info")
+    notes = alert["annotations"]
+    assert notes.keys() == {"summary", "description", "runbook_url"}
+    assert notes["runbook_url"] == f"docs/runbooks/{alert['alert']}.md"
+    assert (ROOT / notes["runbook_url"]).exists()
+    assert f"[{alert['alert']}]({alert['alert']}.md)" in (RUNBOOKS / "README.md").read_text()
+
+
+@ALERTS
+def test_an_alert_has_a_firing_and_a_quiet_case(alert: Json) -> None:
+    cases = [
+        case["exp_alerts"]
+        for test in yaml.safe_load(CASES.read_text())["tests"]
+        for case in test["alert_rule_test"]
+        if case["alertname"] == alert["alert"]
+    ]
+
+    assert any(cases)
+    assert any(not expected for expected in cases)
+
+
+@RUNBOOK
+def test_a_page_has_its_alert_and_the_three_parts_that_are_needed_at_night(page: Path) -> None:
+    assert page.stem in {alert["alert"] for alert in alerts()}
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    assert headings == [page.stem, "What users see", "Look", "End it"]
+
+
+@RUNBOOK
+def test_the_commands_of_a_page_exist(page: Path) -> None:
+    text = page.read_text()
+    for verb in re.findall(r"hamictl ([a-z-]+)", text):
+        assert verb in COMMANDS, verb
+    for question in re.findall(r"hamictl sql ([a-z]+(?:-[a-z]+)+)", text):
+        assert question in questions(), question
+    for link in re.findall(r"\]\(([^)#]+)", text):
+        assert (page.parent / link).exists(), link
