@@ -16,9 +16,9 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs and chart, house terms
+lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs, chart and boards, house terms
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/codespell $(TERMS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
 test: setup lint ## everything that needs no real Kubernetes; two workers
 	@$(BIN)/pytest -n 2 $(ARGS)
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
@@ -29,6 +29,9 @@ test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_A
 	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
 test-compose: setup ## docker-compose.yml and the lines of docs/compose.md: up, every part restarted, down, up (Docker)
 	@$(BIN)/pytest tests/compose --slow -rs $(ARGS)
+test-alerts: setup ## rules, alerts, boards and live pages with promtool and Prometheus (Debian's package prometheus)
+	@command -v promtool prometheus > /dev/null || { echo "test-alerts: promtool and prometheus are missing: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	@$(BIN)/pytest tests/alerts -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 browser: setup
@@ -58,6 +61,8 @@ native-sanitize: setup ## C unit tests, the library and fuzz targets under the s
 	@$(MAKE) --no-print-directory -C native/libvgpu sanitize-address sanitize-thread fuzz-limits fuzz-region
 proto: setup ## regenerate the gRPC stubs
 	@scripts/proto
+dashboards: setup ## write Grafana's boards and the PrometheusRule
+	@$(BIN)/python scripts/dashboards
 chart: setup ## write the Helm chart's templates from k8s/base
 	@$(BIN)/python scripts/chart
 docs: setup ## the documentation site into site/, with the reference from the source
@@ -67,4 +72,5 @@ requirements: ## pin the third-party sets again
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+.PHONY: dashboards test-alerts
 .PHONY: images test-compose browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
