@@ -161,8 +161,7 @@ def metrics_page() -> str:
         quotas=(),
         allocations_by_state={},
         decisions_by_outcome={},
-        pending_pods=0,
-        pending_by_reason={},
+        pending={},
         heartbeats={},
         taken_at=None,
     )
@@ -189,6 +188,7 @@ def _of_a_node() -> Iterator[Metric]:
 
     nothing: Any = SimpleNamespace(
         xids_seen={},
+        health_changes={},
         devices=tuple,
         to_remove=0,
         removal_failures={},
@@ -199,7 +199,7 @@ def _of_a_node() -> Iterator[Metric]:
     for each in (
         collectors.NodeCollector(Observation, list, node="", version=""),
         health.RegionCollector(Regions(Path("/nonexistent"))),
-        health.CardCollector(nothing),
+        health.CardCollector(nothing, node=""),
         health.BindingCollector(BindingWay(late=False, reason="")),
         health.BulkheadCollector(Bulkhead()),
         health.RemovalCollector(nothing),

@@ -27,7 +27,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.telemetry.exposition import exposition
-from hamicommon.telemetry.moments import Certificate, CertificateExpiry, Moment
+from hamicommon.telemetry.moments import CertificateExpiry, Moment, ShownCertificate
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import (
@@ -303,12 +303,12 @@ def test_a_moment_that_there_is_not_is_absent() -> None:
 
     assert registry.get_sample_value("hami_x_timestamp_seconds") is None
     moment.set(NOW)
-    certificates.show(Certificate.NATS, NOW)
+    certificates.show(ShownCertificate.NATS, NOW)
     assert registry.get_sample_value("hami_x_timestamp_seconds") == NOW.timestamp()
     expiry = "hami_certificate_expiry_timestamp_seconds"
     assert registry.get_sample_value(expiry, of) == NOW.timestamp()
     moment.set(None)
-    certificates.show(Certificate.NATS, None)
+    certificates.show(ShownCertificate.NATS, None)
     assert registry.get_sample_value("hami_x_timestamp_seconds") is None
     assert registry.get_sample_value(expiry, of) is None
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.telemetry.moments import Certificate, CertificateExpiry, Moment
+from hamicommon.telemetry.moments import CertificateExpiry, Moment, ShownCertificate
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
@@ -82,7 +82,7 @@ class MetricsInstruments:
 
     def show_expiry(self, server: str, not_after: datetime | None) -> None:
         """Shows when a server's certificate expires; None: it speaks no TLS."""
-        self.certificates.show(Certificate(server), not_after)
+        self.certificates.show(ShownCertificate(server), not_after)
 
     def watch_state(
         self, snapshot_age_s: Callable[[], float], bus_connected: Callable[[], bool]

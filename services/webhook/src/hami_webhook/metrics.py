@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from hamicommon import telemetry
-from hamicommon.telemetry.moments import Certificate, CertificateExpiry
+from hamicommon.telemetry.moments import CertificateExpiry, ShownCertificate
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 # A verdict takes well under a millisecond; past 5 s the API server has given up.
@@ -51,7 +51,7 @@ class WebhookInstruments:
 
     def show_expiry(self, not_after: datetime) -> None:
         """Until when what is served holds."""
-        self.certificates.show(Certificate.SERVING, not_after)
+        self.certificates.show(ShownCertificate.SERVING, not_after)
 
     def count(self, verdict: str, reason: str) -> None:
         """One review more; both come from small fixed sets."""

@@ -9,7 +9,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import CardReader
 from hami_scheduler.ports.queries import LastRefusal
-from hami_scheduler.reconcile.fitting_pods import MOST_SHAPES, Fits, FittingPods
+from hami_scheduler.reconcile.fitting_pods import MOST_SHAPES, Fits, WaitingFigures
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -65,7 +65,7 @@ class Bench:
         self.waiting, self.ledger, self.now = WaitingPods(), Ledger(), 5_000.0
         self.silent: frozenset[NodeName] = frozenset()
         self.bulkhead = Bulkhead()
-        self.figures = FittingPods(
+        self.figures = WaitingFigures(
             view=self.view,
             waiting=self.waiting,
             refusals=self.ledger,

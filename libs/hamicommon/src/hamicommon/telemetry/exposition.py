@@ -20,7 +20,7 @@ def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """
     # OpenMetrics shows for each counter and histogram when it began, as a series more of each;
     # Prometheus sees a restart in the counter itself.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
+    disable_created_metrics()  # type: ignore[no-untyped-call] # the client has no annotation there
     named = (each.partition(";")[0].strip().lower() for each in accept.split(","))
     if OPENMETRICS in named:
         write, media_type = choose_encoder(f"{OPENMETRICS}; version=1.0.0")

@@ -14,7 +14,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 
-class Certificate(StrEnum):
+class ShownCertificate(StrEnum):
     """Whose end a service shows."""
 
     SERVING = "serving"
@@ -45,9 +45,9 @@ class CertificateExpiry(Collector):
 
     def __init__(self, service: str) -> None:
         self._service = service
-        self._ends: dict[Certificate, float] = {}
+        self._ends: dict[ShownCertificate, float] = {}
 
-    def show(self, certificate: Certificate, not_after: datetime | None) -> None:
+    def show(self, certificate: ShownCertificate, not_after: datetime | None) -> None:
         """Until when it holds; None: there is no TLS, or it is not known yet."""
         if not_after is None:
             self._ends.pop(certificate, None)

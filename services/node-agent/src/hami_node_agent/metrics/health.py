@@ -8,7 +8,7 @@ from typing import Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.telemetry.moments import Certificate, CertificateExpiry
+from hamicommon.telemetry.moments import CertificateExpiry, ShownCertificate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -125,7 +125,7 @@ class AuthorityCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """One sample for each server whose authority is known."""
         for server, until in self._trusted_until.items():
-            self._expiry.show(Certificate(server), until())
+            self._expiry.show(ShownCertificate(server), until())
         yield from self._expiry.collect()
 
 

@@ -6,10 +6,10 @@ from hamicommon.errors import Conflict, Unavailable
 
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
-from hami_scheduler.reconcile.fitting_pods import FittingPods
+from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 
 
-async def measure(core: Core, connections: Connections, fitting: FittingPods) -> None:
+async def measure(core: Core, connections: Connections, fitting: WaitingFigures) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
     found = core.instruments
     found.view_age.set(core.view.age_s)

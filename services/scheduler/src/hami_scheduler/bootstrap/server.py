@@ -12,7 +12,7 @@ from hamicommon.process import http_server
 from hamicommon.process.cancellation import end
 from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.process.shutdown import until_stopped
-from hamicommon.telemetry.moments import Certificate
+from hamicommon.telemetry.moments import ShownCertificate
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
 from hami_scheduler.api.service import Loop, Service
@@ -145,7 +145,7 @@ def serving_certificate(
         settings.tls_key_file,
         client_ca_file=settings.tls_client_ca_file,
         on_reload=lambda result: instruments.certificate_reloads.labels(result).inc(),
-        on_expiry=lambda end: instruments.certificates.show(Certificate.SERVING, end),
+        on_expiry=lambda end: instruments.certificates.show(ShownCertificate.SERVING, end),
     )
 
 

@@ -34,7 +34,7 @@ from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
-from hami_scheduler.reconcile.fitting_pods import FittingPods
+from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 from hami_scheduler.settings import Settings
 
 
@@ -77,7 +77,7 @@ def build(
     watches = watches_of(core, connections, inventories)
     early = _early(core, connections, watches)
     filtering, binding, claims = _deciding(core, connections, early)
-    fitting = FittingPods(
+    fitting = WaitingFigures(
         view=core.view,
         waiting=core.demand.waiting,
         refusals=connections.queries,

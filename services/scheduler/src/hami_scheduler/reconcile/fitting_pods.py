@@ -40,7 +40,7 @@ class Fits(StrEnum):
     UNKNOWN = "unknown"
 
 
-class FittingPods:
+class WaitingFigures:
     """Looks at all that wait, each time somebody asks for the metrics."""
 
     def __init__(
