@@ -2,9 +2,10 @@
 
 The console script `hami-metrics` serves the pages over a durable Postgres that the database filled
 by itself. Each page is asked for in turn, first once (what is imported and read then is printed
-apart) and then `--rounds` times. Prints milliseconds until the answer is whole, its size and its
-size on the wire, and the service's memory before anybody looked and after; budgets are those of
-docs/pages.md. Writes bench/results/pages.json.
+apart) and then `--rounds` times. Prints milliseconds until the answer is whole, the service's
+processor time for it, its size and its size on the wire, and the service's memory before anybody
+looked and after; then what `--viewers` open overviews cost while cards change (`--seconds 600` is
+the whole run). Budgets are those of docs/pages.md. Writes bench/results/pages.json.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from typing import Any
 import asyncpg
 import httpx
 
-from bench.filter.figures import machine, percentile, resident_mb
+from bench.filter.figures import cpu_s, machine, percentile, resident_mb
 from bench.filter.system import ROOT
 from bench.pages.service import service
+from bench.pages.viewers import CORE_BUDGET_PERCENT, watch
 
 RESULTS = ROOT / "bench" / "results" / "pages.json"
 CARDS = 8
@@ -52,32 +54,43 @@ async def _paths(dsn: str) -> dict[str, str]:
     }
 
 
-def measure(nodes: int, rounds: int) -> dict[str, Any]:
-    """Figures of each page, and the process's memory."""
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Figures of each page, of the streams, and the process's memory."""
+    nodes = args.nodes
     with (
         service(nodes, cards=CARDS, pods=nodes * PODS_PER_NODE, waiting=WAITING) as found,
         httpx.Client(base_url=found.url, timeout=TIMEOUT_S, follow_redirects=True) as http,
     ):
         before_mb = resident_mb(found.pid)
         pages = {
-            name: _page(http, path, rounds) for name, path in asyncio.run(_paths(found.dsn)).items()
+            name: _page(http, found.pid, path, args.rounds)
+            for name, path in asyncio.run(_paths(found.dsn)).items()
         }
+        memory_mb = resident_mb(found.pid)
+        streams = None
+        if args.viewers:
+            how = {"viewers": args.viewers, "events_per_s": args.events}
+            streams = asyncio.run(watch(found, seconds=args.seconds, **how))
         return {
             "nodes": nodes,
             "cards": nodes * CARDS,
             "memory_before_mb": round(before_mb, 1),
-            "memory_after_mb": round(resident_mb(found.pid), 1),
+            "memory_after_mb": round(memory_mb, 1),
             "pages": pages,
+            "streams": streams,
         }
 
 
-def _page(http: httpx.Client, path: str, rounds: int) -> dict[str, float]:
+def _page(http: httpx.Client, pid: int, path: str, rounds: int) -> dict[str, float]:
     first_ms, body = _asked(http, path)
+    before_s = cpu_s(pid)
     later = [_asked(http, path)[0] for _ in range(rounds)]
+    used_s = cpu_s(pid) - before_s
     return {
         "first_ms": round(first_ms, 1),
         "p50_ms": round(statistics.median(later), 1),
         "p99_ms": round(percentile(later, 0.99), 1),
+        "cpu_ms": round(1000 * used_s / rounds, 1),
         "kb": round(len(body) / 1000, 1),
         "wire_kb": round(len(gzip.compress(body, 6)) / 1000, 1),
     }
@@ -96,14 +109,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-pages", description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--viewers", type=int, default=50, help="open overviews; 0: none")
+    parser.add_argument("--events", type=int, default=200, help="cards that change per second")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long they change")
     args = parser.parse_args()
-    found = {**measure(args.nodes, args.rounds), "machine": machine()}
+    found = {**measure(args), "machine": machine()}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
-    print(f"{'PAGE':10} {'FIRST ms':>9} {'P50 ms':>8} {'P99 ms':>8} {'kB':>8} {'WIRE kB':>8}")
+    columns = ("P50 ms", "P99 ms", "CPU ms", "kB", "WIRE kB")
+    print(f"{'PAGE':10} {'FIRST ms':>9} " + " ".join(f"{name:>8}" for name in columns))
     for name, page in found["pages"].items():
         print(
             f"{name:10} {page['first_ms']:9.1f} {page['p50_ms']:8.1f} {page['p99_ms']:8.1f} "
+            f"{page['cpu_ms']:8.1f} "
             f"{page['kb']:8.1f} {page['wire_kb']:8.1f}"
         )
     print(
@@ -111,6 +129,17 @@ def main() -> None:
         f"{SERVER_BUDGET_MS:g} ms, {WIRE_BUDGET_KB:g} kB on the wire; memory "
         f"{found['memory_before_mb']} MB before anybody looked, {found['memory_after_mb']} MB after"
     )
+
+    streams = found["streams"]
+    if streams is not None:
+        print(
+            f"{streams['viewers']} viewers for {streams['seconds']} s at"
+            f" {streams['events_per_s']} changes/s: {streams['core_percent']} % of a core (budget"
+            f" {CORE_BUDGET_PERCENT:g}), {streams['messages_per_viewer']} messages and"
+            f" {streams['mb_per_viewer']} MB each, {streams['resyncs']} pages loaded again, memory"
+            f" {streams['memory_mb']} MB by tenths of the run;"
+            " none missed a change"
+        )
 
 
 if __name__ == "__main__":
