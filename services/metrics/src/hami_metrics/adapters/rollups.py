@@ -28,7 +28,7 @@ _TURN = "SELECT pg_advisory_xact_lock(hashtext('hami usage sums'), hashtext($1))
 _INSERT = """
 INSERT INTO usage_rollups (bucket_start, bucket_s, node, device_uuid, pod_uid, namespace, pod_name,
     container, sample_count, memory_used_sum_bytes, memory_used_max_bytes, memory_limit_max_bytes,
-    core_percent_sum, core_percent_max)
+    core_percent_sum, core_percent_max, owner_name)
 """
 # A bucket that would stay as it is makes no new version of its row.
 _REPLACE = """
@@ -38,24 +38,29 @@ ON CONFLICT ON CONSTRAINT pk_usage_rollups DO UPDATE SET
     memory_used_max_bytes = excluded.memory_used_max_bytes,
     memory_limit_max_bytes = excluded.memory_limit_max_bytes,
     core_percent_sum = excluded.core_percent_sum,
-    core_percent_max = excluded.core_percent_max
+    core_percent_max = excluded.core_percent_max, owner_name = excluded.owner_name
 WHERE (usage_rollups.sample_count, usage_rollups.memory_used_sum_bytes,
        usage_rollups.memory_used_max_bytes, usage_rollups.memory_limit_max_bytes,
-       usage_rollups.core_percent_sum, usage_rollups.core_percent_max)
+       usage_rollups.core_percent_sum, usage_rollups.core_percent_max, usage_rollups.owner_name)
       IS DISTINCT FROM
       (excluded.sample_count, excluded.memory_used_sum_bytes, excluded.memory_used_max_bytes,
-       excluded.memory_limit_max_bytes, excluded.core_percent_sum, excluded.core_percent_max)
+       excluded.memory_limit_max_bytes, excluded.core_percent_sum, excluded.core_percent_max,
+       excluded.owner_name)
 """
 SUM_SAMPLES = f"""{_INSERT}
 SELECT $2, {FINE_S}, s.node, s.device_uuid, s.pod_uid, max(s.namespace), max(s.pod_name),
        s.container, count(*)::int,
        sum(s.memory_used_bytes)::float8 / nullif(count(s.memory_used_bytes), 0) * count(*),
        max(s.memory_used_bytes), max(s.memory_limit_bytes),
-       sum(s.core_percent) / nullif(count(s.core_percent), 0) * count(*), max(s.core_percent)
+       sum(s.core_percent) / nullif(count(s.core_percent), 0) * count(*), max(s.core_percent), NULL
   FROM usage_samples s
  WHERE s.node = $1 AND s.sampled_at >= $2 AND s.sampled_at < $3 AND {_COUNTS}
  GROUP BY s.node, s.device_uuid, s.pod_uid, s.container
 {_REPLACE}"""
+# As questions have it: the deployment, else the controller; empty for a pod of its own.
+_OWNER = """(
+       SELECT coalesce(nullif(a.deployment, ''), a.owner_name, '') FROM allocations a
+        WHERE a.pod_uid = r.pod_uid AND r.pod_uid <> '' ORDER BY a.attempt DESC LIMIT 1)"""
 # By the starts one by one: the key has the node behind them, so a span would read all nodes.
 SUM_ROLLUPS = f"""{_INSERT}
 SELECT $2, {COARSE_S}, r.node, r.device_uuid, r.pod_uid, max(r.namespace), max(r.pod_name),
@@ -67,7 +72,7 @@ SELECT $2, {COARSE_S}, r.node, r.device_uuid, r.pod_uid, max(r.namespace), max(r
        sum(r.core_percent_sum)
            / nullif(sum(r.sample_count) FILTER (WHERE r.core_percent_sum IS NOT NULL), 0)
            * sum(r.sample_count),
-       max(r.core_percent_max)
+       max(r.core_percent_max), {_OWNER}
   FROM usage_rollups r
  WHERE r.node = $1 AND r.bucket_s = {FINE_S} AND r.bucket_start = ANY($3::timestamptz[])
  GROUP BY r.node, r.device_uuid, r.pod_uid, r.container

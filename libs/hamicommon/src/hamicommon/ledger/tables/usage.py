@@ -12,6 +12,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
 from hamicommon.ledger.tables.columns import at, bucket, given, hour_or_day, metadata, texts
@@ -52,11 +53,25 @@ usage_rollups = Table(
     Column("memory_limit_max_bytes", BigInteger),
     Column("core_percent_sum", Float),
     Column("core_percent_max", Float),
+    Column("owner_name", Text),
     PrimaryKeyConstraint("bucket_start", "bucket_s", "node", "device_uuid", "pod_uid", "container"),
     CheckConstraint("bucket_s > 0 AND sample_count > 0", name="not_empty"),
     Index(None, "namespace", "bucket_start"),
+    Index(
+        "ix_usage_rollups_pod_hours",
+        "bucket_start",
+        postgresql_include=[
+            *("namespace", "owner_name", "pod_uid", "memory_used_max_bytes"),
+            *("memory_limit_max_bytes", "core_percent_max"),
+        ],
+        postgresql_where=text("bucket_s = 3600 AND pod_uid <> ''"),
+    ),
 )
-"""Sums and maxima per bucket; sums make averages over any longer window exact."""
+"""Sums and maxima per bucket; sums make averages over any longer window exact.
+
+`owner_name` is of hours alone: the deployment or controller of a granted pod, empty for one that
+nobody controls; NULL where no grant of the pod is known, and of hours from before 0026.
+"""
 
 namespace_rollups = Table(
     "namespace_rollups",
