@@ -71,9 +71,11 @@ async def _asked(target: Installation) -> list[str]:
 
 def _kept_at(settings: Settings, target: Installation) -> Path:
     """One file for each installation."""
-    home = (settings.cache_home or Path.home() / ".cache") / "hamictl"
+    given = settings.cache_home
+    # Relative ones don't count, an empty one is none (XDG Base Directory Specification).
+    home = given if given and given.is_absolute() else Path.home() / ".cache"
     which = f"{target.kubeconfig} {target.scheduler.url}"
-    return home / f"pods-{hashlib.sha256(which.encode()).hexdigest()[:16]}.json"
+    return home / "hamictl" / f"pods-{hashlib.sha256(which.encode()).hexdigest()[:16]}.json"
 
 
 def _keep(path: Path, names: list[str]) -> None:
