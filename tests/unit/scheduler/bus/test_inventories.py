@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -106,6 +107,18 @@ async def test_many_nodes_are_one_call_and_their_heartbeats_none() -> None:
     assert await taking.reports.handle_all([message(name, 2) for name in names]) == [None] * 50
     assert store.calls == [names]
     assert taking.heard == names * 2
+
+
+async def test_another_run_of_the_agent_is_no_heartbeat_of_the_one_before() -> None:
+    store = Store()
+    taking = Taking(store)
+    await taking.reports.handle_all([message("n1", 1)])
+
+    again = message("n1", 1)
+    restarted = replace(again, data=again.data.replace(b'"agent_id":"a"', b'"agent_id":"b"'))
+
+    assert await taking.reports.handle_all([restarted]) == [None]
+    assert store.calls == [["n1"], ["n1"]]
 
 
 async def test_what_changes_between_two_heartbeats_is_written_in_order() -> None:

@@ -12,13 +12,14 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reader import read
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.events import Inventory, InventoryDevice, inventory_subject
+from hamicommon.events import Inventory, inventory_subject
 
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -36,7 +37,8 @@ CLOCK_SKEW_S = 5.0
 @dataclass(frozen=True, slots=True)
 class _LastInventory:
     agent_id: str
-    devices: tuple[InventoryDevice, ...]
+    cards: bytes
+    """A digest: the cards themselves would be a quarter of a replica's memory."""
     written_at: float
 
 
@@ -46,6 +48,9 @@ class _Report:
     """Among the messages that came together."""
     inventory: Inventory
     message: Message
+
+    cards: bytes
+    """Digest of the message from its cards on; agents write what changes each time before them."""
 
     @property
     def node(self) -> NodeName:
@@ -91,12 +96,12 @@ class InventoryReports:
         due: list[_Report] = []
         for number, message in enumerate(messages):
             try:
-                report = _Report(number, _read(message), message)
+                report = _Report(number, _read(message), message, _digest(message))
             except InvalidRequest as exc:
                 answers[number] = exc
                 continue
             self._note_clock(report)
-            if self._repeats(report.inventory):
+            if self._repeats(report):
                 self._on_heard(report.node)
             else:
                 due.append(report)
@@ -104,12 +109,12 @@ class InventoryReports:
             await self._take(together, answers)
         return answers
 
-    def _repeats(self, report: Inventory) -> bool:
+    def _repeats(self, report: _Report) -> bool:
         """Whether it is as the last one, which was written down a moment ago."""
         last = self._last.get(report.node)
         return (
             last is not None
-            and (last.agent_id, last.devices) == (report.agent_id, report.devices)
+            and (last.agent_id, last.cards) == (report.inventory.agent_id, report.cards)
             and time.monotonic() - last.written_at < HEARTBEAT_WRITE_S
         )
 
@@ -140,9 +145,9 @@ class InventoryReports:
             await self._refused.note(node, {**malformed, **written.refused})
             self._on_heard(node)
             last = self._last.get(node)
-            if written.changed or (last is not None and last.devices != inventory.devices):
+            if written.changed or (last is not None and last.cards != report.cards):
                 changed.add(node)
-            self._last[node] = _LastInventory(inventory.agent_id, inventory.devices, now)
+            self._last[node] = _LastInventory(inventory.agent_id, report.cards, now)
         if changed:
             await self._view.refresh_nodes(changed)
             self._on_freed()
@@ -180,6 +185,10 @@ def _read(message: Message) -> Inventory:
     if message.subject != inventory_subject(report.node):
         raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
     return report
+
+
+def _digest(message: Message) -> bytes:
+    return blake2b(message.data.partition(b'"devices":')[2], digest_size=16).digest()
 
 
 def _of_different_nodes(reports: Sequence[_Report]) -> list[list[_Report]]:
