@@ -13,7 +13,7 @@ WITH pod AS (
        AND NOT EXISTS (SELECT FROM allocations a
                         WHERE a.pod_uid = d.pod_uid AND a.reserved_at <= :at
                           AND (a.ended_at IS NULL OR a.ended_at > :at))
-), listed AS (
+), listed AS MATERIALIZED (
     SELECT w.*, coalesce((SELECT key FROM jsonb_each_text(w.reason_counts)
                   ORDER BY value::numeric DESC, key LIMIT 1), 'unknown') AS reason_code,
            (SELECT min(f.at) FROM decisions f

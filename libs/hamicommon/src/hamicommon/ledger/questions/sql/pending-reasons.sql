@@ -9,7 +9,7 @@ WITH waiting AS (
        AND NOT EXISTS (SELECT FROM allocations a
                         WHERE a.pod_uid = d.pod_uid AND a.reserved_at <= :at
                           AND (a.ended_at IS NULL OR a.ended_at > :at))
-), reasons AS (
+), reasons AS MATERIALIZED (
     SELECT coalesce((SELECT key FROM jsonb_each_text(w.reason_counts)
                   ORDER BY value::numeric DESC, key LIMIT 1), 'unknown') AS reason_code,
            (SELECT min(f.at) FROM decisions f
