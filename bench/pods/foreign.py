@@ -11,8 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
+import httpx
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import HamiError
@@ -33,8 +36,27 @@ from bench.pods.work import carry_out_all
 
 logger = logging.getLogger(__name__)
 
+STARTS_S = 300.0
+LOOK_S = 0.5
 HANDSHAKE_S = 30.0
 """As HAMi's device plugin reports."""
+
+
+async def until_it_answers(url: str, kubeconfig: Path) -> None:
+    """Prints which API server the extender must watch, and waits for it to listen.
+
+    Raises: SystemExit when it does not.
+    """
+    print(f"KUBECONFIG={kubeconfig} is what the extender at {url} must watch", flush=True)
+    try:
+        async with asyncio.timeout(STARTS_S), httpx.AsyncClient() as client:
+            while True:
+                with suppress(httpx.TransportError):
+                    await client.get(url)
+                    return
+                await asyncio.sleep(LOOK_S)
+    except TimeoutError:
+        raise SystemExit(f"no extender answered at {url} within {STARTS_S:g} s") from None
 
 
 class AnnotatedNodes:

@@ -34,7 +34,7 @@ from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
 from bench.pods.counters import Servers
-from bench.pods.foreign import AnnotatedNodes
+from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, PlayedNodes
 
 SCHEDULER = "hami-scheduler"
@@ -168,6 +168,7 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
                 api, names=names, cards=CARDS, slots=SLOTS, on_running=bench.ran
             )
             await annotated.register()
+            await until_it_answers(url, plane.kubeconfig)
             playing = asyncio.create_task(annotated.run())
             stack.callback(playing.cancel)
         else:
