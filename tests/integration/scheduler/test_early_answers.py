@@ -11,7 +11,7 @@ import pytest
 from hami_scheduler.ledger import early_reservations
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import Replica, World
+from tests.integration.scheduler.conftest import GIB, Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
@@ -171,3 +171,25 @@ async def test_a_full_batch_and_no_postgres_grants_nothing_and_each_pod_is_tried
     for pod in pods:
         await eventually(partial(bound, pod), "the pod to be bound")
     assert await taken(world, "n1") == 1 + len(pods)
+
+
+async def test_a_node_that_fills_up_breaks_no_answer(world: World) -> None:
+    [replica] = await late_binding_replicas(world, 1, "n1")
+    await world.add_node("n2", cards=4, slots=10)
+    pods = [await world.pod(f"p{number}", memory_mib=4 * GIB, cores=5) for number in range(60)]
+    waiting_pods = iter(pods)
+    placed = 0
+
+    async def client() -> None:
+        nonlocal placed
+        for pod in waiting_pods:
+            answer = await replica.filter(pod, "n2")
+            assert not answer["Error"], answer
+            placed += len(answer["NodeNames"] or ())
+
+    await asyncio.gather(*(client() for _ in range(8)))
+
+    broken = replica.service.instruments.early_answers.labels("broken")._value.get()
+    assert (placed, broken) == (40, 0)
+    used = [await world.used(f"GPU-n2-{index}") for index in range(4)]
+    assert [slots for slots, _, _ in used] == [10] * 4

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hami_scheduler.ledger import early_reservations
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
@@ -92,9 +93,28 @@ def pod(number: int) -> dict[str, Any]:
 async def placed_at_once(
     ledger: SlowLedger, *, spent_s: float = 0.0
 ) -> tuple[list[Any], SchedulerInstruments]:
+    instruments = SchedulerInstruments()
+    reservations, _ = await reserving(ledger, instruments)
+
+    async def one(number: int) -> Any:
+        return await placed(reservations, number, spent_s=spent_s)
+
+    return await asyncio.gather(*map(one, range(PODS))), instruments
+
+
+async def placed(
+    reservations: Reservations, number: int, *, spent_s: float = 0.0, early: bool = False
+) -> Any:
+    body = pod(number)
+    trace = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
+    return await reservations.best(pod_request(body, VENDORS), [NODE], trace, early=early)
+
+
+async def reserving(
+    ledger: SlowLedger, instruments: SchedulerInstruments, *, early_answers: bool = False
+) -> tuple[Reservations, EarlyReservations]:
     view = LedgerSnapshotCache(ledger, VENDORS.rules)
     await view.refresh()
-    instruments = SchedulerInstruments()
     early = EarlyReservations(
         ledger,
         view,
@@ -103,7 +123,7 @@ async def placed_at_once(
         has_agent=lambda node: True,
         on_freed=lambda: None,
         instruments=instruments,
-        enabled=False,
+        enabled=early_answers,
     )
     reservations = Reservations(
         view=view,
@@ -116,12 +136,7 @@ async def placed_at_once(
         early=early,
     )
 
-    async def one(number: int) -> Any:
-        body = pod(number)
-        trace = DecisionTrace(pod=body, started=time.perf_counter() - spent_s, candidates=1)
-        return await reservations.best(pod_request(body, VENDORS), [NODE], trace)
-
-    return await asyncio.gather(*map(one, range(PODS))), instruments
+    return reservations, early
 
 
 async def test_pods_that_want_the_same_last_slot_part_after_one_lost_race() -> None:
@@ -154,3 +169,44 @@ async def test_a_plan_that_would_come_after_kube_scheduler_gave_up_is_not_begun(
         await placed_at_once(ledger, spent_s=MOST_S + 1)
 
     assert await ledger.live() == []
+
+
+async def test_a_slot_that_is_being_taken_is_not_answered_early_to_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(early_reservations, "CALM_S", 0.0)
+    ledger, instruments = SlowLedger(cards=1, slots=1), SchedulerInstruments()
+    reservations, early = await reserving(ledger, instruments, early_answers=True)
+    writing = asyncio.create_task(early.run())
+    try:
+        committed = asyncio.create_task(placed(reservations, 0))
+        await asyncio.sleep(0)
+        second = await placed(reservations, 1, early=True)
+        assert isinstance(await committed, Reserved)
+        assert getattr(second, "refusal", None) is not None
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    assert instruments.early_answers.labels("broken")._value.get() == 0
+
+
+async def test_pods_that_are_answered_early_part_without_a_lost_race(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(early_reservations, "CALM_S", 0.0)
+    ledger, instruments = SlowLedger(cards=PODS, slots=1), SchedulerInstruments()
+    reservations, early = await reserving(ledger, instruments, early_answers=True)
+    writing = asyncio.create_task(early.run())
+    try:
+        found = [await placed(reservations, number, early=True) for number in range(PODS)]
+        over = await placed(reservations, PODS, early=True)
+        await early.all_written()
+    finally:
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+    assert all(isinstance(one, Reserved) for one in found)
+    assert getattr(over, "refusal", None) is not None
+    assert instruments.early_answers.labels("kept")._value.get() == PODS
+    assert instruments.replans._value.get() == 0
+    assert len(await ledger.live()) == PODS
