@@ -173,7 +173,12 @@ async def test_a_full_batch_and_no_postgres_grants_nothing_and_each_pod_is_tried
     assert await taken(world, "n1") == 1 + len(pods)
 
 
-async def test_a_node_that_fills_up_breaks_no_answer(world: World) -> None:
+@pytest.mark.parametrize("slow_s", [PATIENCE_S, 0.002])
+async def test_a_node_that_fills_up_breaks_no_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch, slow_s: float
+) -> None:
+    """With the short time some answers wait for their own commit, beside those that do not."""
+    monkeypatch.setattr(early_reservations, "SLOW_S", slow_s)
     [replica] = await late_binding_replicas(world, 1, "n1")
     await world.add_node("n2", cards=4, slots=10)
     pods = [await world.pod(f"p{number}", memory_mib=4 * GIB, cores=5) for number in range(60)]

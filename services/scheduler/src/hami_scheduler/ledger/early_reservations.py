@@ -17,13 +17,14 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.errors import HamiError, Unavailable
+from hamicommon.errors import CapacityConflict, HamiError, Unavailable
 from hamicommon.ledger.model import (
     BindingClaim,
     CardDemand,
@@ -142,6 +143,29 @@ class EarlyReservations:
         self.note_own(draft)
         self._view.promise(card)
         self._of_pod[draft.pod_uid] = early, self._batches.put(early)
+
+    @contextmanager
+    def counted(self, draft: Draft) -> Iterator[None]:
+        """Counts a reservation that waits for its own commit, for as long as it does.
+
+        Else several of them might take from the ledger what an answer rests on.
+        """
+        cards = wanted_by(draft, self._rules)
+        for card in cards:
+            self._view.promise(card)
+        freed = True
+        try:
+            yield
+            freed = False
+        except CapacityConflict:
+            freed = False
+            raise
+        finally:
+            for card in cards:
+                self._view.settle(card)
+            if freed:
+                # Others may have been refused for the room that it seemed to take.
+                self._on_freed()
 
     def note_own(self, draft: Draft) -> None:
         """This replica reserves for the pod: it is not answered early again."""

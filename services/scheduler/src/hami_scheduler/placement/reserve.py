@@ -236,16 +236,19 @@ class Reservations:
             replaces=replaces,
             owner=self._owner_of(trace.pod),
         )
-        uuids = [share.uuid for container in placement.containers for share in container.shares]
-        # What is being taken right now is not in the view yet.
-        if early and self._taking.keys().isdisjoint(uuids) and self._early.fits(draft):
+        if early and self._early.fits(draft):
             with trace.phase("reserve"):
                 self._early.put(draft, partial(self._broken, trace))
             return reserved_early(draft, datetime.now(UTC))
         self._early.note_own(draft)
+        uuids = [share.uuid for container in placement.containers for share in container.shares]
         self._taking.update(uuids)
         try:
-            with tracer.start_as_current_span("reserve"), trace.phase("reserve"):
+            with (
+                tracer.start_as_current_span("reserve"),
+                trace.phase("reserve"),
+                self._early.counted(draft),
+            ):
                 change = await self._store.reserve(draft)
         finally:
             self._taking -= Counter(uuids)
