@@ -236,7 +236,7 @@ def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
 def _scores(
     view: ClusterView, rows: Int, scores: Floats, ranked: Int, costs: Costs | None
 ) -> NodeScores:
-    parts = () if costs is None else costs.parts(ranked[-MOST_PARTS:])
+    parts = None if costs is None else costs.parts(ranked[-MOST_PARTS:])
     return NodeScores(view.names_by_row(), rows[ranked], scores[ranked], parts)
 
 

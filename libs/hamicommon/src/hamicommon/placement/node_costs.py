@@ -29,7 +29,7 @@ from hamicommon.placement.fragmentation.demand import Float64
 from hamicommon.placement.fragmentation.kept_rows import KnownShape, NodesNow
 from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.tables import Tables
-from hamicommon.placement.node_scores import StrandedParts
+from hamicommon.placement.node_scores import Parts
 from hamicommon.placement.predicates import Ask, needs, type_codes
 
 STEP_MILLI = 30.0
@@ -66,13 +66,9 @@ class Costs(NamedTuple):
         )
         return steps * np.float32(-STEP_MILLI)
 
-    def parts(self, at: Int) -> list[StrandedParts]:
+    def parts(self, at: Int) -> Parts:
         """What the scores at these positions are made of."""
-        columns = (each[at].round(1).tolist() for each in (self.node, self.whole, self.models))
-        return [
-            StrandedParts(cards_milli=cards, whole_nodes_milli=whole, scarce_models_milli=scarce)
-            for cards, whole, scarce in zip(*columns, strict=True)
-        ]
+        return self.node[at], self.whole[at], self.models[at]
 
     def grants(self, at: int, request: PodRequest, view: ClusterView) -> Grants | None:
         """What every container gets on the row at this position; None: walk for it."""

@@ -10,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.placement.cluster.cards import Floats, Int
+
+Float64 = npt.NDArray[np.float64]
 
 MOST_PARTS = 20
 """Nodes whose scores are kept in parts: the most preferred."""
@@ -33,6 +36,10 @@ class StrandedParts:
     """For cards that pods may need which can do with few models alone."""
 
 
+Parts = tuple[Float64, Float64, Float64]
+"""The same of several nodes, as the engine has it: cards, whole nodes, scarce models."""
+
+
 class NodeScores(Mapping[NodeName, float]):
     """Node -> usage score, from the least to the most preferred; as unchanging as a tuple."""
 
@@ -43,7 +50,7 @@ class NodeScores(Mapping[NodeName, float]):
         names: Sequence[NodeName],
         rows: Int,
         values: Floats,
-        parts: Sequence[StrandedParts] = (),
+        parts: Parts | None = None,
     ) -> None:
         """`names` of all rows, of which `rows` fit, with the score of each of these.
 
@@ -76,9 +83,16 @@ class NodeScores(Mapping[NodeName, float]):
 
     def parts(self) -> dict[NodeName, StrandedParts]:
         """Of the most preferred nodes; empty where scores have none."""
-        rows = self._rows[len(self._rows) - len(self._parts) :]
-        names = map(self._names.__getitem__, rows.tolist())
-        return dict(zip(names, self._parts, strict=True))
+        if self._parts is None:
+            return {}
+        columns = [each.round(1).tolist() for each in self._parts]
+        rows = self._rows[len(self._rows) - len(columns[0]) :]
+        return {
+            self._names[row]: StrandedParts(
+                cards_milli=cards, whole_nodes_milli=whole, scarce_models_milli=scarce
+            )
+            for row, cards, whole, scarce in zip(rows.tolist(), *columns, strict=True)
+        }
 
     def _all(self) -> dict[NodeName, float]:
         if self._by_name is None:
