@@ -69,7 +69,7 @@ class Measured:
 
     async def samples(self, result: str) -> int:
         """How many the service has counted."""
-        name = f'hami_metrics_usage_samples_total{{result="{result}"}} '
+        name = f'hami_usage_samples_total{{result="{result}"}} '
         for line in (await self.http.get("/metrics")).text.splitlines():
             if line.startswith(name):
                 return int(float(line.rpartition(" ")[2]))

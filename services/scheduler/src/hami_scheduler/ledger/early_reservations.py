@@ -36,12 +36,14 @@ from hamicommon.ledger.model import (
     wanted_by,
 )
 from hamicommon.process.batches import Batches
+from opentelemetry.trace import Span, get_tracer
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore
 
 logger = logging.getLogger(__name__)
+tracer = get_tracer(__name__)
 
 # The first of a burst is written at once. Who comes later waits this long at most, and mostly has
 # its /bind in the same statement.
@@ -66,6 +68,8 @@ class _Early:
     card: CardDemand
     made_at: float
     broken: Broken
+    span: Span
+    """From the answer to the commit."""
     claim: BindingClaim | None = None
     sent: bool = False
 
@@ -139,7 +143,13 @@ class EarlyReservations:
     def put(self, draft: Draft, broken: Broken) -> None:
         """Counts it now, and has it written; `broken` is called when it is not."""
         [card] = wanted_by(draft, self._rules)
-        early = _Early(draft=draft, card=card, made_at=self._clock(), broken=broken)
+        early = _Early(
+            draft=draft,
+            card=card,
+            made_at=self._clock(),
+            broken=broken,
+            span=tracer.start_span("reserve"),
+        )
         self.note_own(draft)
         self._view.promise(card)
         self._of_pod[draft.pod_uid] = early, self._batches.put(early)
@@ -223,6 +233,7 @@ class EarlyReservations:
 
     def _settle(self, early: _Early, answer: Change | HamiError) -> None:
         draft = early.draft
+        early.span.end()
         del self._of_pod[draft.pod_uid]
         self._view.settle(early.card)
         if isinstance(answer, Change):
