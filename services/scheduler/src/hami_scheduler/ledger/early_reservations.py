@@ -88,7 +88,7 @@ class EarlyReservations:
         on_freed: Callable[[], None],
         instruments: SchedulerInstruments,
         enabled: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`has_quota`: whether the namespace has one, or may have; `clock`: seconds."""
         self._store = store
@@ -99,12 +99,13 @@ class EarlyReservations:
         self._on_freed = on_freed
         self._instruments = instruments
         self.enabled = enabled
-        self._clock = clock
+        # Looked up when it is read: a simulation has a clock of its own.
+        self._clock = clock or (lambda: time.monotonic())
         self._of_pod: dict[PodUid, tuple[_Early, asyncio.Future[Change | HamiError]]] = {}
         """Answered and not written, the oldest first."""
         self._pods: OrderedDict[PodUid, None] = OrderedDict()
         self._own: OrderedDict[AllocationId, None] = OrderedDict()
-        self._careful_until = clock() + CALM_S
+        self._careful_until = self._clock() + CALM_S
         self._others_until = float("-inf")
         self._batches = Batches[_Early, Change | HamiError](
             self._write, key=lambda early: early.draft.pod_uid, pace_s=PACE_S
