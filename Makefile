@@ -67,6 +67,8 @@ chart: setup ## write the Helm chart's templates from k8s/base
 	@$(BIN)/python scripts/chart
 docs: setup ## the documentation site into site/, with the reference from the source
 	@scripts/docs
+images: ## the images of the services (docker with buildx); ARGS=all: also those of docker-compose.yml
+	@scripts/images $(ARGS)
 requirements: ## pin the third-party sets again
 	@$(BIN)/python scripts/compile-requirements
 format: setup ## let ruff and clang-format write

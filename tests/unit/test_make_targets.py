@@ -1,0 +1,32 @@
+"""What pages call by `make` is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"(?:`|\$ )(?:[A-Z_]+=\S+ )*make ([a-z][a-z0-9_-]*)")
+
+
+def test_every_target_that_a_page_names_has_a_rule() -> None:
+    rules = re.findall(r"^([a-z0-9%-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "k8s" / "README.md"]
+    named = {
+        (name, page.relative_to(ROOT).as_posix())
+        for page in pages
+        for name in NAMED.findall(page.read_text())
+    }
+    assert len(named) > 20
+    missing = [
+        (name, page)
+        for name, page in sorted(named)
+        if name not in rules
+        and not (name.startswith("bench-") and _module(name.removeprefix("bench-")))
+    ]
+    assert missing == []
+
+
+def _module(name: str) -> bool:
+    place = ROOT / "bench" / name.replace("-", "_")
+    return place.with_suffix(".py").exists() or (place / "__main__.py").exists()
