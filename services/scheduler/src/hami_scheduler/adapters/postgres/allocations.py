@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from types import MappingProxyType
 from typing import Any
 
@@ -179,9 +181,10 @@ class PostgresAllocationStore:
         if rows:
             self._on_commit()
         gate = asyncio.Semaphore(MOST_ALONE)
+        turns: defaultdict[GpuUuid, asyncio.Lock] = defaultdict(asyncio.Lock)
         return await asyncio.gather(
             *(
-                self._reserved(write.draft, rows.get(write.draft.allocation_id), gate)
+                self._reserved(write.draft, rows.get(write.draft.allocation_id), gate, turns)
                 for write in writes
             )
         )
@@ -198,10 +201,18 @@ class PostgresAllocationStore:
         return {row["id"]: row for row in rows}
 
     async def _reserved(
-        self, draft: Draft, row: Any, gate: asyncio.Semaphore
+        self,
+        draft: Draft,
+        row: Any,
+        gate: asyncio.Semaphore,
+        turns: Mapping[GpuUuid, asyncio.Lock],
     ) -> Change | HamiError:
+        """What a card has goes to those that came first, also where each is written by itself."""
         if row is None:
-            async with gate:
+            async with AsyncExitStack() as stack:
+                for card in wanted_by(draft, self._rules):
+                    await stack.enter_async_context(turns[card.uuid])
+                await stack.enter_async_context(gate)
                 try:
                     return await self.reserve(draft)
                 except (Conflict, Unavailable) as exc:
