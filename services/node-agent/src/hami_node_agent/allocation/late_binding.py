@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
-from typing import NoReturn, Protocol
+from typing import NoReturn
 from uuid import uuid4
 
 from hamicommon.domain.allocations import ContainerGrant
@@ -23,17 +23,14 @@ from hamicommon.errors import Conflict, HamiError, Unavailable
 
 from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
-from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, DeviceDescriptions, NodePorts
 from hami_node_agent.allocation.response import (
     AnswerPolicy,
-    cache_dir_name,
-    container_response,
-    core_policy,
 )
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.records import AgentState, Record, is_complete
+from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
@@ -41,13 +38,6 @@ logger = logging.getLogger(__name__)
 
 # containerd learns of a file by inotify; 5 ms were enough in 3600 of 3600 trials, none was not.
 SETTLE_S = 0.02
-
-
-class DeviceDescriptions(Protocol):
-    """What the container runtime reads."""
-
-    def write(self, nonce: str, spec: ContainerSpec) -> None:
-        """Describes a nonce once and for all (blocking). Raises: Unavailable."""
 
 
 class LateBinding:
@@ -71,10 +61,7 @@ class LateBinding:
         self._owners = ContainerOwners(node.kubelet_state, node.pods)
         self._source = node.source
         self._pods = node.pods
-        self._files = node.files
-        self._reports = node.reports
-        self._devices = devices
-        self._answers = answers
+        self._slices = DescribedSlices(node, devices=devices, answers=answers)
         self._mig = mig
         self._turn = asyncio.Lock()
 
@@ -126,7 +113,7 @@ class LateBinding:
         if found is None and known is not None and own:
             # Nobody can be asked, or the ledger has ended what runs: as it was started before.
             await self._require_devices(owner, known)
-            await asyncio.to_thread(self._put, known, {})
+            await asyncio.to_thread(self._slices.put, known, {})
             return False
         if found is None:
             await self._refuse(owner, self._no_grant(owner))
@@ -136,13 +123,15 @@ class LateBinding:
             if grant.allocation_id != known.allocation_id:
                 known = await self._renewed(known, owner, nonce, found, env)
             await self._require_devices(owner, known)
-            await asyncio.to_thread(self._put, known, env)
+            await asyncio.to_thread(self._slices.put, known, env)
             return False
         try:
-            async with self._cut(self._record(owner, nonce, grant, granted, env)) as record:
+            async with self._cut(
+                self._slices.record(nonce, owner.device_ids, grant, granted, env)
+            ) as record:
                 await self._state.change(
-                    lambda saved: self._recorded(saved, grant, record),
-                    first=lambda: self._make(record, env),
+                    lambda saved: self._slices.recorded(saved, grant, record),
+                    first=lambda: self._slices.make(record, env),
                 )
         except Conflict as exc:
             await self._refuse(owner, str(exc))
@@ -165,14 +154,14 @@ class LateBinding:
         env: Mapping[str, str],
     ) -> Record:
         """The record under the pod's present allocation: a file's cards are for its life."""
-        record = self._record(owner, nonce, *found, env)
+        record = self._slices.record(nonce, owner.device_ids, *found, env)
         record = replace(record, mig_uuids=known.mig_uuids)
         if set(record.cards) != set(known.cards) or (known.mig_uuids and not _alike(record, known)):
             reason = (
                 "its slices are on other cards now; delete the pod, its controller makes a new one"
             )
             await self._refuse(owner, reason)
-        await self._state.change(lambda saved: self._recorded(saved, found[0], record))
+        await self._state.change(lambda saved: self._slices.recorded(saved, found[0], record))
         return record
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
@@ -214,50 +203,6 @@ class LateBinding:
         if pod is not None:
             await self._pods.warn(pod, reason)
         raise Conflict(f"container {owner.container} must not start: {reason}")
-
-    def _record(
-        self,
-        owner: Holding,
-        nonce: str,
-        grant: NodeGrant,
-        granted: ContainerGrant,
-        env: Mapping[str, str],
-    ) -> Record:
-        return Record(
-            nonce=nonce,
-            device_ids=owner.device_ids,
-            allocation_id=grant.allocation_id,
-            pod_uid=grant.pod_uid,
-            namespace=grant.namespace,
-            pod_name=grant.pod_name,
-            container=granted.name,
-            role=granted.role,
-            token=grant.token,
-            shares=granted.shares,
-            policy=core_policy(env, self._answers),
-            cache_dir=cache_dir_name(grant.pod_uid, granted.name),
-        )
-
-    def _make(self, record: Record, env: Mapping[str, str]) -> None:
-        self._files.make_cache_dir(record.cache_dir, record.nonce)
-        self._put(record, env)
-
-    def _put(self, record: Record, env: Mapping[str, str]) -> None:
-        self._files.write_limits(record)
-        self._files.keep_cache_dir(record.cache_dir, record.nonce)
-        spec = container_response(
-            record,
-            limits_dir=str(self._files.limits_dir(record.nonce)),
-            container_env=env,
-            policy=self._answers,
-        )
-        self._devices.write(record.nonce, spec)
-
-    def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
-        after = saved.with_records([record])
-        if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant, after))
-        return after
 
 
 def _alike(one: Record, other: Record) -> bool:

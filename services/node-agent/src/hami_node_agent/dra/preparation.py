@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
-from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.claims import (
@@ -28,20 +27,15 @@ from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.events import ClaimsRequest, claims_subject
 from hamicommon.k8s.types import Json
 
-from hami_node_agent.allocation.late_binding import SETTLE_S, DeviceDescriptions
+from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
-from hami_node_agent.allocation.node_ports import NodePorts
-from hami_node_agent.allocation.response import (
-    AnswerPolicy,
-    cache_dir_name,
-    container_response,
-    core_policy,
-)
+from hami_node_agent.allocation.node_ports import DescribedSlices, DeviceDescriptions, NodePorts
+from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.allocation.unmanaged import entered
 from hami_node_agent.dra.ports import ClaimReader
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import RequestBus
-from hami_node_agent.grants.records import AgentState, Record, is_complete
+from hami_node_agent.grants.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -81,12 +75,9 @@ class ClaimPreparation:
     ) -> None:
         self._state = node.state
         self._pods = node.pods
-        self._files = node.files
-        self._reports = node.reports
         self._api = api
         self._bus = bus
-        self._devices = devices
-        self._answers = answers
+        self._slices = DescribedSlices(node, devices=devices, answers=answers)
         self._node = node_name
         self._turn = asyncio.Lock()
 
@@ -175,12 +166,12 @@ class ClaimPreparation:
         env = await self._pods.container_env(grant, container.name)
         known = self._record_of(grant.pod_uid, container.name)
         if known is not None and known.allocation_id == grant.allocation_id:
-            await asyncio.to_thread(self._put, known, env)
+            await asyncio.to_thread(self._slices.put, known, env)
             return False
-        record = self._record(grant, granted, env)
+        record = self._slices.record(str(uuid4()), frozenset(), grant, granted, env)
         await self._state.change(
-            lambda saved: self._recorded(saved, grant, record),
-            first=lambda: self._make(record, env),
+            lambda saved: self._slices.recorded(saved, grant, record),
+            first=lambda: self._slices.make(record, env),
         )
         logger.info(
             "claim prepared",
@@ -206,43 +197,6 @@ class ClaimPreparation:
             if record is not None:
                 names[holder.devices[0].key] = (f"{CDI_KIND}={record.nonce}",)
         return names
-
-    def _record(self, grant: NodeGrant, granted: ContainerGrant, env: Mapping[str, str]) -> Record:
-        return Record(
-            nonce=str(uuid4()),
-            device_ids=frozenset(),
-            allocation_id=grant.allocation_id,
-            pod_uid=grant.pod_uid,
-            namespace=grant.namespace,
-            pod_name=grant.pod_name,
-            container=granted.name,
-            role=granted.role,
-            token=grant.token,
-            shares=granted.shares,
-            policy=core_policy(env, self._answers),
-            cache_dir=cache_dir_name(grant.pod_uid, granted.name),
-        )
-
-    def _make(self, record: Record, env: Mapping[str, str]) -> None:
-        self._files.make_cache_dir(record.cache_dir, record.nonce)
-        self._put(record, env)
-
-    def _put(self, record: Record, env: Mapping[str, str]) -> None:
-        self._files.write_limits(record)
-        self._files.keep_cache_dir(record.cache_dir, record.nonce)
-        spec = container_response(
-            record,
-            limits_dir=str(self._files.limits_dir(record.nonce)),
-            container_env=env,
-            policy=self._answers,
-        )
-        self._devices.write(record.nonce, spec)
-
-    def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
-        after = saved.with_records([record])
-        if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant, after))
-        return after
 
 
 def _ref(pod: Json) -> PodRef:
