@@ -19,7 +19,7 @@ from typing import Any
 
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.domain.samples import Sample, Series
-from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.ports import AllocationStore, LedgerReader
 from hamicommon.domain.allocations import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres import allocations
+from hami_scheduler.adapters.postgres.allocations import reads
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.model import StateStep
@@ -266,7 +266,7 @@ async def test_live_ones_are_listed_by_node(harness: Harness) -> None:
 async def test_all_live_ones_come_in_pieces_without_their_containers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocations, "STANDING_BATCH", 2)
+    monkeypatch.setattr(reads, "STANDING_BATCH", 2)
     await harness.add(card("0", slots=9))
     for name in "pqrst":
         await harness.store.reserve(draft(name, container(("0", 1, 1))))

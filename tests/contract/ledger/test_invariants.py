@@ -7,7 +7,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid

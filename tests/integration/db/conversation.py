@@ -24,7 +24,7 @@ from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.domain.rollup import FINE_S, bucket_of
 from hami_metrics.domain.samples import Sample, Series
-from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, PostgresNodeLease
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory

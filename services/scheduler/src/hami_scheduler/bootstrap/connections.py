@@ -33,7 +33,7 @@ from hami_scheduler.adapters.kubernetes import (
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
-from hami_scheduler.adapters.postgres.allocations import PostgresAllocationStore
+from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresCallJournal,

@@ -1,4 +1,4 @@
-"""The guarded UPDATEs of cards and quotas, inside a transaction of `postgres_allocations`.
+"""The guarded UPDATEs of cards and quotas, inside a transaction of the store.
 
 Order of locks is quota first, then cards by uuid. Every statement is guarded by its own WHERE: a
 card that no longer fits matches no row, whatever the view believed.
@@ -23,7 +23,7 @@ from hamicommon.ledger.model import (
     exchanged,
 )
 
-from hami_scheduler.adapters.postgres.encoding import latest_counters
+from hami_scheduler.adapters.postgres.allocations.encoding import latest_counters
 from hami_scheduler.adapters.postgres.rows import HOLDINGS, counters_of
 
 RETURNING = f"""

@@ -1,4 +1,4 @@
-"""Grants of pods that are on their nodes already, inside a transaction of `postgres_allocations`.
+"""Grants of pods that are on their nodes already, inside a transaction of the store.
 
 A pod that came past us is granted only what its cards have room for. A pod that HAMi started holds
 its slices whether we write them down or not: there the ceilings rise to what is held, and such a
@@ -15,10 +15,37 @@ from hamicommon.errors import CapacityConflict
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import CardCounters, CardDemand, Change, Entry, Rules, wanted_by
 
-from hami_scheduler.adapters.postgres.cards import RETURNING, take_cards, take_quota
-from hami_scheduler.adapters.postgres.encoding import reserve_arguments, reserved_change
+from hami_scheduler.adapters.postgres.allocations.cards import RETURNING, take_cards, take_quota
+from hami_scheduler.adapters.postgres.allocations.encoding import reserve_arguments, reserved_change
+from hami_scheduler.adapters.postgres.allocations.fragments import (
+    NEXT_SEQUENCE,
+    OWNER,
+    OWNER_COLUMNS,
+    PARTS,
+    RESERVED,
+    announced,
+)
 from hami_scheduler.adapters.postgres.rows import counters_of
-from hami_scheduler.adapters.postgres.statements import ENTER
+
+# As RESERVE, for a pod that is on its node already: with its token, and what the grant rests on.
+ENTER = f"""
+WITH allocation AS (
+  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, policy, score,
+                           traceparent, deadline, annotations, origin, reason, token, bound_at,
+                           allocated_at, {OWNER_COLUMNS})
+  VALUES ($1, $2, $3, $4,
+          (SELECT coalesce(max(p.attempt), 0) + 1 FROM allocations p WHERE p.pod_uid = $2),
+          $5, $29, $6, $7, $8, CASE WHEN $9 > 0 THEN now() + make_interval(secs => $9) END, $27,
+          $30, $31, nextval('allocation_tokens'), now(),
+          CASE WHEN $29 = 'allocated' THEN now() END, {OWNER})
+  RETURNING attempt, reserved_at, deadline, token
+), {PARTS}, event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason, actor, detail)
+  VALUES ($2, {NEXT_SEQUENCE.format(pod_uid="$2")}, $1, $29, $31, $24, $32)
+  RETURNING id, sequence, at
+), {announced("$25", "$26", "$8", "event")}
+SELECT {RESERVED}, allocation.token FROM allocation, event
+"""
 
 _COUNT = f"""
 UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_mib + $4,
