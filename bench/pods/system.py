@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hamicommon.bus.client import open_bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import NatsSettings, PostgresSettings

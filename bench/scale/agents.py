@@ -18,7 +18,8 @@ from datetime import UTC, datetime
 
 import uvloop
 from hamicommon import events
-from hamicommon.bus.client import Bus, Outgoing, open_bus
+from hamicommon.bus.client import Bus, Outgoing
+from hamicommon.bus.connecting import open_bus
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant

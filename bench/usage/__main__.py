@@ -29,7 +29,8 @@ import nats
 from hami_metrics.adapters.postgres import COLUMNS, PostgresUsageStore
 from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.rollup import FINE_S, bucket_of
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import NatsSettings, PostgresSettings

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import NatsSettings

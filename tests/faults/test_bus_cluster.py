@@ -14,7 +14,8 @@ from pathlib import Path
 import nats
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.binaries import nats_server
 from hamilocal.servers.processes import ServerProcess, start

@@ -8,14 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import (
-    Bus,
-    Deliver,
-    Message,
-    Outgoing,
-    Subscription,
-    open_bus,
-)
+from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings

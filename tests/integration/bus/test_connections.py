@@ -11,11 +11,8 @@ from pathlib import Path
 
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import (
-    Bus,
-    NobodyAnswers,
-    open_bus,
-)
+from hamicommon.bus.client import Bus, NobodyAnswers
+from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server

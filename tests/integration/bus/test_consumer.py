@@ -13,12 +13,8 @@ from uuid import uuid4
 import pytest
 from hamicommon import events
 from hamicommon.bus import client, consumer
-from hamicommon.bus.client import (
-    Bus,
-    Message,
-    Subscription,
-    open_bus,
-)
+from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.pull import FETCH_WAIT_S
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.settings import NatsSettings

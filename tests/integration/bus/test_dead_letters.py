@@ -11,7 +11,8 @@ import nats.errors
 import nats.js.errors
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import Bus, Subscription, open_bus
+from hamicommon.bus.client import Bus, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.consumer import Message
 from hamicommon.bus.dead_letters import CONSUMER_HEADER, REASON_HEADER, SUBJECT_HEADER
 from hamicommon.bus.permissions import agent_user

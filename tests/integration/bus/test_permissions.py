@@ -8,11 +8,8 @@ from pathlib import Path
 
 import nats
 from hamicommon import events
-from hamicommon.bus.client import (
-    Bus,
-    Subscription,
-    open_bus,
-)
+from hamicommon.bus.client import Bus, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server

@@ -7,11 +7,8 @@ from dataclasses import replace
 
 import nats
 from hamicommon import events
-from hamicommon.bus.client import (
-    Bus,
-    Subscription,
-    open_bus,
-)
+from hamicommon.bus.client import Bus, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from hamicommon.bus.client import NobodyAnswers, open_bus
+from hamicommon.bus.client import NobodyAnswers
+from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 from pydantic import BaseModel

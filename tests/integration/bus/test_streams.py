@@ -8,10 +8,8 @@ from pathlib import Path
 import nats
 import pytest
 from hamicommon import events
-from hamicommon.bus.client import (
-    Bus,
-    open_bus,
-)
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running

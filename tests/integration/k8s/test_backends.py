@@ -18,7 +18,8 @@ from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import UsageRetention, keep_days
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
 from hamicommon.ledger.migrations import rights

@@ -13,7 +13,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_metrics.bootstrap import REFUSALS, USAGE
 from hamicommon import events
-from hamicommon.bus.client import Message, Subscription, open_bus
+from hamicommon.bus.client import Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import METRICS_USER, SCHEDULER_USER, WEBHOOK_USER
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import NatsSettings

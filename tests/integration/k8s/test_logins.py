@@ -15,7 +15,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.bus.auth import Bearer, Logins
 from hamicommon import events
-from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.ids import NodeName

@@ -10,7 +10,8 @@ import httpx
 from hami_metrics.bootstrap import MetricsApp, open_app
 from hami_metrics.settings import Settings
 from hamicommon import events
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import SecretStr

@@ -8,7 +8,8 @@ from typing import Any
 
 import nats
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant, GrantedContainer, GrantedShare

@@ -27,7 +27,8 @@ from hami_scheduler.bootstrap.server import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.settings import Settings
 from hamicommon import events
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import NotFound
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi, open_kube_api

@@ -13,7 +13,8 @@ import pytest
 from hami_webhook.bootstrap import WebhookApp, open_app
 from hami_webhook.settings import OptionalNats, Settings
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import WEBHOOK_USER
 from hamicommon.k8s.types import Json
 from hamicommon.settings import NatsSettings

@@ -16,7 +16,8 @@ from hamicommon import events, telemetry
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.access.scraping import scrape_access
-from hamicommon.bus.client import Bus, Message, Subscription, open_bus
+from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import (
     METRICS_REFUSALS_CONSUMER,
     METRICS_USAGE_CONSUMER,

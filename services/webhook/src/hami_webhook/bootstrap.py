@@ -15,7 +15,7 @@ from hamicommon import device_config, telemetry
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
-from hamicommon.bus.client import open_bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.serving_certificate import ServingCertificate

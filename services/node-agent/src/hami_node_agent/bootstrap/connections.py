@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.fault_injection import Faults, around, faults_of
 from hamicommon.grants.grant import load_public_key

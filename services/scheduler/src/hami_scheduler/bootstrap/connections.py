@@ -14,7 +14,8 @@ from typing import Protocol
 
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
-from hamicommon.bus.client import Bus, open_bus
+from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
 from hamicommon.fault_injection import around, faults_of
 from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import load_private_key, public_key, sign
