@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant
-from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.events import event_subject
 from hamicommon.ledger.model import (
@@ -82,17 +82,9 @@ def reserve_arguments(
 def _payload(
     draft: Draft, state: AllocationState, reason: str, taken: Sequence[CardCounters]
 ) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "allocation_id": draft.allocation_id,
-        "pod_uid": draft.pod_uid,
-        "namespace": draft.namespace,
-        "pod_name": draft.pod_name,
-        "node": draft.placement.node,
-        "state": state.value,
-        "reason": reason,
-        "counters": [counters_json(card) for card in taken],
-    }
+    node = draft.placement.node
+    whose = (draft.allocation_id, draft.pod_uid, draft.namespace, draft.pod_name, node)
+    return _announcement(whose, state, reason, taken)
 
 
 def batch_arguments(writes: Sequence[ReservationWrite], rules: Rules) -> list[list[Any]]:
@@ -217,13 +209,20 @@ def event_payload(
     old: Allocation, state: AllocationState, reason: str, counters: Sequence[CardCounters]
 ) -> dict[str, Any]:
     """The announcement of a change, short of its event id, number and time (SQL adds them)."""
+    whose = (old.id, old.pod_uid, old.namespace, old.pod_name, old.node)
+    return _announcement(whose, state, reason, counters)
+
+
+def _announcement(
+    whose: tuple[AllocationId, PodUid, str, str, NodeName],
+    state: AllocationState,
+    reason: str,
+    counters: Sequence[CardCounters],
+) -> dict[str, Any]:
+    names = ("allocation_id", "pod_uid", "namespace", "pod_name", "node")
     return {
         "version": 1,
-        "allocation_id": old.id,
-        "pod_uid": old.pod_uid,
-        "namespace": old.namespace,
-        "pod_name": old.pod_name,
-        "node": old.node,
+        **dict(zip(names, whose, strict=True)),
         "state": state.value,
         "reason": reason,
         "counters": [counters_json(card) for card in counters],
