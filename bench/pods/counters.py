@@ -19,12 +19,15 @@ _REQUESTS = re.compile(
 )
 _WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _READS = frozenset({"GET", "LIST"})
+REPORTED_S = 11.0
+"""An idle session of PostgreSQL reports what it counted within 10 s (PGSTAT_IDLE_INTERVAL)."""
 # A statement outside a transaction is a transaction of its own, so what is counted is round trips
-# that end one; `wal_bytes` is PostgreSQL's own count of the log.
+# that end one. `wal_bytes` is the place in the log: it needs no session's report.
 _LEDGER = """
 SELECT xact_commit AS commits, xact_rollback AS rollbacks,
-       (SELECT wal_bytes::bigint FROM pg_stat_wal) AS wal_bytes,
+       (pg_current_wal_insert_lsn() - '0/0')::bigint AS wal_bytes,
        (SELECT wal_records FROM pg_stat_wal) AS wal_records,
+       (SELECT wal_fpi FROM pg_stat_wal) AS wal_full_pages,
        (SELECT sum(n_tup_upd)::bigint FROM pg_stat_user_tables) AS updates,
        (SELECT sum(n_tup_hot_upd)::bigint FROM pg_stat_user_tables) AS hot_updates,
        (SELECT sum(n_tup_ins)::bigint FROM pg_stat_user_tables) AS inserts,
@@ -61,6 +64,32 @@ async def api_requests(api: KubeApi) -> Counter[str]:
             name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
             found[f"{labels['verb']} {name}"] += int(float(match["count"]))
     return found
+
+
+_BUSY = """
+SELECT (SELECT count(*) FROM outbox WHERE published_at IS NULL)
+     + (SELECT count(*) FROM allocations WHERE ended_at IS NULL AND state <> 'allocated')
+"""
+_CARDS = "SELECT count(*) FROM devices WHERE present"
+
+
+async def ledger_is_calm(dsn: str, *, cards: int) -> None:
+    """Waits until so many cards are known, every pod has its own, and every event is announced."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        while await connection.fetchval(_CARDS) < cards or await connection.fetchval(_BUSY):
+            await connection.execute("SELECT pg_sleep(0.5)")
+    finally:
+        await connection.close()
+
+
+async def checkpoint(dsn: str) -> None:
+    """From here on the first change of each page is in the log as a whole page, in every round."""
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.execute("CHECKPOINT")
+    finally:
+        await connection.close()
 
 
 async def _ledger(dsn: str) -> Counter[str]:

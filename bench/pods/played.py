@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 from hamicommon import events
-from hamicommon.bus.client import Bus, Message
+from hamicommon.bus.client import Bus, Message, Outgoing
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError
 from hamicommon.grants.grant import Grant
@@ -33,6 +33,9 @@ CARD_MIB = 81_920
 SLOTS = 10
 # Statuses written at once, as many kubelets would.
 WRITERS = 16
+# Inventories published at once when the nodes are new; from then on in so many parts.
+AT_ONCE = 100
+BEATS = 50
 
 
 class PlayedNodes:
@@ -61,6 +64,7 @@ class PlayedNodes:
         self._on_running = on_running
         self._agent_id = uuid.uuid4().hex
         self._sequence = 0
+        self._devices = {name: self._cards_of(name) for name in names}
         self._grants: dict[str, Grant] = {}
         self._bound: dict[str, Json] = {}
         self._work: asyncio.Queue[Json] = asyncio.Queue()
@@ -74,34 +78,44 @@ class PlayedNodes:
                 await register_node(self._api, name, self._slots_there())
 
         await asyncio.gather(*map(one, self._names))
-        await self._publish_inventories()
+        for at in range(0, len(self._names), AT_ONCE):
+            await self._publish_inventories(self._names[at : at + AT_ONCE])
 
-    async def _publish_inventories(self) -> None:
+    async def _publish_inventories(self, names: list[str]) -> None:
         self._sequence += 1
-        for name in self._names:
-            inventory = events.Inventory(
-                node=name,
-                agent_id=self._agent_id,
-                sequence=self._sequence,
-                observed_at=datetime.now(UTC),
-                devices=tuple(self._card(name, index) for index in range(self._cards)),
-            )
-            await self._bus.publish(
-                events.inventory_subject(name), inventory, message_id=uuid.uuid4().hex
-            )
+        errors = await self._bus.publish_all([self._inventory(name) for name in names])
+        for error in filter(None, errors):
+            raise error
+
+    def _inventory(self, name: str) -> Outgoing:
+        inventory = events.Inventory(
+            node=name,
+            agent_id=self._agent_id,
+            sequence=self._sequence,
+            observed_at=datetime.now(UTC),
+            devices=self._devices[name],
+        )
+        return Outgoing(
+            subject=events.inventory_subject(name),
+            data=inventory.model_dump_json().encode(),
+            message_id=uuid.uuid4().hex,
+        )
 
     def _slots_there(self) -> str:
         return str(self._cards * self._slots)
 
-    def _card(self, node: str, index: int) -> events.InventoryDevice:
-        return events.InventoryDevice(
-            uuid=card_uuid(node, index),
-            index=index,
-            vendor="NVIDIA",
-            type="NVIDIA A100-SXM4-80GB",
-            slots=self._slots,
-            memory_mib=CARD_MIB,
-            core_percent=100,
+    def _cards_of(self, node: str) -> tuple[events.InventoryDevice, ...]:
+        return tuple(
+            events.InventoryDevice(
+                uuid=card_uuid(node, index),
+                index=index,
+                vendor="NVIDIA",
+                type="NVIDIA A100-SXM4-80GB",
+                slots=self._slots,
+                memory_mib=CARD_MIB,
+                core_percent=100,
+            )
+            for index in range(self._cards)
         )
 
     async def run(self) -> None:
@@ -119,12 +133,15 @@ class PlayedNodes:
             tasks.create_task(self._bus.serve(subject, "played", self._on_readiness))
 
     async def _beat(self) -> None:
+        """Every node once per `HEARTBEAT_S`, a part of them at a time, as nodes do."""
+        parts = [self._names[number::BEATS] for number in range(BEATS)]
         while True:
-            await asyncio.sleep(events.HEARTBEAT_S)
-            try:
-                await self._publish_inventories()
-            except HamiError as exc:
-                logger.warning("inventories not published", extra={"error": str(exc)})
+            for names in parts:
+                await asyncio.sleep(events.HEARTBEAT_S / BEATS)
+                try:
+                    await self._publish_inventories(names)
+                except HamiError as exc:
+                    logger.warning("inventories not published", extra={"error": str(exc)})
 
     async def _on_readiness(self, subject: str, body: bytes) -> events.Readiness:
         del subject

@@ -33,7 +33,7 @@ from hamilocal.system.options import UpOptions
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
-from bench.pods.counters import Servers
+from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, PlayedNodes
 
@@ -41,8 +41,8 @@ SCHEDULER = "hami-scheduler"
 CARDS = 8
 CREATORS = 16
 ROUND_S = 300.0
-SETTLE_S = 2.0
-"""Events and statuses of a round are written within this after its last pod ran."""
+CALM_S = 300.0
+"""A new cluster of thousands of nodes, or a round, is written down within this."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -67,17 +67,20 @@ class Bench:
     kube_scheduler: int
     """Its pid."""
     servers: Servers
-    _ran: set[str] = field(default_factory=set)
+    cards: int = 0
+    """Of all nodes, where a ledger of ours has them."""
+    _ran: dict[str, float] = field(default_factory=dict)
+    """When, by uid."""
     _more: asyncio.Event = field(default_factory=asyncio.Event)
 
     def ran(self, uid: str) -> None:
         """A kubelet reported that the pod runs."""
-        self._ran.add(uid)
+        self._ran.setdefault(uid, time.monotonic())
         self._more.set()
 
-    async def round(self, kind: str, count: int) -> tuple[float, Counter[str]]:
-        """So many pods at once; seconds until a kubelet reported the last one to run, and the
-        CPU time by program in them."""
+    async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
+        """So many pods at once; seconds until a kubelet reported each of them to run, in order,
+        and the CPU time by program until the last one did."""
         os.kill(self.kube_scheduler, signal.SIGSTOP)
         try:
             uids = await self._create(kind, count)
@@ -85,10 +88,11 @@ class Bench:
             os.kill(self.kube_scheduler, signal.SIGCONT)
         began_s, before = time.monotonic(), cpu_ms()
         async with asyncio.timeout(ROUND_S):
-            while not uids <= self._ran:
+            while not uids <= self._ran.keys():
                 self._more.clear()
                 await self._more.wait()
-        return time.monotonic() - began_s, cpu_ms() - before
+        spent = cpu_ms() - before
+        return sorted(self._ran[uid] - began_s for uid in uids), spent
 
     async def _create(self, kind: str, count: int) -> set[str]:
         gate = asyncio.Semaphore(CREATORS)
@@ -103,10 +107,17 @@ class Bench:
 
         return set(await asyncio.gather(*(one(number) for number in range(count))))
 
-    async def counted(self) -> Counter[str]:
-        """What the servers have counted, when all of a round is written."""
-        await asyncio.sleep(SETTLE_S)
-        return await self.servers.read()
+    async def calm(self) -> None:
+        """Waits until everything so far is written, announced and counted."""
+        if self.servers.postgres:
+            async with asyncio.timeout(CALM_S):
+                await ledger_is_calm(self.servers.postgres, cards=self.cards)
+        await asyncio.sleep(REPORTED_S)
+
+    async def checkpoint(self) -> None:
+        """Each round's log begins alike."""
+        if self.servers.postgres:
+            await checkpoint(self.servers.postgres)
 
 
 def cpu_ms() -> Counter[str]:
@@ -182,6 +193,7 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
         plan = plane.scheduler_plan(extenders, profiles=("default-scheduler", SCHEDULER))
         kube_scheduler = stack.enter_context(running(plan, die_with_parent=True))
         bench.kube_scheduler = kube_scheduler.value.process.pid
+        await bench.calm()
         yield bench
 
 
@@ -201,6 +213,7 @@ async def _ours(
         redis=env["HAMI_REDIS_URL"],
         nats_monitor=monitor,
     )
+    bench.cards = CARDS * len(names)
     bus = await stack.enter_async_context(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )

@@ -174,3 +174,16 @@ async def test_what_comes_while_a_batch_is_away_waits_for_the_pace() -> None:
         await asyncio.sleep(0)
         assert server.batches == [[1]]
         second.cancel()
+
+
+async def test_enough_of_them_wait_for_no_pace() -> None:
+    server = Server()
+    async with running(server, pace_s=PATIENCE_S, enough=3) as batches:
+        assert await batches.ask(1) == 2
+        later = [asyncio.create_task(batches.ask(number)) for number in (2, 3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert server.batches == [[1]]
+        assert await batches.ask(4) == 8
+        assert await asyncio.gather(*later) == [4, 6]
+    assert server.batches == [[1], [2, 3, 4]]

@@ -278,6 +278,31 @@ async def test_who_comes_while_much_is_on_its_way_or_the_ledger_is_slow_waits(
     assert not world.early.fits(draft("b"))
 
 
+async def test_who_finds_too_many_on_their_way_waits_for_them_and_not_for_a_ledger_that_is_slow(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_reservations, "MOST", 4)
+    world.ledger.open.clear()
+    for number in range(4):
+        world.put(f"many-{number}", memory_mib=1, cores=0)
+    waits = asyncio.create_task(world.early.room())
+    await begun(world, 1)
+    assert not waits.done()
+    world.ledger.open.set()
+    await waits
+    assert world.early.fits(draft("b"))
+    await world.early.all_written()
+
+    world.ledger.open.clear()
+    for number in range(4):
+        world.put(f"more-{number}", memory_mib=1, cores=0)
+    slow = asyncio.create_task(world.early.room())
+    await asyncio.sleep(0)
+    world.now[0] += 2 * SLOW_S
+    await slow
+    assert not world.early.fits(draft("c"))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -180,6 +180,43 @@ async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
     assert len(view.cluster.cards(NodeName("m"))) == 1
 
 
+async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerSnapshotCache(reader)
+    await view.refresh()
+    reader.put("GPU-0", node="m", version=2)
+
+    await view.refresh_node(NodeName("m"))
+
+    assert list(view.cluster.nodes) == ["m"]
+    assert not await view.refresh()
+
+
+async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerSnapshotCache(reader)
+    await view.refresh()
+    reader.put("GPU-0", node="m", version=2)
+    cards = reader.cards
+
+    async def away(nodes: Sequence[NodeName]) -> list[LedgerCard]:
+        if "n" in nodes:
+            raise Unavailable("Postgres")
+        return await cards(nodes)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "cards", away)
+        with pytest.raises(Unavailable):
+            await view.refresh_node(NodeName("m"))
+    await view.refresh()
+
+    assert list(view.cluster.nodes) == ["m"]
+
+
 CARDS = ("a", "b", "c")
 change = st.one_of(
     st.tuples(st.just("use"), st.sampled_from(CARDS), st.integers(0, 1000)),
@@ -187,6 +224,7 @@ change = st.one_of(
     st.tuples(st.just("move"), st.sampled_from(CARDS), st.sampled_from(["n", "m"])),
     st.tuples(st.just("swap"), st.sampled_from(CARDS), st.none()),
     st.tuples(st.just("refresh"), st.none(), st.none()),
+    st.tuples(st.just("read"), st.sampled_from(["n", "m"]), st.none()),
     st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
     st.tuples(st.just("promise"), st.sampled_from(CARDS), st.integers(1, 100)),
     st.tuples(st.just("settle"), st.integers(0, 5), st.none()),
@@ -210,6 +248,8 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
         for step, what, value in script:
             if step == "refresh":
                 await live.refresh()
+            elif step == "read":
+                await live.refresh_node(NodeName(what))
             elif step == "deliver":
                 live.apply(sent[what : what + 1])
             elif step == "promise":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -11,9 +14,12 @@ from hami_scheduler.ledger.view_feed import LedgerFollower
 from hamicommon.bus.client import Message
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.cancellation import end
 
 from tests.unit.scheduler.ledger.test_view import Reader
+from tests.waiting import eventually
 
+DEADLINE_S = 30.0
 AT = "2026-01-01T00:00:00+00:00"
 HEALTH = {
     "version": 1,
@@ -61,6 +67,16 @@ async def loaded() -> tuple[Reader, LedgerSnapshotCache, LedgerFollower]:
     return reader, view, LedgerFollower(view)
 
 
+@asynccontextmanager
+async def following(follower: LedgerFollower) -> AsyncIterator[None]:
+    """It reads nodes again during the block."""
+    running = asyncio.create_task(follower.run())
+    try:
+        yield
+    finally:
+        await end([running])
+
+
 def used_mib(view: LedgerSnapshotCache) -> int:
     [card] = view.cluster.cards(NodeName("n"))
     return card.usage.used_memory_mib
@@ -98,23 +114,53 @@ async def test_the_usual_steps_of_a_pod_are_not_even_read() -> None:
 async def test_a_cards_health_makes_its_node_be_read_again(by_bus: bool) -> None:
     reader, view, follower = await loaded()
     reader.use("a", 700)
-    if by_bus:
-        await follower.handle(message("device.health", HEALTH))
-    else:
-        await relayed(follower, "device.health", HEALTH)
+    async with following(follower):
+        if by_bus:
+            await follower.handle(message("device.health", HEALTH))
+        else:
+            await relayed(follower, "device.health", HEALTH)
+        await eventually(lambda: used_mib(view) == 700)
 
-    assert used_mib(view) == 700
+
+async def test_a_new_cluster_is_read_by_many_nodes_at_once_not_by_each_card() -> None:
+    reader, view, follower = await loaded()
+    nodes = [f"node-{number}" for number in range(250)]
+    for node in nodes:
+        for index in range(8):
+            reader.put(f"{node}/{index}", node=node)
+    reads = 0
+    cards = reader.cards
+
+    async def counted(names: Any = None) -> list[Any]:
+        nonlocal reads
+        reads += 1
+        return await cards(names)
+
+    reader.cards = counted  # type: ignore[method-assign]  # counts
+    async with following(follower):
+        for node in nodes:
+            for index in range(8):
+                about = {**HEALTH, "node": node, "uuid": f"{node}/{index}"}
+                await relayed(follower, "device.recovered", about)
+        await eventually(lambda: len(view.cluster.nodes) == 251)
+
+    assert reads == 3
 
 
 async def test_health_that_cannot_be_read_now_is_read_with_the_next_refresh() -> None:
     reader, view, follower = await loaded()
+    asked = asyncio.Event()
 
     class Away(Reader):
         async def cards(self, nodes: object = None) -> list[Any]:
+            asked.set()
             raise Unavailable("Postgres is away")
 
     view._reader = Away()
-    await relayed(follower, "device.health", HEALTH)
+    async with following(follower):
+        await relayed(follower, "device.health", HEALTH)
+        async with asyncio.timeout(DEADLINE_S):
+            await asked.wait()
     view._reader = reader
     reader.use("a", 900)
 

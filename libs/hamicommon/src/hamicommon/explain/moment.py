@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 from pydantic import TypeAdapter
 
@@ -51,12 +52,13 @@ class MomentEncoder:
         self._cards: dict[NodeName, tuple[tuple[GpuDevice, ...], bytes]] = {}
         self._inventory: tuple[int, Blob] | None = None
         self._latest: tuple[Frozen, Moment] | None = None
+        self._positions: tuple[tuple[NodeName, ...], npt.NDArray[np.int64]] | None = None
 
     def encode(self, frozen: Frozen) -> Moment:
         """The blobs; nodes are ordered by name, so that replicas agree on the digests."""
         if self._latest is None or self._latest[0] is not frozen:
             inventory = self._inventory_of(frozen)
-            nodes, counters = _counters(frozen)
+            nodes, counters = _counters(frozen, self._positions_of(frozen.names))
             named = blob_of({"inventory": inventory.id, **counters})
             self._latest = (frozen, Moment(inventory, named, nodes))
         return self._latest[1]
@@ -69,6 +71,14 @@ class MomentEncoder:
             ]
             self._inventory = (frozen.inventory_version, _packed(b"[" + b",".join(parts) + b"]"))
         return self._inventory[1]
+
+    def _positions_of(self, names: tuple[NodeName, ...]) -> npt.NDArray[np.int64]:
+        """Of each node in the order of names: sorted when nodes came or went, not per decision."""
+        if self._positions is None or self._positions[0] != names:
+            positions = np.empty(len(names), np.int64)
+            positions[np.argsort(np.array(names))] = np.arange(len(names))
+            self._positions = (names, positions)
+        return self._positions[1]
 
     def _node(self, name: NodeName, usages: Sequence[DeviceUsage]) -> bytes:
         devices = tuple(usage.device for usage in usages)
@@ -159,9 +169,11 @@ def freed(
     )
 
 
-def _counters(frozen: Frozen) -> tuple[tuple[NodeName, ...], dict[str, Any]]:
-    by_name = {row: n for n, row in enumerate(np.argsort(np.array(frozen.names)).tolist())}
-    order = sorted(range(len(frozen.rows)), key=lambda at: by_name[frozen.rows[at]])
+def _counters(
+    frozen: Frozen, positions: npt.NDArray[np.int64]
+) -> tuple[tuple[NodeName, ...], dict[str, Any]]:
+    by_name: list[int] = positions[np.array(frozen.rows, np.int64)].tolist()
+    order = sorted(range(len(by_name)), key=by_name.__getitem__)
     rows = [frozen.rows[at] for at in order]
     used = [
         frozen.used[at, : len(frozen.usages[row])].ravel()
@@ -169,7 +181,7 @@ def _counters(frozen: Frozen) -> tuple[tuple[NodeName, ...], dict[str, Any]]:
     ]
     cards = [usage for row in rows for usage in frozen.usages[row]]
     counters = {
-        "nodes": [by_name[row] for row in rows],
+        "nodes": sorted(by_name),
         "used": np.concatenate(used) if used else [],
         "cordoned": [usage.device.uuid for usage in cards if usage.cordoned],
         "holdings": {u.device.uuid: [dict(h) for h in u.holdings] for u in cards if u.holdings},

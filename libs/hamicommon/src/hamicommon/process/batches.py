@@ -29,6 +29,7 @@ class Batches(Generic[Item, Answer]):
     them; no batch has two items of one `key`, and those of one key go in the order they came in.
     `gather_s`: how long an item that was `put` may wait for others. `pace_s`: a batch begins so
     long after the one before at the earliest; the first call after a calm still waits for nobody.
+    `enough`: so many that wait begin a batch before its pace.
     """
 
     def __init__(
@@ -39,16 +40,19 @@ class Batches(Generic[Item, Answer]):
         gather_s: float = 0.0,
         pace_s: float = 0.0,
         most: int = MOST,
+        enough: int = MOST,
     ) -> None:
         self._carry_out = carry_out
         self._key = key
         self._gather_s = gather_s
         self._pace_s = pace_s
         self._most = most
+        self._enough = enough
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
         self._stopped = False
         self._come = asyncio.Event()
         self._pressing = asyncio.Event()
+        self._are_enough = asyncio.Event()
 
     async def ask(self, item: Item) -> Answer:
         """The item's answer. Raises: what the batch raised, Unavailable when the service stops."""
@@ -66,6 +70,8 @@ class Batches(Generic[Item, Answer]):
             return future
         self._waiting.append((item, future))
         self._come.set()
+        if len(self._waiting) >= self._enough:
+            self._are_enough.set()
         return future
 
     async def run(self) -> None:
@@ -80,9 +86,12 @@ class Batches(Generic[Item, Answer]):
                         async with asyncio.timeout(self._gather_s):
                             await self._pressing.wait()
                 if (calm_s := earliest_s - loop.time()) > 0:
-                    await asyncio.sleep(calm_s)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(calm_s):
+                            await self._are_enough.wait()
                 earliest_s = loop.time() + self._pace_s
                 self._pressing.clear()
+                self._are_enough.clear()
                 # Also those that a batch had no room for; not those that come from now on.
                 left = len(self._waiting)
                 while left:

@@ -221,6 +221,7 @@ def bus_loops(
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
         ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
+        ("changed-nodes", follower.run),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),

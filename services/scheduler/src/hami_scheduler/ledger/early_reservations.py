@@ -49,7 +49,9 @@ tracer = get_tracer(__name__)
 # its /bind in the same statement.
 PACE_S = 0.04
 MOST = 64
-"""Reservations on their way; who comes then waits for its own commit."""
+"""Reservations on their way; who comes then waits until some of them are written."""
+ENOUGH = MOST // 2
+"""So many that wait are written at once: the others are mostly under way then."""
 SLOW_S = 0.25
 """A ledger that takes longer is waited for: it may be away."""
 CALM_S = 5.0
@@ -108,12 +110,22 @@ class EarlyReservations:
         self._careful_until = self._clock() + CALM_S
         self._others_until = float("-inf")
         self._batches = Batches[_Early, Change | HamiError](
-            self._write, key=lambda early: early.draft.pod_uid, pace_s=PACE_S
+            self._write, key=lambda early: early.draft.pod_uid, pace_s=PACE_S, enough=ENOUGH
         )
 
     async def run(self) -> None:
         """Writes until cancelled."""
         await self._batches.run()
+
+    async def room(self) -> None:
+        """Waits while too many are on their way, as long as the ledger is quick.
+
+        A commit of its own would wait longer: for the rows of those, and others for its own.
+        """
+        until = self._clock() + SLOW_S
+        while len(self._of_pod) >= MOST and self._clock() < until:
+            _, oldest = next(iter(self._of_pod.values()))
+            await asyncio.wait([oldest], timeout=SLOW_S)
 
     def fits(self, draft: Draft) -> bool:
         """Whether the draft may be answered before it is written."""

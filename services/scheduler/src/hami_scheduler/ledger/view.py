@@ -29,6 +29,7 @@ class LedgerSnapshotCache:
         self._versions: dict[GpuUuid, int] = {}
         self._sum = 0
         self._nodes: dict[NodeName, frozenset[GpuUuid]] = {}
+        self._node_of: dict[GpuUuid, NodeName] = {}
         self._promised: dict[GpuUuid, tuple[int, int, int]] = {}
         """Slots, MiB and percent that the counters of a card have beside the ledger's."""
         # Counters came with a gap in the versions: something else about the card may have changed.
@@ -104,11 +105,7 @@ class LedgerSnapshotCache:
                 return False
             ledger = await self._reader.versions()
             doubtful, self._doubtful = self._doubtful, set()
-            try:
-                await self._reload(stale := self._stale_nodes(ledger) | doubtful)
-            except BaseException:  # also a cancellation: nothing else would have them read again
-                self._doubtful |= doubtful
-                raise
+            await self._reload(stale := self._stale_nodes(ledger) | doubtful)
             self._refreshed_at = started
             return bool(stale)
 
@@ -126,10 +123,21 @@ class LedgerSnapshotCache:
         self._doubtful.add(node)
 
     async def _reload(self, nodes: set[NodeName]) -> None:
-        if nodes:
+        """Reads the nodes, and those that a card has left for one of them."""
+        read: set[NodeName] = set()
+        while nodes:
             names = sorted(nodes)
-            cards = await self._reader.cards(names)
-            self._replace(nodes, cards, await self._reader.pair_scores(names))
+            try:
+                cards = await self._reader.cards(names)
+                pair_scores = await self._reader.pair_scores(names)
+            except BaseException:  # also a cancellation: nothing else would have them read again
+                self._doubtful |= nodes
+                raise
+            read |= nodes
+            # Else such a card would count on both: the tally, which knows it once, is right by now.
+            left = {self._node_of.get(card.usage.device.uuid, card.node) for card in cards} - read
+            self._replace(nodes, cards, pair_scores)
+            nodes = left
 
     def _tally(self) -> tuple[int, int]:
         return len(self._versions), self._sum
@@ -159,9 +167,9 @@ class LedgerSnapshotCache:
         touched.update(*(self._nodes.get(node, frozenset()) for node in grouped))
         for uuid in touched:
             self._shift(uuid, -1)
+        for node in grouped:
+            self._forget(node)
         for node, mine in grouped.items():
-            for uuid in self._nodes.pop(node, frozenset()):
-                self._sum -= self._versions.pop(uuid, 0)
             if not mine:
                 self.cluster.remove_node(node)
                 continue
@@ -173,10 +181,18 @@ class LedgerSnapshotCache:
             self._nodes[node] = frozenset(card.usage.device.uuid for card in mine)
             # The engine keeps newer counters that came in the meantime, and so does the tally.
             for state in self.cluster.cards(node):
+                self._node_of[state.usage.device.uuid] = node
                 self._set_version(state.usage.device.uuid, state.version)
 
         for uuid in touched:
             self._shift(uuid, 1)
+
+    def _forget(self, node: NodeName) -> None:
+        """The node's cards, but those that are known on another one by now."""
+        for uuid in self._nodes.pop(node, frozenset()):
+            if self._node_of.get(uuid) == node:
+                del self._node_of[uuid]
+                self._sum -= self._versions.pop(uuid)
 
     def _set_version(self, uuid: GpuUuid, version: int) -> None:
         self._sum += version - self._versions.get(uuid, 0)

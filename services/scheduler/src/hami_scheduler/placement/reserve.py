@@ -112,6 +112,8 @@ class Reservations:
         Raises: OverQuota, Conflict, Unavailable.
         """
         await self._early.written(request.uid)
+        if early:
+            await self._early.room()
         lost: set[GpuUuid] = set()
         beyond: frozenset[GpuUuid] = frozenset()
         refused: QuotaConflict | None = None

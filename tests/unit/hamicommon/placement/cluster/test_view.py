@@ -152,6 +152,33 @@ def test_a_frozen_moment_is_not_touched_by_what_comes_after() -> None:
     assert counted.inventory_version == frozen.inventory_version != view.inventory_version
 
 
+def test_a_node_that_is_read_again_as_it_was_is_no_other_inventory() -> None:
+    view, node = ClusterView(), NodeName("a")
+    view.set_node(node, [CardState(card("g0"), 1)])
+    inventory, version = view.inventory_version, view.version
+
+    view.set_node(node, [CardState(card("g0", used=(1, 100, 10)), 2)])
+
+    assert view.inventory_version == inventory
+    assert view.version > version
+    assert view.cards(node)[0].usage.used_memory_mib == 100
+    assert view.frozen().used[0].tolist() == [[1, 100, 10]]
+    others = (
+        [CardState(replace(card("g0"), cordoned=True), 3)],
+        [CardState(replace(card("g0"), holdings=({"a": 1},)), 4)],
+        [CardState(card("g0", memory_mib=7), 5)],
+        [CardState(card("g0", memory_mib=7), 5), CardState(card("g1"), 1)],
+        [CardState(card("g1"), 1)],
+    )
+    for cards in others:
+        inventory = view.inventory_version
+        view.set_node(node, cards)
+        assert view.inventory_version > inventory
+    inventory = view.inventory_version
+    view.set_node(node, others[-1], pair_scores={GpuUuid("g1"): {GpuUuid("g2"): 3}})
+    assert view.inventory_version > inventory
+
+
 def test_a_frozen_moment_may_have_the_counters_of_some_nodes_only() -> None:
     view = view_of({"a": [card("g0")], "b": [card("g1", used=(2, 20, 2))]})
 

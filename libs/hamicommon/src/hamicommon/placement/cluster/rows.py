@@ -103,6 +103,18 @@ class Rows:
             self.places[uuid] = (row, place)
         self.touch(row)
 
+    def holds(self, row: int, states: Sequence[CardState], pairs: PairScores) -> bool:
+        """Whether these are the row's cards, but for their counters."""
+        usages = self.usages[row]
+        return (
+            len(usages) == len(states)
+            and self.pairs[row] == pairs
+            and all(
+                (old.device, old.cordoned, old.holdings) == (new.device, new.cordoned, new.holdings)
+                for old, (new, _) in zip(usages, states, strict=True)
+            )
+        )
+
     def count(
         self,
         row: int,

@@ -81,15 +81,19 @@ class ClusterView:
         """
         known = {state.usage.device.uuid: state for state in self.cards(node)}
         cards = [newest(state, known.get(state.usage.device.uuid)) for state in cards]
+        pairs = pair_scores or NO_PAIRS
         row = self._rows.of_node.get(node)
+        # What is read again is mostly as it was, and all decisions on one inventory share a record.
+        same = row is not None and self._rows.holds(row, cards, pairs)
         if row is None:
             row = self._rows.append(node)
             self._offered.nodes_changed()
         else:
             self._rows.forget(row)
-        self._rows.write(row, cards, pair_scores or NO_PAIRS)
+        self._rows.write(row, cards, pairs)
         self.version += 1
-        self._inventory_changed()
+        if not same:
+            self._inventory_changed()
 
     def remove_node(self, node: NodeName) -> None:
         """Forgets a node and its cards, if it is known."""
