@@ -6,7 +6,7 @@ TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8
 # C of clang-format's layout.
 FORMATTED := native
 C_SOURCES = $(shell find $(FORMATTED) -name build -prune -o -name '*.[ch]' -print)
-FAULTS := tests/faults tests/simulation tests/e2e/test_hostile_pods_on_nodes.py tests/native/test_siege.py tests/native/test_hostile_container.py tests/integration/node_agent/test_escapes.py
+FAULTS := tests/faults tests/simulation tests/e2e/test_hostile_pods_on_nodes.py tests/native/region/test_siege.py tests/native/hostile/test_hostile_container.py tests/integration/node_agent/test_escapes.py
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22
@@ -57,7 +57,7 @@ release: ## version, changelog, commit, tag and notes of a release: make release
 native: ## only the C parts
 	@$(MAKE) --no-print-directory -C native
 native-sanitize: setup ## C unit tests, the library and fuzz targets under the sanitizers; libFuzzer for FUZZ_S seconds each
-	@$(BIN)/pytest tests/native/test_instrumented.py $(ARGS)
+	@$(BIN)/pytest tests/native/intercept/test_instrumented.py $(ARGS)
 	@$(MAKE) --no-print-directory -C native/libvgpu sanitize-address sanitize-thread fuzz-limits fuzz-region
 proto: setup ## regenerate the gRPC stubs
 	@scripts/proto

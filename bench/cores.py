@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.native.coresim import Scenario, Tenant, measured_s, simulate
+from tests.native.compute.coresim import Scenario, Tenant, measured_s, simulate
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "cores.json"

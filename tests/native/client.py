@@ -12,9 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tests.native.allocators import KINDS, GiveBack
-from tests.native.context_makers import KINDS as CONTEXTS
-from tests.native.nvml_calls import (
+from tests.native.allocators.allocators import KINDS, GiveBack
+from tests.native.allocators.context_makers import KINDS as CONTEXTS
+from tests.native.nvml.nvml_calls import (
     nvml,
     nvml_codes,
     nvml_instance_codes,

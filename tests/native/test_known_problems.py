@@ -5,7 +5,7 @@ import re
 from tests.native.machine import ROOT
 
 ROW = re.compile(r"^\| (\d+) \| .* \| (.*) \|$", re.M)
-NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+NAMED = re.compile(r"`(\w+/test_\w+\.py)::(test_\w+)`")
 
 
 def test_every_known_problem_has_a_test_that_exists() -> None:

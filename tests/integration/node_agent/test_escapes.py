@@ -1,4 +1,4 @@
-"""The ways around the library that it can't close (tests/native/test_escapes.py), from outside.
+"""The ways around the library that it can't close (tests/native/hostile), from outside.
 
 Each program takes a little first, by which it is past the library, and then more than its grant.
 """

@@ -23,7 +23,7 @@ def machine(machine: Machine) -> Machine:
 
 def call(machine: Machine, *calls: str) -> list[Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.native.mig_calls", ",".join(calls)],
+        [sys.executable, "-m", "tests.native.nvml.mig_calls", ",".join(calls)],
         cwd=ROOT,
         env=machine.env(),
         capture_output=True,

@@ -3,7 +3,7 @@
     pip install --target /runtimes --no-deps \\
         nvidia-cuda-runtime-cu11 nvidia-cuda-runtime-cu12 nvidia-cuda-runtime==13.0.96
     HAMI_USER_LANDS=/folder HAMI_CUDA_RUNTIMES=/runtimes \\
-        .venv/bin/pytest tests/native/test_user_lands.py -rs
+        .venv/bin/pytest tests/native/intercept/test_user_lands.py -rs
 
 Each folder in HAMI_USER_LANDS is the root file system of one distribution (`mmdebstrap`, an
 exported image); root is needed. HAMI_CUDA_RUNTIMES has, anywhere below it, files

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.native.allocators import KINDS
-from tests.native.conformance import DOCUMENT, HELD, measure, render
+from tests.native.allocators.allocators import KINDS
+from tests.native.allocators.conformance import DOCUMENT, HELD, measure, render
 from tests.native.machine import Container, Machine
 
 
@@ -17,5 +17,5 @@ def test_every_way_of_taking_memory_is_held_to_the_slice(
 def test_the_conformance_document_is_of_this_code() -> None:
     # Measured verdicts are the test above; here it is the lists that must not go stale.
     assert DOCUMENT.read_text() == render(dict.fromkeys(KINDS, HELD)), (
-        "docs/libvgpu-conformance.md is stale: python -m tests.native.conformance"
+        "docs/libvgpu-conformance.md is stale: python -m tests.native.allocators.conformance"
     )

@@ -80,7 +80,7 @@ def run(container: Container, folder: Path, level: str) -> list[str]:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=container.env(LIBCUDA_LOG_LEVEL=level, LD_LIBRARY_PATH=str(folder)),
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[3],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -5,7 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ctypes import byref, c_int, c_size_t, c_uint64, c_ulonglong, c_void_p
 
-from tests.native.allocation import LEGACY, GiveBack, RefusedError, cuda, kind, ok
+from tests.native.allocators.allocation import (
+    LEGACY,
+    GiveBack,
+    RefusedError,
+    cuda,
+    kind,
+    ok,
+)
 
 
 class AllocNode(ctypes.Structure):

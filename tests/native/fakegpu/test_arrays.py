@@ -1,8 +1,8 @@
 """Arrays, mipmaps, textures and surfaces of the stand-in driver."""
 
 from tests.native.driver_program import Program, lines_after
+from tests.native.fakegpu.object_program import OBJECTS
 from tests.native.machine import Machine
-from tests.native.object_program import OBJECTS
 
 lines = lines_after(OBJECTS)
 

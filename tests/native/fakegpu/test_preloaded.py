@@ -1,9 +1,9 @@
 """libvgpu in front of the calls that the stand-in driver answers since it answers the runtimes'."""
 
 from tests.native.driver_program import Program
-from tests.native.graph_program import CAPTURE
+from tests.native.fakegpu.graph_program import CAPTURE
+from tests.native.fakegpu.object_program import OBJECTS
 from tests.native.machine import MIB, Container, Machine
-from tests.native.object_program import OBJECTS
 
 FREE = """
 def free_mib():

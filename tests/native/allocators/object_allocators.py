@@ -3,8 +3,8 @@
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 
-from tests.native.allocation import LEGACY, GiveBack, cuda, kind, ok
-from tests.native.memory_allocators import create
+from tests.native.allocators.allocation import LEGACY, GiveBack, cuda, kind, ok
+from tests.native.allocators.memory_allocators import create
 
 
 class Array3D(ctypes.Structure):

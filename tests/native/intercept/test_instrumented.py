@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.allocators import KINDS
-from tests.native.context_makers import KINDS as CONTEXTS
+from tests.native.allocators.allocators import KINDS
+from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.driver_calls import DATA
 from tests.native.machine import CARDS, FAKEGPU, LIBVGPU, MIB, ROOT, Container
 from tests.waiting import PATIENCE_S

@@ -3,7 +3,7 @@
 import ctypes
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 
-from tests.native.allocation import LEGACY, GiveBack, cuda, kind, ok
+from tests.native.allocators.allocation import LEGACY, GiveBack, cuda, kind, ok
 
 
 def freeing(pointer: c_uint64) -> GiveBack:

@@ -8,7 +8,7 @@ import pytest
 from hami_node_agent.usage.regions.reader import read_region
 
 from tests.native.machine import MIB, Client, Container, Machine
-from tests.native.test_region_layout import BANK
+from tests.native.region.test_layout import BANK
 
 OUT_OF_MEMORY = 2
 CARDS = [f"GPU-{number:08d}-0000-0000-0000-00000000abcd" for number in range(64)]

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from tests.native.hostile_tenant import OUT_OF_MEMORY, Tenant
+from tests.native.hostile.hostile_tenant import OUT_OF_MEMORY, Tenant
 from tests.native.machine import MIB, Container, Machine, opened
 
 LIMIT, NEIGHBOUR, HELD = 32 * MIB, 64 * MIB, 40 * MIB

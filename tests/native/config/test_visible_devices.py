@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.compute.test_current_device import PAID_AT
 from tests.native.machine import MIB, Client, Container, Machine
-from tests.native.test_current_device import PAID_AT
 
 NO_DEVICE = 100
 CARDS = [

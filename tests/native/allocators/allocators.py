@@ -4,8 +4,8 @@ Part of the program under test (client.py imports it): each kind makes real driv
 ctypes. `take(bytes)` returns a CUresult and, on success, what gives the memory back.
 """
 
-from tests.native import graph_allocators, memory_allocators, object_allocators
-from tests.native.allocation import KINDS, GiveBack, Kind
+from tests.native.allocators import graph_allocators, memory_allocators, object_allocators
+from tests.native.allocators.allocation import KINDS, GiveBack, Kind
 
 # Each module adds its kinds when it is imported.
 MODULES = (memory_allocators, object_allocators, graph_allocators)

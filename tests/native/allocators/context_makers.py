@@ -6,7 +6,7 @@ Runs inside a client: `KINDS[name]` makes one of the first device current and re
 import ctypes
 from collections.abc import Callable
 
-from tests.native.allocation import cuda
+from tests.native.allocators.allocation import cuda
 
 End = Callable[[], int]
 DEFAULT_STREAM = 1

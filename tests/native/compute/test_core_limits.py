@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.native.coresim import Scenario, Tenant, measured_s, simulate
+from tests.native.compute.coresim import Scenario, Tenant, measured_s, simulate
 
 POINTS = 5
 """Allowed difference between a share and its limit, in percentage points of the card."""

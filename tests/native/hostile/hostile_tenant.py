@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.native.allocators import KINDS
+from tests.native.allocators.allocators import KINDS
 from tests.native.machine import MIB, Client, Container, opened
 
 OUT_OF_MEMORY = 2

@@ -1,8 +1,8 @@
 """What the stand-in driver keeps for a program: attributes, advice, pools, its log."""
 
 from tests.native.driver_program import lines_after
+from tests.native.fakegpu.object_program import OBJECTS
 from tests.native.machine import MIB, Machine
-from tests.native.object_program import OBJECTS
 
 lines = lines_after(OBJECTS)
 

@@ -1,7 +1,7 @@
 """What each way of taking device memory is worth under libvgpu: measured on the stand-in driver.
 
-Run as a program (`python -m tests.native.conformance`) it measures all of them and writes
-docs/libvgpu-conformance.md.
+Run as a program (`python -m tests.native.allocators.conformance`) it measures all of them and
+writes docs/libvgpu-conformance.md.
 """
 
 import sys
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from tests.native.allocators import KINDS
+from tests.native.allocators.allocators import KINDS
 from tests.native.driver_calls import hooks, nvml_altered, nvml_functions, requests
 from tests.native.machine import MIB, ROOT, Client, Container, Machine
 
@@ -73,7 +73,7 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
 
 HEAD = """# What libvgpu does with every call of CUDA 13
 
-Written by `python -m tests.native.conformance` from a run on the stand-in driver.
+Written by `python -m tests.native.allocators.conformance` from a run on the stand-in driver.
 A test holds it against the lists in the code.
 How memory is charged is described in [libvgpu-memory.md](libvgpu-memory.md).
 
@@ -125,7 +125,7 @@ is not stated above about them is the driver's own answer.
 ## Driver calls that pass through
 
 {len(passing)} names. libvgpu does not stand between: a program holds the driver's own address
-(`tests/native/test_requests.py` asks for every one of them).
+(`tests/native/intercept/test_requests.py` asks for every one of them).
 
 {wrapped(passing)}
 

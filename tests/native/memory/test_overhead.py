@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.context_makers import KINDS as CONTEXTS
+from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.machine import MIB, Client, Container, Machine
 from tests.waiting import wait
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CORESIM = Path(__file__).resolve().parents[2] / "native/coresim/build/coresim"
+CORESIM = Path(__file__).resolve().parents[3] / "native/coresim/build/coresim"
 # The card on which a kernel's length is given; fewer SMs make it longer.
 REFERENCE_SMS = 132
 
