@@ -31,7 +31,7 @@ test-compose: setup ## docker-compose.yml and the lines of docs/compose.md: up, 
 	@$(BIN)/pytest tests/compose --slow -rs $(ARGS)
 test-alerts: setup ## rules, alerts, boards and live pages with promtool and Prometheus (Debian's package prometheus)
 	@command -v promtool prometheus > /dev/null || { echo "test-alerts: promtool and prometheus are missing: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
-	@$(BIN)/pytest tests/alerts -rs $(ARGS)
+	@$(BIN)/pytest tests/alerts --slow -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)
 browser: setup

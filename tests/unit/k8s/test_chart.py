@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,17 @@ def key_of(each: Json) -> tuple[str, str]:
 @pytest.fixture
 def render(tmp_path: Path) -> Render:
     def run(
-        values: Json | None = None, *, namespace: str = "hami-system", policies: bool = True
+        values: Json | None = None,
+        *,
+        namespace: str = "hami-system",
+        policies: bool = True,
+        apis: Sequence[str] = (),
     ) -> Objects:
         file = tmp_path / "values.yaml"
         file.write_text(yaml.safe_dump(values or {}))
-        apis = ["--api-versions", POLICIES] if policies else []
-        done = helm("template", "x", str(CHART), "-n", namespace, "-f", str(file), *apis)
+        known = [*apis, *([POLICIES] if policies else [])]
+        given = [part for api in known for part in ("--api-versions", api)]
+        done = helm("template", "x", str(CHART), "-n", namespace, "-f", str(file), *given)
         assert done.returncode == 0, done.stderr
         return {key_of(each): each for each in yaml.safe_load_all(done.stdout) if each}
 
@@ -106,6 +111,30 @@ def test_the_templates_are_those_of_the_manifests() -> None:
     )
 
     assert done.returncode == 0, done.stdout
+
+
+def test_prometheus_gets_monitors_rules_and_boards_where_it_is_wanted(render: Render) -> None:
+    component = K8S / "components" / "monitoring"
+    kinds = ("PodMonitor", "PrometheusRule")
+    apis = [f"monitoring.coreos.com/v1/{kind}" for kind in kinds]
+    wanted = {"prometheus": {"enabled": True, "additionalLabels": {"release": "kps"}}}
+
+    rendered = render(wanted, apis=apis, namespace="gpu")
+
+    rule = yaml.safe_load((component / "prometheus-rule.yaml").read_text())
+    assert rendered["PrometheusRule", "hami"]["spec"] == rule["spec"]
+    for name in ("hami-tenants", "hami-services"):
+        monitor = rendered["PodMonitor", name]
+        assert monitor["metadata"]["labels"]["release"] == "kps"
+        assert monitor["metadata"]["namespace"] == "gpu"
+        assert all(each["honorLabels"] for each in monitor["spec"]["podMetricsEndpoints"])
+    boards = rendered["ConfigMap", "hami-dashboards"]
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    texts = {path.name: path.read_text() for path in (component / "dashboards").glob("*.json")}
+    assert boards["data"] == texts
+    # Without the operator's kinds a release installs all the same.
+    assert {kind for kind, _ in render(wanted)} & set(kinds) == set()
+    assert ("ConfigMap", "hami-dashboards") not in render()
 
 
 def test_by_default_it_renders_the_base(render: Render) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -49,8 +50,15 @@ class Releasing:
         return False
 
     async def allocated(
-        self, allocation_id: AllocationId, *, node: NodeName, token: int, actor: str
+        self,
+        allocation_id: AllocationId,
+        *,
+        node: NodeName,
+        token: int,
+        actor: str,
+        about: Mapping[str, str],
     ) -> bool:
+        assert about.keys() == {"pod_uid"}  # and the trace, where the report has one
         step = StateStep(
             allocation_id=allocation_id,
             sources=frozenset({AllocationState.BOUND}),

@@ -48,6 +48,7 @@ __all__ = [
 
 SPAN_FATES = SpanFates()
 """Of this process; each service's registry has it."""
+_UVICORN = ("uvicorn.access", "uvicorn.error")
 MOST_QUEUED = 8192
 """Spans that wait for the collector: minutes of decisions."""
 
@@ -67,7 +68,8 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    for noisy in ("uvicorn.access", "nats", "httpx", "asyncio", "watchfiles"):
+    # Among them the server's own start and end, which our services log in their terms.
+    for noisy in (*_UVICORN, "nats", "httpx", "asyncio", "watchfiles"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
     provider = TracerProvider(resource=Resource.create(resource(service_name, settings)))

@@ -50,6 +50,7 @@ class LimitPublisher:
         self._agent_id = agent_id
         self._clock = clock
         self._sequence = 0
+        self._failing = False
         self._reported: _Reported | None = None
         self._reported_s = float("-inf")
 
@@ -84,9 +85,14 @@ class LimitPublisher:
                 message_id=f"{self._agent_id}:limits:{self._sequence}",
             )
         except Unavailable as exc:
-            # The next look tries again, with what is so then.
-            logger.info("limit check not published", extra={"error": str(exc)})
+            # The next look tries again, with what is so then; one line until it succeeds.
+            if not self._failing:
+                logger.warning("limit checks not published, retrying", extra={"error": str(exc)})
+            self._failing = True
         else:
+            if self._failing:
+                logger.info("limit checks published again")
+            self._failing = False
             self._reported, self._reported_s = state, now_s
 
     def _message(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hamicommon import telemetry
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_any
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -126,7 +127,7 @@ class GrantReports:
             # The next pod of the node need not wait for what is written down now.
             await self._transitions.free_token(node, report.token)
         done = await self._transitions.allocated(
-            allocation_id, node=node, token=report.token, actor=ACTOR
+            allocation_id, node=node, token=report.token, actor=ACTOR, about=_about(report)
         )
         if done and not on_node:
             await self._transitions.free_token(node, report.token)
@@ -208,3 +209,11 @@ async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:
     except NotFound:
         return gone
     return facts_of(pod) if pod["metadata"]["uid"] == allocation.pod_uid else gone
+
+
+def _about(report: Allocated) -> dict[str, str]:
+    """The pod and its trace, for the log: the step is written beside others, outside any span."""
+    about = {"pod_uid": report.pod_uid}
+    for link in telemetry.link_to(report.traceparent):
+        about["trace_id"] = f"{link.context.trace_id:032x}"
+    return about

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
@@ -109,12 +110,18 @@ class Transitions:
             logger.info("binding not written by its binder", extra=about)
 
     async def allocated(
-        self, allocation_id: AllocationId, *, node: NodeName, token: int, actor: str
+        self,
+        allocation_id: AllocationId,
+        *,
+        node: NodeName,
+        token: int,
+        actor: str,
+        about: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
         """The node has answered for the pod: `bound -> allocated`, with others; False when that is
         not the step that is due.
 
-        Raises: Conflict, Unavailable.
+        `about`: what the log's line has beside it. Raises: Conflict, Unavailable.
         """
         step = StateStep(
             allocation_id=allocation_id,
@@ -126,7 +133,8 @@ class Transitions:
         )
         done = await self._steps.put(step)
         if done:
-            self._note(AllocationState.ALLOCATED, {"allocation_id": allocation_id, "node": node})
+            named = {**about, "allocation_id": allocation_id, "node": node}
+            self._note(AllocationState.ALLOCATED, named)
         return done
 
     def _note(self, target: AllocationState, about: dict[str, str]) -> None:

@@ -1,0 +1,107 @@
+"""A real Prometheus on a running local system: no rule and no panel is an error, most have data."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.alerts.conftest import Promtool, binary
+from tests.alerts.live import Prometheus, expressions, page, prometheus, targets, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+Json = dict[str, Any]
+HAMICTL = Path(sys.executable).parent / "hamictl"
+KNOWN_COMPLAINT = (
+    'hami_gpu_shared_count non-histogram and non-summary metrics should not have "_count" suffix'
+)
+"""HAMi's name, which stays."""
+WITH_DATA = (
+    *("outcome:hami_scheduler_decisions:rate5m", "reason:hami_pending_pods:sum"),
+    *("cluster:hami_gpu_memory_allocated:ratio", "namespace:hami_vgpu_memory_allocated_bytes:sum"),
+    *("hami-overview/Cards/A", "hami-overview/What fits now/A", "hami-overview/Largest holders/A"),
+    *("hami-nodes/Nodes/A", "hami-nodes/Granted share by card/A", "hami-workload/Memory/A"),
+    *("hami-scheduling/Decisions/A", "hami-waiting/Waiting pods by age/A"),
+    *("hami-internals/Usage samples/A", "hami-internals/Spans/A"),
+)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Json]:
+    """The demo of `make up`."""
+    binary("prometheus")
+    folder = tmp_path_factory.mktemp("system")
+    done = subprocess.run(
+        [HAMICTL, "up", "--detach", "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    try:
+        yield json.loads(done.stdout)
+    finally:
+        subprocess.run([HAMICTL, "down"], cwd=folder, timeout=120, check=True)
+
+
+@pytest.fixture(scope="module")
+def scraped(up: Json, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    with prometheus(binary("prometheus"), folder, targets(up)) as found:
+        yield found
+
+
+def test_every_page_is_scraped_without_an_error(scraped: Prometheus) -> None:
+    def all_up() -> bool:
+        active = scraped.get("targets")["activeTargets"]
+        return len(active) == 6 and all(each["health"] == "up" for each in active)
+
+    until(all_up, "all six pages to be scraped")
+
+
+def test_no_rule_and_no_panel_is_an_error_and_those_with_data_have_it(scraped: Prometheus) -> None:
+    asked = expressions()
+    assert set(WITH_DATA) <= asked.keys()
+
+    def empty() -> list[str]:
+        return [where for where in WITH_DATA if not scraped.query(asked[where])]
+
+    until(lambda: not empty(), "panels to have data")
+    for expr in asked.values():
+        scraped.query(expr)
+    rules = [rule for group in scraped.get("rules")["groups"] for rule in group["rules"]]
+    assert [rule["name"] for rule in rules if rule["health"] != "ok"] == []
+
+
+def test_nothing_critical_fires_on_a_healthy_system(scraped: Prometheus) -> None:
+    alerts = scraped.get("alerts")["alerts"]
+
+    assert [a["labels"] for a in alerts if a["labels"]["severity"] == "critical"] == []
+
+
+def test_prometheus_keeps_an_exemplar_with_a_trace(scraped: Prometheus) -> None:
+    name = "hami_scheduler_decision_duration_seconds_bucket"
+
+    def kept() -> bool:
+        found = scraped.get("query_exemplars", query=name, start="0", end="4102444800")
+        return any(
+            len(one["labels"]["trace_id"]) == 32 for each in found for one in each["exemplars"]
+        )
+
+    until(kept, "an exemplar")
+
+
+def test_promtool_finds_no_fault_of_ours_on_the_live_pages(up: Json, promtool: Promtool) -> None:
+    for job, addresses in targets(up).items():
+        done = promtool("check", "metrics", text=page(job, addresses[0]))
+
+        complaints = [line for line in done.stderr.splitlines() if line.strip()]
+        assert set(complaints) <= {KNOWN_COMPLAINT}, job
