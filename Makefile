@@ -29,8 +29,9 @@ test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_A
 	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
 test-compose: setup ## docker-compose.yml and the lines of docs/compose.md: up, every part restarted, down, up (Docker)
 	@$(BIN)/pytest tests/compose --slow -rs $(ARGS)
-test-alerts: setup ## rules, alerts, boards and live pages with promtool and Prometheus (Debian's package prometheus)
+test-alerts: setup ## rules, alerts and live pages with Prometheus (Debian's package prometheus), boards with Grafana's types (npm)
 	@command -v promtool prometheus > /dev/null || { echo "test-alerts: promtool and prometheus are missing: apt-get install --no-install-recommends prometheus" >&2; exit 1; }
+	@test -x .venv/boards/node_modules/.bin/tsc || ! command -v npm > /dev/null || npm install --prefix .venv/boards --no-save --no-audit --no-fund --ignore-scripts --silent @grafana/schema@12.1.0 typescript@5.9.3
 	@$(BIN)/pytest tests/alerts --slow -rs $(ARGS)
 test-gpu: setup ## limits on a real card, with PyTorch and nvcc where they are; skipped, with the reason, elsewhere
 	@$(BIN)/pytest tests/gpu -rs $(ARGS)

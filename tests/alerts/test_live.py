@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,10 @@ KNOWN_COMPLAINT = (
     'hami_gpu_shared_count non-histogram and non-summary metrics should not have "_count" suffix'
 )
 """HAMi's name, which stays."""
+MOST_OWN_LINES = 10
+"""Of a process that is of no pod: it serves, it is connected, its rounds of an hour."""
+MOST_POD_LINES = 3
+"""In one service: a line for each step of the pod there."""
 WITH_DATA = (
     *("outcome:hami_scheduler_decisions:rate5m", "reason:hami_pending_pods:sum"),
     *("cluster:hami_gpu_memory_allocated:ratio", "namespace:hami_vgpu_memory_allocated_bytes:sum"),
@@ -105,3 +110,17 @@ def test_promtool_finds_no_fault_of_ours_on_the_live_pages(up: Json, promtool: P
 
         complaints = [line for line in done.stderr.splitlines() if line.strip()]
         assert set(complaints) <= {KNOWN_COMPLAINT}, job
+
+
+def test_a_healthy_system_logs_little_and_nothing_above_info(up: Json) -> None:
+    folder = Path(up["kubeconfig"]).parent / "logs"
+    ours = ("scheduler", "webhook", "metrics", "node-agent")
+    for path in sorted(path for each in ours for path in folder.glob(f"{each}*.log")):
+        whole = path.read_text().rpartition("\n")[0].splitlines()
+        lines = [json.loads(line) for line in whole]
+
+        assert [line for line in lines if line["level"] != "INFO"] == [], path.name
+        own = [line for line in lines if "pod_uid" not in line and "pod" not in line]
+        assert len(own) <= MOST_OWN_LINES, (path.name, own)
+        of_pods = Counter(line.get("pod_uid") or line["pod"] for line in lines if line not in own)
+        assert all(count <= MOST_POD_LINES for count in of_pods.values()), path.name

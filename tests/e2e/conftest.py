@@ -20,6 +20,7 @@ from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
 
 from tests import measured
+from tests.e2e.secrets import leaks, secrets_of, written_by
 from tests.e2e.system import System, hamictl
 from tests.waiting import PATIENCE_S
 
@@ -96,6 +97,8 @@ def running_cluster(cluster_kind: str) -> Iterator[System]:
     """Three nodes with four cards each."""
     with running_system(cluster_kind) as system:
         yield system
+        # Of everything that all cases did to it.
+        assert leaks(secrets_of(system), written_by(system)) == []
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from hamicommon.bus.client import Bus, Message, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.pull import FETCH_WAIT_S
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.process import outages
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running
@@ -76,6 +77,7 @@ async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_
 ) -> None:
     tmp_path.chmod(0o755)
     monkeypatch.setattr(client, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr(outages, "STARTS_WITHIN_S", 0.0)
     tries, tried = 0, asyncio.Event()
     run = consumer.Consumer.run
 

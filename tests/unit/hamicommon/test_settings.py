@@ -1,8 +1,8 @@
 """What is wrong with the settings is reported with the variable's name and without its value."""
 
 import pytest
-from hamicommon.settings import PostgresSettings, describe
-from pydantic import ValidationError
+from hamicommon.settings import PostgresSettings, RedisSettings, describe
+from pydantic import SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -56,3 +56,42 @@ def test_a_variable_of_a_group_is_named_as_the_group_has_it() -> None:
         PostgresSettings(pool_max="many")
 
     assert "HAMI_POSTGRES_POOL_MAX: " in str(describe(caught.value, Settings))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://:trout/eel@redis:6379/0",
+        "redis://:12/trout@redis:6379/0",
+        "rediss://user:trout#eel@redis:6379/0",
+        "redis://:trout?eel@redis:6379/0",
+        "redis://:trout[eel@redis:6379/0",
+    ],
+)
+def test_a_password_that_would_end_its_address_is_refused_without_a_part_of_it(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HAMI_REDIS_URL", address)
+    with pytest.raises(ValidationError) as caught:
+        RedisSettings()
+
+    sentence = str(describe(caught.value, RedisSettings))
+
+    assert sentence.startswith("the settings are not usable: HAMI_REDIS_URL: ")
+    assert "write /, ?, # and [ of the password as %2F, %3F, %23 and %5B" in sentence
+    for part in ("trout", "eel", "12"):
+        assert part not in sentence
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "redis://:p%2Fq@redis:6379/0",
+        "redis://redis/0",
+        "unix:///run/redis.sock?db=1",
+        "redis://u:p@a@redis/0",
+        "redis://u:p@[::1]:6379/0",
+    ],
+)
+def test_an_address_with_or_without_a_password_is_taken(address: str) -> None:
+    assert RedisSettings(url=SecretStr(address)).url.get_secret_value() == address

@@ -6,13 +6,31 @@ backends; what belongs to one service alone has that service's prefix. Built onc
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hamicommon.errors import InvalidRequest
+
+_AUTHORITY = re.compile(r"[^:/?#]+://([^/?#]*)(.*)", re.DOTALL)
+
+
+def _whole_login(address: SecretStr) -> SecretStr:
+    """Refuses an address whose password ends it too early: the rest would be taken for a port, a
+    path or a host, and be repeated by any message that it can't be reached."""
+    parts = _AUTHORITY.fullmatch(address.get_secret_value())
+    if parts is not None and (
+        ("@" in parts[2] and "@" not in parts[1]) or "[" in parts[1].rpartition("@")[0]
+    ):
+        raise ValueError("write /, ?, # and [ of the password as %2F, %3F, %23 and %5B")
+    return address
+
+
+SecretAddress = Annotated[SecretStr, AfterValidator(_whole_login)]
+"""An address with a password in it."""
 
 
 class PostgresSettings(BaseSettings):
@@ -20,7 +38,9 @@ class PostgresSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_POSTGRES_")
 
-    dsn: SecretStr = Field(description="libpq-style URL, postgresql://user:password@host:port/name")
+    dsn: SecretAddress = Field(
+        description="libpq-style URL, postgresql://user:password@host:port/name"
+    )
     pool_max: int = Field(default=16, ge=1, description="connections at most")
     connect_timeout_s: float = Field(default=5.0, gt=0)
     command_timeout_s: float = Field(default=10.0, gt=0, description="one statement at most")
@@ -31,7 +51,7 @@ class RedisSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HAMI_REDIS_")
 
-    url: SecretStr = Field(description="redis://[:password@]host:port/db")
+    url: SecretAddress = Field(description="redis://[:password@]host:port/db")
     timeout_s: float = Field(default=1.0, gt=0, description="connect and answer")
 
 

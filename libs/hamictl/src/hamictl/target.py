@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.settings import PostgresSettings, describe
 from hamilocal.supervisor.state_file import read_state, running_supervisor
+from pydantic import SecretStr, ValidationError
 
 from hamictl.scheduler_address import PAGE, SchedulerAddress, metrics_address
 from hamictl.settings import Settings
@@ -60,13 +62,16 @@ class Installation:
         return self.kubeconfig
 
     def need_postgres(self) -> str:
-        """Raises InvalidRequest when the ledger's address is unknown."""
+        """Raises InvalidRequest when the ledger's address is unknown, or is none."""
         if not self.postgres_dsn:
             raise InvalidRequest(
                 "where is the ledger? start a local system with `hamictl up`, "
                 "or set HAMI_POSTGRES_DSN=postgresql://user:password@host:port/name"
             )
-        return self.postgres_dsn
+        try:
+            return PostgresSettings(dsn=SecretStr(self.postgres_dsn)).dsn.get_secret_value()
+        except ValidationError as exc:
+            raise describe(exc, PostgresSettings) from None
 
 
 def find_target(settings: Settings) -> Installation:

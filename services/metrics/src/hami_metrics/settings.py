@@ -13,6 +13,7 @@ from hamicommon.settings import (
     KubernetesSettings,
     NatsSettings,
     PostgresSettings,
+    SecretAddress,
     TelemetrySettings,
 )
 from pydantic import Field, SecretStr
@@ -54,7 +55,7 @@ class Settings(BaseSettings):
         default=None,
         description="JSON file with what a card-hour of each type costs; none: bills have no costs",
     )
-    questions_dsn: SecretStr = Field(
+    questions_dsn: SecretAddress = Field(
         default=SecretStr(""),
         description="where questions and bills are asked in place of HAMI_POSTGRES_DSN: a streaming"
         " replica, whose answers are as of what it has replayed; empty: the ledger itself",

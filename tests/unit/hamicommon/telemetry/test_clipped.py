@@ -136,3 +136,18 @@ def test_a_span_that_fits_is_passed_on_as_it_is() -> None:
 
     provider.shutdown()
     assert kept[0] is kept[1]
+
+
+def test_a_secret_is_masked_for_every_exporter(exported: Exported) -> None:
+    address = "postgresql://hami:swordfish@db/hami"
+    attributes = {"url.query": "password=swordfish&at=now", "hami.nodes": [address]}
+    with (
+        pytest.raises(OSError, match="route"),
+        exported.tracer.start_as_current_span("filter", attributes=attributes),
+    ):
+        raise OSError(f"no route to {address}")
+
+    [line], [sent] = exported.lines(), exported.spans()
+    assert "swordfish" not in json.dumps(line)
+    assert "swordfish" not in sent.to_json()
+    assert sent.status.description == "OSError: no route to postgresql://***@db/hami"

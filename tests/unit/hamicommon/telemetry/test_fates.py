@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -75,6 +76,29 @@ def test_what_the_collector_refuses_is_counted_as_dropped() -> None:
     provider.shutdown()
 
     assert fates.counts[SpanFate.DROPPED] == 1
+
+
+def test_an_outage_of_the_collector_is_one_line_and_its_end_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    collector = Collector(SpanExportResult.FAILURE)
+    collector.let_go.set()
+    counted = CountedExporter(collector, SpanFates())
+    ended = TracerProvider().get_tracer("t").start_span("s")
+    ended.end()
+    assert isinstance(ended, ReadableSpan)
+
+    for _ in range(3):
+        counted.export([ended])
+    collector.answer = SpanExportResult.SUCCESS
+    for _ in range(3):
+        counted.export([ended])
+
+    assert [(r.levelname, r.getMessage()) for r in caplog.records] == [
+        ("WARNING", "spans dropped, the collector does not take them"),
+        ("INFO", "spans exported again"),
+    ]
 
 
 def test_prometheus_gets_all_results_from_the_start_on() -> None:

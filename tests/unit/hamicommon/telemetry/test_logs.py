@@ -2,6 +2,8 @@
 
 import json
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 from hamicommon import telemetry
@@ -50,3 +52,50 @@ def test_no_field_of_a_line_is_longer_than_its_bound() -> None:
     written = JsonFormatter("service").format(record)
     assert len(written) < 3000
     assert json.loads(written)["error"].endswith("...")
+
+
+def test_a_secret_in_any_part_of_a_line_is_masked() -> None:
+    address = "postgresql://hami:swordfish@db/hami"
+    try:
+        raise OSError(f"no route to {address}")
+    except OSError:
+        record = logging.getLogger("x").makeRecord(
+            "x", logging.ERROR, "f", 1, "no %s", (address,), sys.exc_info()
+        )
+    record.__dict__.update(url=address, urls=[address], long="x" * 2000 + address)
+
+    with telemetry.log_context(address=address):
+        written = JsonFormatter("service").format(record)
+
+    assert "swordfish" not in written
+    assert json.loads(written)["url"] == "postgresql://***@db/hami"
+
+
+DYING = """
+import sys, threading, warnings
+from hamicommon import telemetry
+from hamicommon.settings import TelemetrySettings
+
+telemetry.setup("service", TelemetrySettings())
+warnings.warn("a library warns")
+def end():
+    raise ValueError("redis://:swordfish@redis/0")
+thread = threading.Thread(target=end, name="beside")
+thread.start()
+thread.join()
+end()
+"""
+
+
+def test_what_python_would_print_is_a_line_each() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DYING], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (1, "")
+    warned, thread, ended = map(json.loads, done.stdout.splitlines())
+    assert (warned["level"], warned["logger"]) == ("WARNING", "py.warnings")
+    assert (thread["level"], thread["thread_name"]) == ("CRITICAL", "beside")
+    assert (ended["level"], ended["message"]) == ("CRITICAL", "ended by an unexpected error")
+    assert "ValueError: redis://***@redis/0" in ended["exception"]
+    assert "swordfish" not in done.stdout

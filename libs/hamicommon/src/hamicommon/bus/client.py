@@ -29,8 +29,8 @@ from hamicommon.bus.consumer import (
     Deliver,
     Handler,
     Message,
-    Pause,
     Subscription,
+    outage_of,
     trace_of,
 )
 from hamicommon.bus.dead_letters import DeadLetters
@@ -234,7 +234,7 @@ class Bus:
         handle: Handler | None = None,
         handle_all: BatchHandler | None = None,
     ) -> None:
-        pause = Pause(what)
+        outage = outage_of(what)
         consumer = Consumer(
             self._client,
             self._js,
@@ -243,7 +243,7 @@ class Bus:
             handle_all=handle_all,
             user=self._user,
             on_dead_letter=self._count_dead_letter,
-            on_answer=pause.ends,
+            on_answer=outage.worked,
         )
         # A client that was never connected forgets what was asked for before.
         while not self.was_up and not self._closed:
@@ -257,7 +257,7 @@ class Bus:
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 if self._closed:
                     return
-                pause.begins(exc)
+                outage.failed(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from hamicommon.bus.client import Bus
 from hamicommon.bus.consumer import PUBLISH_TIMEOUT_S, RETRY_DELAY_S
 from hamicommon.bus.permissions import inbox_prefix
 from hamicommon.process.cancellation import end, propagate_cancellation
+from hamicommon.process.outages import Outage
 from hamicommon.process.trusted_authorities import trusted_until
 from hamicommon.settings import NatsSettings
 
@@ -51,6 +52,8 @@ async def open_bus(
     async def on_error(exc: Exception) -> None:
         logger.warning("NATS error", extra={"error": str(exc) or type(exc).__name__})
 
+    outage = Outage(logger, failed="NATS unavailable, retrying", again="NATS available")
+
     async def connect() -> None:
         begun = False
         while not bus.was_up:
@@ -76,9 +79,7 @@ async def open_bus(
                         # end in a connection without the subscriptions.
                         await asyncio.sleep(RETRY_DELAY_S)
             except (nats.errors.Error, OSError, TimeoutError) as exc:
-                logger.warning(
-                    "NATS unavailable, retrying", extra={"error": str(exc) or type(exc).__name__}
-                )
+                outage.failed(exc)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     connecting = asyncio.create_task(connect(), name="nats-connect")

@@ -26,6 +26,7 @@ from hamicommon.bus.dead_letters import bury
 from hamicommon.bus.pull import FETCH_BATCH, Pull
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.cancellation import end, propagate_cancellation
+from hamicommon.process.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -78,25 +79,14 @@ BatchHandler = Callable[[Sequence[Message]], Awaitable[Sequence[Exception | None
 called again, with what comes next, before it is done."""
 
 
-class Pause:
-    """Logs when a subscription stops working and when it works again, not each try between."""
-
-    def __init__(self, what: Subscription) -> None:
-        self._about = {"stream": what.stream, "consumer": what.consumer}
-        self._lasts = False
-
-    def begins(self, exc: Exception) -> None:
-        """It can't be consumed now."""
-        if not self._lasts:
-            error = str(exc) or type(exc).__name__
-            logger.warning("consumer unavailable, retrying", extra={**self._about, "error": error})
-        self._lasts = True
-
-    def ends(self) -> None:
-        """The server answers it."""
-        if self._lasts:
-            logger.info("consumer resumed", extra=self._about)
-        self._lasts = False
+def outage_of(what: Subscription) -> Outage:
+    """Of a subscription that can't be consumed."""
+    return Outage(
+        logger,
+        failed="consumer unavailable, retrying",
+        again="consumer resumed",
+        about={"stream": what.stream, "consumer": what.consumer},
+    )
 
 
 class Consumer:

@@ -31,6 +31,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 from hamicommon.process.periodic import every
 
 logger = logging.getLogger(__name__)
@@ -122,6 +123,7 @@ class OutboxRelay:
             tasks.create_task(self._relay(), name="outbox-relay")
 
     async def _relay(self) -> None:
+        outage = Outage(logger, failed="outbox not relayed, retrying", again="outbox relayed again")
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -131,9 +133,10 @@ class OutboxRelay:
             try:
                 while await self.relay_once() == BATCH:
                     pass
+                outage.worked()
             except HamiError as exc:
                 self.failures += 1
-                logger.warning("outbox not relayed, retrying", extra={"error": str(exc)})
+                outage.failed(exc)
                 await asyncio.sleep(POLL_S)
 
     async def relay_once(self) -> int:

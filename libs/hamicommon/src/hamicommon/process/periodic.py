@@ -1,8 +1,9 @@
 """Rounds of a background loop, one after another until cancelled.
 
-In: what one round does, how long to wait after it, and the loop's name. Out: a log line for each
-round that a backend's absence ended, and the next round. An error that is not of our tree ends the
-task loudly, unless the loop gives a bulkhead, which counts it (`process/bulkhead.py`).
+In: what one round does, how long to wait after it, and the loop's name. Out: a log line when a
+backend's absence begins to end rounds, one when it is over, and the next round. An error that is
+not of our tree ends the task loudly, unless the loop gives a bulkhead, which counts it
+(`process/bulkhead.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from hamicommon.errors import HamiError
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -31,14 +33,22 @@ async def every(
     `interval_s` is asked after each round where it is a function. A round that raises HamiError is
     logged and done again after `retry_s` (default: the interval), but not later than the interval.
     """
+    outage = Outage(
+        logger,
+        failed="round failed, retrying",
+        again="rounds succeed again",
+        about={"loop": name},
+        starts_within_s=0.0,  # the next round may be an hour away
+    )
     while True:
         failed = False
         try:
             with _guard(bulkhead, name):
                 await one_round()
+            outage.worked()
         except HamiError as exc:
             failed = True
-            logger.warning("round failed, retrying", extra={"loop": name, "error": str(exc)})
+            outage.failed(exc)
         wait_s = interval_s() if callable(interval_s) else interval_s
         await asyncio.sleep(min(retry_s, wait_s) if failed and retry_s is not None else wait_s)
 

@@ -27,7 +27,7 @@ from hamicommon.settings import TelemetrySettings
 from hamicommon.telemetry.clipped import ClippedSpans
 from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
 from hamicommon.telemetry.kept import KeptSpans, RecordAll
-from hamicommon.telemetry.logs import JsonFormatter, log_context
+from hamicommon.telemetry.logs import JsonFormatter, log_context, log_what_python_prints
 from hamicommon.telemetry.spans import FileSpans, pod_attributes
 
 __all__ = [
@@ -48,7 +48,11 @@ __all__ = [
 
 SPAN_FATES = SpanFates()
 """Of this process; each service's registry has it."""
-_UVICORN = ("uvicorn.access", "uvicorn.error")
+_ON_THEIR_OWN_BEHALF = (
+    *("uvicorn.access", "uvicorn.error", "nats", "httpx", "httpcore", "urllib3"),
+    *("asyncio", "watchfiles"),
+)
+"""Libraries that log each call or connection; what of it matters our services log themselves."""
 MOST_QUEUED = 8192
 """Spans that wait for the collector: minutes of decisions."""
 
@@ -68,9 +72,11 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level)
-    # Among them the server's own start and end, which our services log in their terms.
-    for noisy in (*_UVICORN, "nats", "httpx", "asyncio", "watchfiles"):
+    for noisy in _ON_THEIR_OWN_BEHALF:
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # `CountedExporter` logs when a collector goes and when it is back, not each try between.
+    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
+    log_what_python_prints()
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
     provider = TracerProvider(resource=Resource.create(resource(service_name, settings)))
     provider.sampler = RecordAll(provider.sampler)

@@ -1,8 +1,9 @@
-"""Bounds what a tenant chose of a span, once for every exporter.
+"""Bounds what a tenant chose of a span, and masks secrets in it, once for every exporter.
 
 Names, messages and reasons of pods become attributes. In: a span that ended. Out: the same span, or
-where an attribute, an event or the status holds too long or unprintable text, a copy with that text
-clipped. Files and OTLP endpoints stand behind one `ClippedSpans` (`telemetry.setup`).
+where an attribute, an event or the status holds too long or unprintable text, or what looks like a
+secret, a copy with that text clipped and masked. Files and OTLP endpoints stand behind one
+`ClippedSpans` (`telemetry.setup`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from opentelemetry.trace import Status
 from opentelemetry.util.types import Attributes, AttributeValue
 
 from hamicommon.clipping import clip
+from hamicommon.telemetry.masking import masked
 
 ATTRIBUTE_LIMIT = 4096
 """Characters of one text."""
@@ -64,7 +66,7 @@ def clipped(span: ReadableSpan) -> ReadableSpan:
     ):
         return span
     status = Status(
-        span.status.status_code, None if description is None else clip(description, ATTRIBUTE_LIMIT)
+        span.status.status_code, None if description is None else _clipped_text(description)
     )
     return ReadableSpan(
         name=span.name,
@@ -90,7 +92,7 @@ def _fits(attributes: Attributes) -> bool:
 
 
 def _text_fits(text: str) -> bool:
-    return len(text) <= ATTRIBUTE_LIMIT and text.isprintable()
+    return len(text) <= ATTRIBUTE_LIMIT and text.isprintable() and masked(text) is text
 
 
 def _clipped(attributes: Attributes) -> dict[str, AttributeValue]:
@@ -99,13 +101,18 @@ def _clipped(attributes: Attributes) -> dict[str, AttributeValue]:
 
 def _clipped_value(key: str, value: AttributeValue) -> AttributeValue:
     if isinstance(value, str):
-        return _clipped_lines(value) if key == _STACKTRACE else clip(value, ATTRIBUTE_LIMIT)
+        return _clipped_lines(value) if key == _STACKTRACE else _clipped_text(value)
     if isinstance(value, tuple):
-        return tuple(clip(e, ATTRIBUTE_LIMIT) if isinstance(e, str) else e for e in value)
+        return tuple(_clipped_text(each) if isinstance(each, str) else each for each in value)
     return value
+
+
+def _clipped_text(text: str) -> str:
+    # Masked first: half a secret is one too. What is left out anyway need not be looked at.
+    return clip(masked(text[: 2 * ATTRIBUTE_LIMIT]), ATTRIBUTE_LIMIT)
 
 
 def _clipped_lines(traceback: str) -> str:
     """A traceback's line breaks are ours, and people want them back."""
-    lines = traceback[:ATTRIBUTE_LIMIT].splitlines()
+    lines = masked(traceback[: 2 * ATTRIBUTE_LIMIT])[:ATTRIBUTE_LIMIT].splitlines()
     return "\n".join(clip(line, ATTRIBUTE_LIMIT) for line in lines)[:ATTRIBUTE_LIMIT]

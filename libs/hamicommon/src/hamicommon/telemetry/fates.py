@@ -7,6 +7,7 @@ spans for an OTLP endpoint are counted.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
@@ -18,6 +19,9 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
+
+
+logger = logging.getLogger(__name__)
 
 
 class SpanFate(StrEnum):
@@ -62,11 +66,12 @@ class SpanFates:
 
 
 class CountedExporter(SpanExporter):
-    """Counts what an exporter exported, and what it could not."""
+    """Counts what an exporter exported, and what it could not; one line when that changes."""
 
     def __init__(self, exporter: SpanExporter, fates: SpanFates) -> None:
         self._exporter = exporter
         self._fates = fates
+        self._failing = False
         self.handled = 0
         """Spans that came this far, exported or not."""
 
@@ -79,7 +84,15 @@ class CountedExporter(SpanExporter):
             exported = result is SpanExportResult.SUCCESS
             self._fates.count(SpanFate.EXPORTED if exported else SpanFate.DROPPED, len(spans))
             self.handled += len(spans)
+            self._note(failing=not exported)
         return result
+
+    def _note(self, *, failing: bool) -> None:
+        if failing and not self._failing:
+            logger.warning("spans dropped, the collector does not take them")
+        elif self._failing and not failing:
+            logger.info("spans exported again")
+        self._failing = failing
 
     def shutdown(self) -> None:
         """Ends it."""

@@ -1,24 +1,29 @@
 """Log lines: one JSON object each, with what `log_context` holds and the current trace.
 
-`telemetry.setup` puts them on standard output.
+`telemetry.setup` puts them on standard output. Whatever looks like a secret is masked in all of a
+line (`masking.py`), and what Python itself would print, a warning or the error that ends the
+process, is a line like any other.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 import orjson
 from opentelemetry import trace
 
 from hamicommon.clipping import clip
+from hamicommon.telemetry.masking import masked
 
 _LOG_CONTEXT: ContextVar[Mapping[str, str]] = ContextVar(
     "hami_log_context",
@@ -52,8 +57,9 @@ class JsonFormatter(logging.Formatter):
         fields = {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
+        # Masked before they are cut: half a secret looks like none.
         bounded = {
-            name: value[:EXCEPTION_LIMIT] if name == "exception" else clip(value, FIELD_LIMIT)
+            name: masked(value)[:EXCEPTION_LIMIT] if name == "exception" else _bounded(value)
             for name, value in fields.items()
             if isinstance(value, str) and len(value) > FIELD_LIMIT
         }
@@ -63,7 +69,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "service": self._service_name,
             "logger": record.name,
-            "message": message if len(message) <= FIELD_LIMIT else clip(message, FIELD_LIMIT),
+            "message": message if len(message) <= FIELD_LIMIT else _bounded(message),
             **_LOG_CONTEXT.get(),
             **fields,
             **bounded,
@@ -73,9 +79,40 @@ class JsonFormatter(logging.Formatter):
             if span.is_valid:
                 line["trace_id"] = f"{span.trace_id:032x}"
         try:
-            return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+            text = orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
         except TypeError:  # an integer of more than 64 bits, half a character: rare, and no loss
-            return json.dumps(line, default=str)
+            text = json.dumps(line, default=str)
+        return masked(text)
+
+
+def _bounded(text: str) -> str:
+    return clip(masked(text[: 2 * FIELD_LIMIT]), FIELD_LIMIT)
+
+
+def log_what_python_prints() -> None:
+    """Warnings, and errors that end the process or one of its threads, become log lines."""
+    logging.captureWarnings(True)
+    logger = logging.getLogger("python")
+
+    def ended(
+        kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, error, traceback)
+            return
+        logger.critical("ended by an unexpected error", exc_info=(kind, error, traceback))
+
+    def thread_ended(what: threading.ExceptHookArgs) -> None:
+        if what.exc_value is None or issubclass(what.exc_type, SystemExit):
+            return
+        logger.critical(
+            "a thread ended by an unexpected error",
+            extra={"thread_name": "" if what.thread is None else what.thread.name},
+            exc_info=(what.exc_type, what.exc_value, what.exc_traceback),
+        )
+
+    sys.excepthook = ended
+    threading.excepthook = thread_ended
 
 
 def _moment(seconds: float) -> str:

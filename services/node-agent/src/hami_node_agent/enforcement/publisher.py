@@ -18,6 +18,7 @@ from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.events import LimitCheck, LimitFinding
+from hamicommon.process.outages import Outage
 
 from hami_node_agent.enforcement.checker import Checked, LimitChecker
 from hami_node_agent.enforcement.facts import LimitKey
@@ -50,7 +51,11 @@ class LimitPublisher:
         self._agent_id = agent_id
         self._clock = clock
         self._sequence = 0
-        self._failing = False
+        self._outage = Outage(
+            logger,
+            failed="limit checks not published, retrying",
+            again="limit checks published again",
+        )
         self._reported: _Reported | None = None
         self._reported_s = float("-inf")
 
@@ -85,14 +90,10 @@ class LimitPublisher:
                 message_id=f"{self._agent_id}:limits:{self._sequence}",
             )
         except Unavailable as exc:
-            # The next look tries again, with what is so then; one line until it succeeds.
-            if not self._failing:
-                logger.warning("limit checks not published, retrying", extra={"error": str(exc)})
-            self._failing = True
+            # The next look tries again, with what is so then.
+            self._outage.failed(exc)
         else:
-            if self._failing:
-                logger.info("limit checks published again")
-            self._failing = False
+            self._outage.worked()
             self._reported, self._reported_s = state, now_s
 
     def _message(

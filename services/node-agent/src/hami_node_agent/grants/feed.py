@@ -24,6 +24,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
@@ -164,6 +165,7 @@ class GrantsFeed:
         """Asks for the snapshot when the connection is (back) there, and every interval."""
         asked_at: float | None = None
         backoff = Backoff(RETRY_FIRST_S, self._interval_s)
+        outage = Outage(logger, failed="no grant snapshot, retrying", again="grant snapshot taken")
         while True:
             if not self._bus.connected:
                 asked_at = None
@@ -173,8 +175,9 @@ class GrantsFeed:
                     await self._remind()
                     asked_at = time.monotonic()
                     backoff.succeeded()
+                    outage.worked()
                 except (Unavailable, InvalidRequest) as exc:
-                    logger.warning("no grant snapshot, retrying", extra={"error": str(exc)})
+                    outage.failed(exc)
                     await asyncio.sleep(backoff.failed())
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))

@@ -19,6 +19,7 @@ from hamicommon import events, telemetry
 from hamicommon.clipping import clip
 from hamicommon.errors import Unavailable
 from hamicommon.process.backoff import Backoff
+from hamicommon.process.outages import Outage
 from pydantic import ValidationError
 
 from hami_node_agent.grants.book import NodeGrant
@@ -121,6 +122,7 @@ def _pending(report: events.ReportBase) -> PendingReport:
 async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
     """Publishes queued reports in order until cancelled; one stays queued until it is stored."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+    outage = Outage(logger, failed="report not sent, retrying", again="reports sent again")
     while True:
         seen = state.reports_changed.version
         try:
@@ -129,13 +131,10 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
                 # Sent twice after a power cut, at worst: the scheduler knows the id.
                 await state.change(methodcaller("without_report", waiting.report_id))
                 backoff.succeeded()
+                outage.worked()
         except Unavailable as exc:
-            pause_s = backoff.failed()
-            logger.warning(
-                "report not sent, retrying",
-                extra={"error": str(exc), "waiting": len(state.saved.reports), "retry_s": pause_s},
-            )
-            await asyncio.sleep(pause_s)
+            outage.failed(exc)
+            await asyncio.sleep(backoff.failed())
             continue
         if not state.saved.reports:
             await state.reports_changed.wait(seen)

@@ -18,6 +18,7 @@ from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES
 from hamicommon.k8s.node_register import encode_pair_scores, encode_register
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.inventory.tracker import CardTracker
@@ -61,6 +62,9 @@ class InventoryPublisher:
         self._agent_id = agent_id
         self._heartbeat_s = heartbeat_s
         self._sequence = 0
+        self._outage = Outage(
+            logger, failed="inventory not published, retrying", again="inventory published again"
+        )
         self.published = False
 
     async def run(self) -> None:
@@ -95,8 +99,9 @@ class InventoryPublisher:
                 message_id=f"{self._agent_id}:{self._sequence}",
             )
         except Unavailable as exc:
-            logger.warning("inventory not published, retrying", extra={"error": str(exc)})
+            self._outage.failed(exc)
             return False
+        self._outage.worked()
         return True
 
     def _described(self) -> list[events.InventoryDevice]:
@@ -154,6 +159,9 @@ async def keep_annotation(
     """
     bulkhead = bulkhead or Bulkhead()
     backoff = Backoff(RETRY_S, RECHECK_S)
+    outage = Outage(
+        logger, failed="node annotation not written, retrying", again="node annotation in place"
+    )
     while True:
         seen = cards.changed.version
         text = encode_register(_encodable(cards.devices(), bulkhead))
@@ -166,8 +174,9 @@ async def keep_annotation(
                 await node.annotate(wanted)
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
             backoff.succeeded()
+            outage.worked()
         except HamiError as exc:
-            logger.warning("node annotation not written, retrying", extra={"error": str(exc)})
+            outage.failed(exc)
             wait_s = backoff.failed()
         await cards.changed.wait(seen, wait_s)
 

@@ -50,8 +50,9 @@ async def serve(settings: Settings) -> None:
                 settings.http_bind,
                 ssl_context=context,
                 reuse_port=settings.reuse_port,
-            ),
+            ) as port,
         ):
+            logger.info("serving", extra={"port": port})
             freezing = asyncio.create_task(_freeze_when_ready(service))
             try:
                 await until_stopped()

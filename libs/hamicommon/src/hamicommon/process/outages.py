@@ -1,0 +1,60 @@
+"""An outage in the log: one line when it begins, one when it ends, however often it was retried.
+
+What a process has never had is no outage yet: all of a cluster starts at once, in any order. Such a
+start is logged at DEBUG, and as a warning once it has lasted `STARTS_WITHIN_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+STARTS_WITHIN_S = 10.0
+
+
+class Outage:
+    """Of one thing that is retried until it works."""
+
+    def __init__(
+        self,
+        logger: logging.Logger,
+        *,
+        failed: str,
+        again: str,
+        about: Mapping[str, str] | None = None,
+        starts_within_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`failed` and `again`: the two messages; `about`: fields of both.
+
+        `starts_within_s`: how long what never worked is no outage; None: `STARTS_WITHIN_S`.
+        `clock`: seconds.
+        """
+        self._logger = logger
+        self._failed, self._again = failed, again
+        self._about = dict(about or {})
+        self._starts_within_s = STARTS_WITHIN_S if starts_within_s is None else starts_within_s
+        self._clock = clock
+        self._since_s: float | None = None
+        self._warned = False
+        self._worked = False
+
+    def failed(self, error: BaseException | str) -> None:
+        """One try more did not work."""
+        extra = {**self._about, "error": str(error) or type(error).__name__}
+        if self._since_s is None:
+            self._since_s = self._clock()
+            if not self._worked:
+                self._logger.debug(self._failed, extra=extra)
+        lasted_s = self._clock() - self._since_s
+        if not self._warned and (self._worked or lasted_s >= self._starts_within_s):
+            self._warned = True
+            self._logger.warning(self._failed, extra=extra)
+
+    def worked(self) -> None:
+        """It works, maybe again."""
+        if self._warned and self._since_s is not None:
+            lasted_s = round(self._clock() - self._since_s, 1)
+            self._logger.info(self._again, extra={**self._about, "lasted_s": lasted_s})
+        self._since_s, self._warned, self._worked = None, False, True
