@@ -90,6 +90,7 @@ def test_a_password_that_would_end_its_address_is_refused_without_a_part_of_it(
         "redis://redis/0",
         "unix:///run/redis.sock?db=1",
         "redis://u:p@a@redis/0",
+        "redis://redis/0?client_name=a@b",
         "redis://u:p@[::1]:6379/0",
     ],
 )

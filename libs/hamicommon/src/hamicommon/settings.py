@@ -23,7 +23,8 @@ def _whole_login(address: SecretStr) -> SecretStr:
     path or a host, and be repeated by any message that it can't be reached."""
     parts = _AUTHORITY.fullmatch(address.get_secret_value())
     if parts is not None and (
-        ("@" in parts[2] and "@" not in parts[1]) or "[" in parts[1].rpartition("@")[0]
+        (":" in parts[1] and "@" not in parts[1] and "@" in parts[2])
+        or "[" in parts[1].rpartition("@")[0]
     ):
         raise ValueError("write /, ?, # and [ of the password as %2F, %3F, %23 and %5B")
     return address
