@@ -22,6 +22,9 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli\n" + "".join(
     for number in range(20)
 )
 
+MEMORY_NODES = NODES.replace("model", "model,gpu_memory_mib").replace("A100", "A100,40000")
+MEMORY_PODS = PODS.replace("gpu_milli", "gpu_milli,gpu_memory_mib").replace("0\n", "0,9000\n")
+
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[str, ...]:
@@ -115,6 +118,8 @@ def test_with_lifetimes_programs_get_every_run(timed: tuple[str, ...]) -> None:
         (("--pods", ""), "--nodes and --pods, or --from, are wanted"),
         (("--since", "3d"), "--since is of use with --from ledger alone"),
         (("--from", "x.jsonl"), "--from has the pods at their own times"),
+        (("--from", "x", "--pods", "", "--seeds", "7"), "--load, --mean-load and --seeds are of"),
+        (("--nodes", "-", "--pods", "-"), "standard input is one file alone"),
         (("--from", "/nowhere", "--pods", ""), "/nowhere: not readable: no such file"),
         (("--from", "x", "--since", "3d", "--pods", ""), "a dump has its own period"),
         (("--from", "ledger", "--since", "3", "--pods", ""), "--since is '3': a number above 0"),
@@ -149,6 +154,71 @@ def test_a_mistake_in_the_file_is_one_sentence(
     assert result.exit_code == 1
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "arguments", "sentence"),
+    [
+        (PODS, ("--picture", "/nowhere/x.svg"), "--picture /nowhere/x.svg: not writable"),
+        (
+            PODS.replace(",1,470", ",2,470"),
+            ("--policy", "binpack,fgd"),
+            "fgd: a pod asks for 2 cards of 470 milli",
+        ),
+        (
+            MEMORY_PODS,
+            ("--policy", "binpack,bestfit"),
+            "bestfit and fgd count one number per card",
+        ),
+    ],
+)
+def test_what_a_run_would_end_with_is_found_before_the_first(
+    files: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pods: str,
+    arguments: tuple[str, ...],
+    sentence: str,
+) -> None:
+    (tmp_path / "pods.csv").write_text(pods)
+    monkeypatch.delattr(runs, "run")
+    result = replay(*files, *arguments)
+
+    assert result.exit_code == 1
+    assert sentence in result.stderr
+
+
+def test_where_pods_ask_for_card_memory_fgd_is_left_out(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "nodes.csv").write_text(MEMORY_NODES)
+    (tmp_path / "pods.csv").write_text(MEMORY_PODS)
+    result = replay(*files, "-o", "json")
+
+    assert list(json.loads(result.output)["policies"]) == ["binpack", "fragmentation"]
+
+
+def test_a_picture_that_could_be_written_is_not_there_after_a_mistake(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    kept, svg = tmp_path / "kept.svg", tmp_path / "curve.svg"
+    kept.write_text("<svg/>")
+
+    for picture in (kept, svg):
+        assert replay(*files, "--policy", "best", "--picture", str(picture)).exit_code == 1
+    assert kept.read_text() == "<svg/>"
+    assert not svg.exists()
+
+
+def test_columns_that_nobody_looks_at_are_named(files: tuple[str, ...], tmp_path: Path) -> None:
+    first, *rows = PODS.splitlines()
+    (tmp_path / "pods.csv").write_text(
+        "\n".join([f"{first},gpu_mem", *(f"{row},8" for row in rows)])
+    )
+    [note] = json.loads(replay(*files, "--policy", "fgd", "-o", "json").output)["notes"]
+
+    assert note.startswith("Columns that are not looked at: ")
+    assert note.endswith("pods.csv: gpu_mem.")
 
 
 def test_a_huge_file_is_not_read(files: tuple[str, ...], tmp_path: Path) -> None:

@@ -50,15 +50,21 @@ def _stranded(summary: Summary) -> str:
 
 
 def notes(trace: Trace) -> Iterator[str]:
-    """What is odd about the pods, each one sentence."""
+    """What is odd about the files and the pods, each one sentence."""
+    if trace.unread:
+        yield f"Columns that are not looked at: {_some([clip(name) for name in trace.unread])}."
     lacking = without_a_card(trace)
     if lacking:
-        models = ", ".join(clip(name, 60) for name in list(lacking)[:5])
-        more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
         yield (
-            f"{sum(lacking.values())} pods name only models that no node has ({models}{more}): "
-            "every policy refuses them."
+            f"{sum(lacking.values())} pods name only models that no node has "
+            f"({_some([clip(name, 60) for name in lacking])}): every policy refuses them."
         )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first five, and how many more there are."""
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return ", ".join(names[:5]) + more
 
 
 def as_json(

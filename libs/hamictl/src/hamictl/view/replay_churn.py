@@ -150,28 +150,55 @@ def about(history: PodHistory) -> dict[str, Any]:
 
 
 def sentences(history: PodHistory, found: Mapping[str, ChurnSummary]) -> Iterator[str]:
-    """The answer in card-hours, and what it was made without."""
+    """The answer in card-hours and pods, and what it was made without."""
     names = list(found)
     for name in names[1:]:
-        gained = _hours(found[name]) - _hours(found[names[0]])
-        what = "more" if gained >= 0 else "less"
+        one, first = found[name], found[names[0]]
         yield (
-            f"{name} would have had {abs(gained):.1f} card-hours {what} in use than {names[0]} "
-            f"from {history.since:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC."
+            f"From {history.since:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC {name} "
+            f"would have had {_hours_beside(one, first, names[0])}; "
+            f"{_pods_beside(one, first, lambda course: course.waited)} would have had to wait, "
+            f"and {_pods_beside(one, first, lambda course: course.refused)} would never have got "
+            "a place."
         )
-    never = [pod for pod in history.trace.pods if not pod.ran]
+    never = sum(not pod.ran for pod in history.trace.pods)
     if never:
         yield (
-            f"{len(never)} pods never got a place; where a policy has one they run as long as the "
-            "median of the others."
+            f"{_pods(never)} never got a place in truth; where a policy has one for such a pod, it "
+            "runs as long as the median of the others."
         )
     if history.granted_only:
         yield (
-            f"Of {history.granted_only} pods only is known what they got: their decisions are no "
-            "longer kept (HAMI_SCHEDULER_DECISION_DAYS), nor is the CPU that they asked for."
+            f"Of {_pods(history.granted_only)} only what was granted is known: the decisions are "
+            "no longer kept (HAMI_SCHEDULER_DECISION_DAYS), nor is the CPU that was asked for."
         )
     if history.without_host:
         yield (
-            f"The CPU of {history.without_host} nodes is not known (no cluster answers): it never "
-            "runs out here."
+            f"The CPU of {_counted(history.without_host, 'node')} is not known (no cluster "
+            "answers): it never runs out here."
         )
+
+
+def _hours_beside(one: ChurnSummary, first: ChurnSummary, name: str) -> str:
+    gained = _hours(one) - _hours(first)
+    if abs(gained) < 0.05:
+        return f"as many card-hours in use as {name}"
+    return f"{abs(gained):.1f} card-hours {'more' if gained > 0 else 'less'} in use than {name}"
+
+
+def _pods_beside(
+    one: ChurnSummary, first: ChurnSummary, of: Callable[[ChurnCourse], Mapping[str, int]]
+) -> str:
+    """One course each, so whole pods."""
+    more = round(
+        one.mean(lambda c: sum(of(c).values())) - first.mean(lambda c: sum(of(c).values()))
+    )
+    return f"{_pods(abs(more))} {'more' if more > 0 else 'fewer'}" if more else "as many pods"
+
+
+def _pods(count: int) -> str:
+    return _counted(count, "pod")
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

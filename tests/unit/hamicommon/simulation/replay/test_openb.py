@@ -42,7 +42,11 @@ def test_a_pod_has_its_share_its_models_and_its_times() -> None:
         (NODES, PODS.replace("5,60", "nan,60"), "creation_time is 'nan': seconds are wanted"),
         (NODES, PODS.replace("5,60", "70,60"), "deletion_time 60 is before creation_time"),
         (NODES, PODS.replace(",1,470,P100|T4,5,60", ""), "pods.csv line 2: a value for each"),
-        (NODES, PODS.replace("1,470", "0,470"), "pods.csv holds no pod that asks for a card"),
+        (NODES, PODS.replace("1,470", "0,0"), "pods.csv holds no pod that asks for a card"),
+        (NODES, PODS.replace("1,470", "0,470"), "pods.csv line 2: num_gpu is 0 with gpu_milli 470"),
+        (NODES, PODS.replace("4000,", "9" * 5000 + ","), "pods.csv line 2: cpu_milli is '9999"),
+        (NODES, PODS.replace("4000,100", "4,000,100"), "line 2: 8 values are wanted, as the first"),
+        (NODES, PODS.replace("gpu_spec", "num_gpu"), "pods.csv: the first line has 'num_gpu' tw"),
         ("", PODS, "nodes.csv is empty: a first line sn,cpu_milli,"),
         (NODES, " \n", "pods.csv is empty: a first line name,cpu_milli,"),
         (NODES, PODS.splitlines()[0], "pods.csv holds no pod that asks for a card"),
@@ -57,6 +61,16 @@ def test_a_mistake_is_named_with_its_line(nodes: str, pods: str, sentence: str) 
         read(nodes, pods)
 
     assert sentence in str(raised.value)
+
+
+def test_columns_that_nobody_looks_at_are_named_but_for_openbs_own() -> None:
+    pods = PODS.replace("creation_time", "qos").replace("deletion_time", "gpu_mem_mib")
+
+    assert read(NODES.replace("model", "model,rack"), pods).unread == (
+        "nodes.csv: rack",
+        "pods.csv: gpu_mem_mib",
+    )
+    assert read().unread == ()
 
 
 def test_more_pods_than_a_run_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,11 +18,18 @@ from hamicommon.simulation.replay.trace import WHOLE_CARD_MILLI, Trace, TraceNod
 
 _NODE = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
+_NODE_MORE = ("gpu_memory_mib",)
+_POD_MORE = ("gpu_memory_mib", "gpu_spec", "creation_time", "deletion_time")
+"""What is read besides, where a file has it."""
+_OPENB_MORE = frozenset({"qos", "pod_phase", "scheduled_time"})
+"""Columns of openb's own that are of no use here, as everybody knows who has the trace."""
 _MOST_CARDS = 1024
 """Of one node; the largest servers have some dozens."""
 _MOST_CARDS_IN_ALL = 1_000_000
 _MOST_PODS = 1_000_000
 """What fits into memory and a working day."""
+_MOST_DIGITS = 20
+"""Of a number: more than any limit here has, and far from what Python takes long to read."""
 
 
 def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Trace:
@@ -30,7 +37,14 @@ def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Tra
 
     Raises: InvalidRequest naming the file, the line, the column and what would be right.
     """
-    found = Trace(nodes=read_nodes(nodes, nodes_file=nodes_file), pods=list(_pods(pods, pods_file)))
+    found = Trace(
+        nodes=read_nodes(nodes, nodes_file=nodes_file),
+        pods=list(_pods(pods, pods_file)),
+        unread=(
+            *_unread(nodes, nodes_file, (*_NODE, *_NODE_MORE)),
+            *_unread(pods, pods_file, (*_POD, *_POD_MORE)),
+        ),
+    )
     if not any(pod.cards for pod in found.pods):
         raise InvalidRequest(f"{pods_file} holds no pod that asks for a card")
     return found
@@ -75,8 +89,13 @@ def _pods(text: str, source: str) -> Iterator[TracePod]:
                 f"{source} has more than {_MOST_PODS} pods: a part of them is wanted"
             )
         cards = _whole(row, "num_gpu", where, most=_MOST_CARDS)
-        milli = _whole(row, "gpu_milli", where, most=WHOLE_CARD_MILLI) if cards else 0
-        card_memory = _whole(row, "gpu_memory_mib", where) if cards else 0
+        milli = _whole(row, "gpu_milli", where, most=WHOLE_CARD_MILLI)
+        card_memory = _whole(row, "gpu_memory_mib", where)
+        if not cards and (milli or card_memory):
+            raise InvalidRequest(
+                f"{where}: num_gpu is 0 with gpu_milli {milli} and gpu_memory_mib {card_memory}: "
+                "1 is wanted for a share of a card, or nothing of one"
+            )
         if milli % 10 or (cards and not milli and not card_memory):
             raise InvalidRequest(
                 f"{where}: gpu_milli is {milli}: 10 to 1000 in steps of 10 is wanted, because "
@@ -106,14 +125,25 @@ def _rows(
     if not text.strip():
         raise InvalidRequest(f"{source} is empty: a first line {','.join(columns)} is wanted")
     try:
-        lacking = [name for name in columns if name not in (reader.fieldnames or ())]
+        names = reader.fieldnames or ()
+        lacking = [name for name in columns if name not in names]
         if lacking:
             raise InvalidRequest(
                 f"{source}: the first line lacks {', '.join(lacking)}: {','.join(columns)} is "
                 "wanted"
             )
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidRequest(
+                    f"{source}: the first line has {clip(name)!r} twice: once is wanted"
+                )
         for row in reader:
             where = f"{source} line {reader.line_num}"
+            if None in row:
+                raise InvalidRequest(
+                    f"{where}: {len(names)} values are wanted, as the first line has them, and "
+                    f"{len(names) + len(row[None])} are there"
+                )
             if any(row[name] is None for name in columns):
                 raise InvalidRequest(f"{where}: a value for each of {', '.join(columns)} is wanted")
             yield where, row
@@ -121,9 +151,17 @@ def _rows(
         raise InvalidRequest(f"{source} line {max(reader.line_num, 1)}: no CSV: {exc}") from exc
 
 
+def _unread(text: str, source: str, columns: tuple[str, ...]) -> Iterator[str]:
+    """Columns of the first line that nobody looks at, as `source: column`."""
+    for name in csv.DictReader(io.StringIO(text)).fieldnames or ():
+        if name not in columns and name not in _OPENB_MORE:
+            yield f"{source}: {clip(name)}"
+
+
 def _whole(row: Mapping[str, str], column: str, where: str, *, most: int = 2**40) -> int:
     text = (row.get(column) or "0").strip()
-    if not text.isascii() or not text.isdigit() or int(text) > most:
+    plain = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not plain or int(text) > most:
         raise InvalidRequest(
             f"{where}: {column} is {clip(text)!r}: a whole number from 0 to {most} is wanted"
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hamicommon.clipping import clip
@@ -28,7 +28,7 @@ ORACLE = "fragmentation-oracle"
 CARDS_ONLY = "fragmentation-cards"
 """As `fragmentation`, without the hosts' CPU in the score."""
 
-REFERENCES = {"bestfit": BestFit, "fgd": Fgd}
+REFERENCES: dict[str, type[BestFit] | type[Fgd]] = {"bestfit": BestFit, "fgd": Fgd}
 
 NAMES = (*ENGINE, ORACLE, CARDS_ONLY, *REFERENCES)
 
@@ -47,6 +47,16 @@ def checked(names: str) -> list[str]:
     if not found:
         raise InvalidRequest(f"no policy is named: a comma list of {', '.join(NAMES)} is wanted")
     return list(dict.fromkeys(found))
+
+
+def check_references(names: Iterable[str], trace: Trace) -> None:
+    """Before the first of many runs.
+
+    Raises: InvalidRequest when one of them can't count what the trace's pods ask for.
+    """
+    for name in names:
+        if name in REFERENCES:
+            REFERENCES[name].check(trace)
 
 
 def engine_placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> EnginePlacer:

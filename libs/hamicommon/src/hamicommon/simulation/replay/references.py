@@ -49,12 +49,17 @@ class _Remembered:
 class _Reference(ABC):
     """Nodes in the order of their names, one number per card; scored again when changed."""
 
-    def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
+    @classmethod
+    def check(cls, trace: Trace) -> None:
+        """Raises: InvalidRequest when it can't count what the trace's pods ask for."""
         if trace.has_card_memory:
             raise InvalidRequest(
                 "bestfit and fgd count one number per card, and the trace's pods ask for memory of "
                 "cards: binpack, spread or fragmentation is wanted"
             )
+
+    def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
+        self.check(trace)
         nodes = sorted(nodes, key=lambda node: node.name)
         width = max(node.cards for node in nodes)
         models = sorted({node.model for node in nodes})
@@ -155,14 +160,20 @@ class Fgd(_Reference):
     It knows the shapes of the whole trace beforehand (an oracle), as published.
     """
 
+    @classmethod
+    def check(cls, trace: Trace) -> None:
+        """Raises: InvalidRequest, also where usual pods take parts of several cards."""
+        super().check(trace)
+        for shape, _ in _usual(trace):
+            if shape.cards > 1 and shape.card_milli < WHOLE_CARD_MILLI:
+                raise InvalidRequest(
+                    f"fgd: a pod asks for {shape.cards} cards of {shape.card_milli} milli: pods "
+                    "with several cards take whole ones"
+                )
+
     def __init__(self, trace: Trace, nodes: Sequence[TraceNode]) -> None:
         super().__init__(trace, nodes)
-        counts = Counter(pod.shape for pod in sorted(trace.pods, key=lambda pod: pod.name))
-        usual: list[tuple[Shape, int]] = []
-        for shape, count in counts.most_common():
-            if sum(taken for _, taken in usual) >= _COVERED * len(trace.pods):
-                break
-            usual.append((shape, count))
+        usual = _usual(trace)
         total = sum(count for _, count in usual)
         self._cpus = np.unique([shape.cpu_milli for shape, _ in usual if shape.cards])
         width, levels = self.free.shape[1], len(self._cpus) + 1
@@ -177,13 +188,8 @@ class Fgd(_Reference):
             accepted = np.flatnonzero(self.accepts(models))
             if cards == 1:
                 self._share[accepted, level:, milli // 10 :] += count / total
-            elif milli == WHOLE_CARD_MILLI:
-                self._whole[accepted, level:, cards:] += count / total
             else:
-                raise InvalidRequest(
-                    f"fgd: a pod asks for {cards} cards of {milli} milli: pods with several cards "
-                    "take whole ones"
-                )
+                self._whole[accepted, level:, cards:] += count / total
 
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
         """floor(100 * sigmoid(F before - F after)), in cards."""
@@ -228,6 +234,17 @@ class Fgd(_Reference):
         after: Floats = now.sum(axis=1)[:, None] - now + then - several
         after[free < milli] = np.nan
         return after
+
+
+def _usual(trace: Trace) -> list[tuple[Shape, int]]:
+    """The most common shapes, with how many pods each has."""
+    counts = Counter(pod.shape for pod in sorted(trace.pods, key=lambda pod: pod.name))
+    found: list[tuple[Shape, int]] = []
+    for shape, count in counts.most_common():
+        if sum(taken for _, taken in found) >= _COVERED * len(trace.pods):
+            break
+        found.append((shape, count))
+    return found
 
 
 def _sigmoid(gain: Floats) -> Floats:

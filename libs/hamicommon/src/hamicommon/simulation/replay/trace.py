@@ -135,6 +135,8 @@ class Trace:
     pods: Sequence[TracePod]
     rules: Mapping[str, VendorRules] | None = None
     """How the cards of each vendor are judged; None: all by the standard loop."""
+    unread: Sequence[str] = ()
+    """Columns of the files that nobody looks at, each with its file."""
 
     @property
     def has_card_memory(self) -> bool:

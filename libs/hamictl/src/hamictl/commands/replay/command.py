@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from hamicommon.errors import InvalidRequest
 from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.policies import checked
+from hamicommon.simulation.replay.policies import check_references, checked
 from hamicommon.simulation.replay.schedule import as_it_was
 from hamicommon.simulation.replay.trace import Trace
 
@@ -22,12 +22,12 @@ from hamictl.commands.replay import runs
 from hamictl.commands.replay.dump import history_of, nodes_of
 from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
 from hamictl.commands.runner import console, spoken_errors
-from hamictl.input_file import read_text
+from hamictl.input_file import STDIN, read_text
 from hamictl.view import replay as view
 from hamictl.view import replay_churn as churn_view
 from hamictl.view.replay_picture import picture
 
-_ARRIVING, _CHURNING = "130", "300"
+_ARRIVING, _CHURNING, _SEED = "130", "300", "42"
 _OWN = "binpack,fragmentation"
 
 
@@ -55,11 +55,14 @@ def replay(
         str,
         typer.Option(
             "--policy",
-            help="a comma list; docs/packing.md has them all [default: binpack,fragmentation, "
-            "without --from also fgd]",
+            help="a comma list; docs/packing.md has them all [default: binpack,fragmentation; "
+            "also fgd for files where no pod asks for card memory]",
         ),
     ] = "",
-    seeds: Annotated[str, typer.Option("--seeds", help="orders of arrival, such as 42-51")] = "42",
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", help=f"orders of arrival, such as 42-51 [default: {_SEED}]"),
+    ] = "",
     load: Annotated[
         str,
         typer.Option(
@@ -91,15 +94,17 @@ def replay(
     places real pods. With --from these are the pods of your own cluster at their own times.
     """
     with spoken_errors():
+        if svg is not None:
+            _check_writable(svg)
         if source:
-            if pods or mean_load or load:
+            if pods or mean_load or load or seeds:
                 raise InvalidRequest(
-                    "--from has the pods at their own times: --pods, --load and --mean-load are of "
-                    "no use with it"
+                    "--from has the pods at their own times: --pods, --load, --mean-load and "
+                    "--seeds are of no use with it"
                 )
             _look_back(source, since, nodes, checked(policy or _OWN), patience, output, svg)
             return
-        chosen, orders = checked(policy or f"{_OWN},fgd"), seeds_of(seeds)
+        chosen, orders = checked(policy) if policy else [], seeds_of(seeds or _SEED)
         if patience and not mean_load:
             raise InvalidRequest(
                 "--patience is of use with --mean-load or --from alone: else no pod waits"
@@ -110,9 +115,13 @@ def replay(
             raise InvalidRequest(
                 "--nodes and --pods, or --from, are wanted: docs/packing.md has their form"
             )
+        if nodes == pods == STDIN:
+            raise InvalidRequest("--nodes and --pods are both -: standard input is one file alone")
         given = load or (_CHURNING if mean_load else _ARRIVING)
         target = percent_of(given, "--load", least=1, most=1000)
         trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
+        chosen = chosen or checked(_OWN if trace.has_card_memory else f"{_OWN},fgd")
+        check_references(chosen, trace)
         if mean_load:
             _churn(trace, chosen, orders, target, mean_load, patience, output, svg)
         else:
@@ -177,6 +186,7 @@ def _look_back(
 ) -> None:
     history = history_of(source, since)
     trace = history.trace
+    check_references(policies, trace)
     if nodes:
         trace = replace(trace, nodes=nodes_of(nodes))
     stays, window = as_it_was(
@@ -203,8 +213,17 @@ def _note(trace: Trace) -> None:
         console.print(sentence, highlight=False, markup=False)
 
 
-def _write(path: Path, text: str) -> None:
+def _check_writable(path: Path) -> None:
+    """Before runs that may take hours; leaves nothing behind."""
+    known = path.exists()
+    _write(path, "", mode="a")
+    if not known:
+        path.unlink()
+
+
+def _write(path: Path, text: str, mode: Literal["w", "a"] = "w") -> None:
     try:
-        path.write_text(text, encoding="utf-8")
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
     except OSError as exc:
         raise InvalidRequest(f"--picture {path}: not writable: {exc.strerror}") from exc

@@ -1,0 +1,63 @@
+"""What a replay of one's own history comes to, in sentences."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
+from hamicommon.simulation.replay.history import PodHistory
+from hamicommon.simulation.replay.trace import Trace
+from hamictl.view.replay_churn import sentences
+
+HISTORY = PodHistory(
+    trace=Trace(nodes=[], pods=[]),
+    since=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+    until=datetime(2026, 2, 3, tzinfo=UTC),
+    granted_only=1,
+    without_host=1,
+)
+
+
+def summary(card_hours: float, *, waited: int, refused: int) -> ChurnSummary:
+    course = ChurnCourse(
+        in_use=90.0,
+        waiting=1.0,
+        waiting_pods=2.0,
+        card_hours=card_hours,
+        arrived=100,
+        waited={"share": waited},
+        refused={"1 card": refused},
+    )
+    return ChurnSummary(courses=[course])
+
+
+@pytest.mark.parametrize(
+    ("other", "answer"),
+    [
+        (
+            summary(112.3, waited=5, refused=0),
+            "12.3 card-hours more in use than binpack; 4 pods fewer would have had to wait, and "
+            "1 pod fewer would never have got a place.",
+        ),
+        (
+            summary(99.8, waited=10, refused=3),
+            "0.2 card-hours less in use than binpack; 1 pod more would have had to wait, and 2 "
+            "pods more would never have got a place.",
+        ),
+        (
+            summary(100.04, waited=9, refused=1),
+            "as many card-hours in use as binpack; as many pods would have had to wait, and as "
+            "many pods would never have got a place.",
+        ),
+    ],
+)
+def test_the_answer_is_the_difference_to_the_first_policy(other: ChurnSummary, answer: str) -> None:
+    found = {"binpack": summary(100.0, waited=9, refused=1), "fragmentation": other}
+    first, *rest = sentences(HISTORY, found)
+
+    assert first == (
+        f"From 2026-01-02 03:04 to 2026-02-03 00:00 UTC fragmentation would have had {answer}"
+    )
+    assert [line.partition(":")[0].partition(" is")[0] for line in rest] == [
+        "Of 1 pod only what was granted",
+        "The CPU of 1 node",
+    ]
