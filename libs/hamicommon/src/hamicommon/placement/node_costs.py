@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Hashable
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -137,8 +136,8 @@ class NodeCosts:
     def of_host(self, cpu_milli: int, view: ClusterView, rows: Int) -> Costs:
         """For a pod without cards: what its CPU would strand of the nodes' cards."""
         tables = self._current(view)
-        states = self._now.states.take(rows)
-        after = self._now.value(tables, rows, replace(states, cpu=states.cpu - cpu_milli))
+        states = self._now.states.take(rows).less_cpu(cpu_milli)
+        after = self._now.value(tables, rows, states)
         none = np.zeros(len(rows))
         return Costs(rows, after - self._now.stranded[rows], none, none)
 
@@ -204,8 +203,7 @@ class NodeCosts:
             rows, cards, fitting = rows[kept], cards.take(kept), fitting[kept]
         if not len(rows):
             return
-        now = self._now.states.take(rows)
-        now = replace(now, cpu=now.cpu - cpu_milli)
+        now = self._now.states.take(rows).less_cpu(cpu_milli)
         ask = known.ask
         could = outcomes(now, cards, ask.need, ask.request.count, fitting)
         after = self._now.value(self._tables, rows, could.states)

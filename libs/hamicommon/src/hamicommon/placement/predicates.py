@@ -166,7 +166,7 @@ class Needs:
     def amounts_at(self, cards: Cards, places: Int) -> tuple[Int, Int, Int]:
         """(rows, count) each: MiB, cores and slots on the cards at these places of every row."""
         memory, core, slots = (
-            np.full(places.shape, amount)
+            _filled(places, amount)
             if isinstance(amount, int)
             else np.take_along_axis(amount, places, axis=1)
             for amount in (self.memory_on(cards), self.core_on(cards), self.slots_on(cards))
@@ -192,6 +192,12 @@ class Needs:
             return np.ones(cards.model.shape, np.bool_) if self._core == amount else None
         equal: Bools = self._core[cards.model] == amount
         return equal
+
+
+def _filled(like: Int, amount: int) -> Int:
+    found = np.empty_like(like)
+    found.fill(amount)
+    return found
 
 
 def _amounts(by_model: Iterable[int | None]) -> Int | int:

@@ -31,7 +31,7 @@ class ByRow:
         self._seen = np.zeros(rows, np.int64)
         """(rows,): the row's number of change when it answered; 0: it never did."""
 
-    def stale(self, rows: Int, changed: Int) -> Bools:
+    def stale(self, rows: Int | slice, changed: Int) -> Bools:
         """Which of the rows have to be asked; `changed` are their numbers of change now."""
         answer: Bools = self._seen[rows] != changed
         return answer

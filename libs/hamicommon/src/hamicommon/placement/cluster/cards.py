@@ -82,9 +82,11 @@ class Cards:
             index=self.index[rows],
         )
 
-    def at(self, rows: Int, places: Int) -> Cards:
-        """(pairs,): a copy of single cards."""
-        return Cards(**{name: getattr(self, name)[rows, places] for name in self.__slots__})
+    def less(self, *, slots: Int | int, memory: Int | int, core: Int | int) -> Cards:
+        """The same cards, each with so much less left."""
+        return self._with_free(
+            self.free_slots - slots, self.free_memory - memory, self.free_core - core
+        )
 
     def fresh(self) -> Cards:
         """The same cards with usage of their own: taking from them leaves this unchanged."""

@@ -267,8 +267,8 @@ class ClusterView:
         rows, places = self._rows.table.model.shape
         return rows, places
 
-    def changed(self, rows: Int) -> Int:
-        """A number per row that is another after every change of the row."""
+    def changed(self, rows: Int | slice) -> Int:
+        """A number per row that is another after every change of the row; of a slice no copy."""
         return self._rows.changed[rows]
 
     def makeups(self, rows: Int) -> Int:

@@ -48,9 +48,14 @@ def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools)
     if count == 1:
         rows, places = np.nonzero(fitting & ~now.later_alike())
         then = now.take(rows)
-        at = np.arange(len(rows)), places
-        amounts = amounts_of(_with_slice(cards, need, rows, places))
-        then.model[at], then.core[at], then.memory[at], then.idle[at] = amounts
+        with_slice = amounts_of(
+            cards.less(
+                slots=need.slots_on(cards),
+                memory=need.memory_on(cards),
+                core=need.core_on(cards),
+            )
+        )
+        then.cards[:, np.arange(len(rows)), places] = with_slice[:, rows, places]
         return CardOutcomes(then, rows, places[:, None])
     full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
     walked = np.argsort(full[:, ::-1], axis=1, kind="stable")[:, :count]
@@ -72,12 +77,3 @@ def stranded_by_card(
     cost = np.full(fitting.shape, np.inf)
     cost[found.row, found.taken[:, 0]] = stranded(tables, found.states)
     return cost
-
-
-def _with_slice(cards: Cards, need: Needs, rows: Int, places: Int) -> Cards:
-    """(outcomes,): the cards at these places, each with the slice on it."""
-    alone = cards.at(rows, places)
-    alone.free_memory -= need.memory_on(alone)
-    alone.free_core -= need.core_on(alone)
-    alone.free_slots -= need.slots_on(alone)
-    return alone

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.cluster.cards import Bools, Int
-from hamicommon.placement.fragmentation.prices import CARD
+from hamicommon.placement.fragmentation.cuts import CARD
 from hamicommon.placement.predicates import type_codes
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
@@ -33,9 +33,9 @@ class CardNeed(NamedTuple):
     """The same, 0..1 and not rounded."""
 
     @property
-    def size(self) -> int:
-        """Percent of the card by the greater of both, rounded up; 1..100."""
-        return min(max(-int(-max(self.core_part, self.memory_part) * CARD // 1), 1), CARD)
+    def percents(self) -> tuple[int, int]:
+        """Percent of the card's cores and of its memory, rounded up; 1..100 each."""
+        return _percent(self.core_part), _percent(self.memory_part)
 
 
 class Lots(NamedTuple):
@@ -101,6 +101,10 @@ def _up(amount: float) -> int:
     return int(np.ceil(amount - 1e-9))
 
 
+def _percent(part: float) -> int:
+    return min(max(-int(-part * CARD // 1), 1), CARD)
+
+
 def mean_milli(mix: Mix, needs: Needs) -> float:
     """What one arrival takes of cards."""
     total = 0.0
@@ -138,8 +142,8 @@ def lots_of(mix: Mix, needs: Needs, models: int) -> Lots:
     )
 
 
-def confined_to(mix: Mix, needs: Needs, lost: Float64) -> Confined:
-    """The sets of models; `lost`: (models, 101), as `Tables.lost`."""
+def confined_to(mix: Mix, needs: Needs, worth: Float64) -> Confined:
+    """The sets of models; `worth`: as `Tables.worth`."""
     usable = [np.array([need is not None for need in line], np.bool_) for line in needs]
     masks = list({mask.tobytes(): mask for mask in usable if mask.any()}.values())
     contested = [
@@ -147,18 +151,19 @@ def confined_to(mix: Mix, needs: Needs, lost: Float64) -> Confined:
         for mask in masks
         if any((mask & other).any() and (other & ~mask).any() for other in masks)
     ]
-    sets: Bools = np.array(contested, np.bool_).reshape(len(contested), len(lost))
+    sets: Bools = np.array(contested, np.bool_).reshape(len(contested), len(worth))
     milli, square = np.zeros(len(sets)), np.zeros(len(sets))
     for shape, part, line, mask in zip(mix.shapes, mix.parts.tolist(), needs, usable, strict=True):
         inside = (sets | ~mask).all(axis=1)
         if mask.any() and inside.any():
-            costs = [_cost(need, lost[at]) for at, need in enumerate(line) if need is not None]
+            costs = [_cost(need, worth[at]) for at, need in enumerate(line) if need is not None]
             taken = shape.request.count * sum(costs) / len(costs)
             milli[inside] += part * taken
             square[inside] += part * taken**2
     return Confined(sets, milli, square)
 
 
-def _cost(need: CardNeed, lost: Float64) -> float:
+def _cost(need: CardNeed, worth: Float64) -> float:
     """Milli that a slice really costs a card: also what is lost of the remainder that it leaves."""
-    return 10 * need.size + float(lost[CARD - need.size])
+    core, memory = need.percents
+    return PERMILLE - float(worth[CARD - core, CARD - memory])

@@ -52,9 +52,9 @@ class NodesNow(ByRow):
 
     def refresh(self, view: ClusterView, tables: Tables) -> None:
         """Looks again at the rows that have changed."""
-        every = np.arange(len(view.nodes))
+        every = slice(0, len(view.nodes))
         changed = view.changed(every)
-        rows = every[self.stale(every, changed)]
+        rows = np.flatnonzero(self.stale(every, changed))
         if len(rows):
             states = states_of(view.table(rows), view.free_cpu(rows))
             self.states.put(rows, states)

@@ -26,8 +26,7 @@ about as much, and does not send pods where they strand more."""
 
 def worth(tables: Tables, states: States) -> Float64:
     """(states,): milli that can still be granted: what is free but for what is lost of it."""
-    left = np.minimum(states.core * 10, states.memory)
-    found: Float64 = (left - tables.lost[states.model, left // 10]).sum(axis=1)
+    found: Float64 = tables.worth[states.model, states.core, states.memory // 10].sum(axis=1)
     return found
 
 

@@ -12,70 +12,82 @@ from functools import lru_cache
 import numpy as np
 
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
+from hamicommon.placement.fragmentation.cuts import CARD
 from hamicommon.placement.fragmentation.demand import PERMILLE
-from hamicommon.placement.fragmentation.prices import CARD
+
+_KEY: Int = np.array(
+    [2 * (CARD + 1) * (PERMILLE + 1), PERMILLE + 1, 1, (CARD + 1) * (PERMILLE + 1)]
+)[:, None, None]
+"""Makes a number of its own of a card's model, free parts and idleness."""
+_WHOLE: Int = np.array([CARD, PERMILLE])[:, None, None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """Nodes as they are or might be; arrays are (states, places) but for `cpu`."""
+    """Nodes as they are or might be."""
 
-    model: Int
-    """0 where there is no card, or none that may be used."""
-    core: Int
-    """Free percent, 0..100."""
-    memory: Int
-    """Free permille, 0..1000."""
-    idle: Bools
-    """Nobody has a slice of the card."""
+    cards: Int
+    """(4, states, places): `model`, `core`, `memory` and `idle`; one array, because a decision
+    copies few states many times."""
     cpu: Int
     """(states,): free thousandths of a core."""
+
+    @property
+    def model(self) -> Int:
+        """(states, places): 0 where there is no card, or none that may be used."""
+        model: Int = self.cards[0]
+        return model
+
+    @property
+    def core(self) -> Int:
+        """(states, places): free percent, 0..100."""
+        core: Int = self.cards[1]
+        return core
+
+    @property
+    def memory(self) -> Int:
+        """(states, places): free permille, 0..1000."""
+        memory: Int = self.cards[2]
+        return memory
+
+    @property
+    def idle(self) -> Int:
+        """(states, places): 1 where nobody has a slice of the card, else 0."""
+        idle: Int = self.cards[3]
+        return idle
 
     @classmethod
     def empty(cls, states: int, places: int) -> States:
         """Without a card."""
-        return cls(
-            model=np.zeros((states, places), np.int64),
-            core=np.zeros((states, places), np.int64),
-            memory=np.zeros((states, places), np.int64),
-            idle=np.zeros((states, places), np.bool_),
-            cpu=np.zeros(states, np.int64),
-        )
+        cards = np.zeros((4, states, places), np.int64)
+        return cls(cards=cards, cpu=np.zeros(states, np.int64))
 
     def take(self, states: Int) -> States:
         """A copy of some of them."""
-        return States(
-            model=self.model[states],
-            core=self.core[states],
-            memory=self.memory[states],
-            idle=self.idle[states],
-            cpu=self.cpu[states],
-        )
+        return States(cards=self.cards[:, states], cpu=self.cpu[states])
+
+    def less_cpu(self, cpu_milli: int) -> States:
+        """The same cards on hosts that have so much less left."""
+        return States(cards=self.cards, cpu=self.cpu - cpu_milli)
 
     def followed_by(self, others: States) -> States:
         """A copy of both."""
         return States(
-            model=np.concatenate((self.model, others.model)),
-            core=np.concatenate((self.core, others.core)),
-            memory=np.concatenate((self.memory, others.memory)),
-            idle=np.concatenate((self.idle, others.idle)),
+            cards=np.concatenate((self.cards, others.cards), axis=1),
             cpu=np.concatenate((self.cpu, others.cpu)),
         )
 
     def put(self, states: Int, others: States) -> None:
         """Writes the others in place of some of them."""
-        self.model[states] = others.model
-        self.core[states] = others.core
-        self.memory[states] = others.memory
-        self.idle[states] = others.idle
+        self.cards[:, states] = others.cards
         self.cpu[states] = others.cpu
 
     def later_alike(self) -> Bools:
         """(states, places): whether a later card of the node is just as this one."""
-        key = ((self.model * 2 + self.idle) * (CARD + 1) + self.core) * (PERMILLE + 1) + self.memory
+        key = (self.cards * _KEY).sum(axis=0)
         same = key[:, :, None] == key[:, None, :]
         same &= _later(key.shape[1])
-        alike: Bools = same.any(axis=2)
+        alike: Bools = np.logical_or.reduce(same, axis=2)
         return alike
 
 
@@ -87,24 +99,21 @@ def _later(width: int) -> Bools:
 
 def states_of(cards: Cards, cpu: Int) -> States:
     """The table's rows as they are."""
-    model, core, memory, idle = amounts_of(cards)
-    return States(model=model, core=core, memory=memory, idle=idle, cpu=cpu)
+    return States(cards=amounts_of(cards), cpu=cpu)
 
 
-def amounts_of(cards: Cards) -> tuple[Int, Int, Int, Bools]:
-    """Model, free percent of cores, free permille of memory, and whether nobody has a slice."""
+def amounts_of(cards: Cards) -> Int:
+    """(4, nodes, places): as `States.cards`."""
     usable = (cards.status == 0) & (cards.free_slots > 0) & (cards.model != 0)
-    return (
-        cards.model * usable,
-        _part(cards.free_core, cards.core, CARD) * usable,
-        _part(cards.free_memory, cards.memory, PERMILLE) * usable,
-        usable & (cards.free_slots >= cards.slots),
-    )
-
-
-def _part(free: Int, total: Int, whole: int) -> Int:
-    """How much of `whole` is free, rounded down; all of it where the card has none to give."""
-    part = free * whole // np.maximum(total, 1)
-    part[total <= 0] = whole
-    np.minimum(part, whole, out=part)
-    return np.maximum(part, 0, out=part)
+    found = np.empty((4, *usable.shape), np.int64)
+    found[0] = cards.model
+    total = np.array((cards.core, cards.memory))
+    # Rounded down; all of it is free where the card has none to give.
+    part = np.array((cards.free_core, cards.free_memory)) * _WHOLE
+    part //= np.maximum(total, 1)
+    np.copyto(part, _WHOLE, where=total <= 0)
+    np.minimum(part, _WHOLE, out=part)
+    np.maximum(part, 0, out=found[1:3])
+    found[3] = cards.free_slots >= cards.slots
+    found *= usable
+    return found

@@ -14,6 +14,7 @@ import numpy as np
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.placement.cluster.arrivals import Mix
 from hamicommon.placement.cluster.cards import Int
+from hamicommon.placement.fragmentation.cuts import CARD
 from hamicommon.placement.fragmentation.demand import (
     PERMILLE,
     Float64,
@@ -23,7 +24,7 @@ from hamicommon.placement.fragmentation.demand import (
     mean_milli,
     needs_of,
 )
-from hamicommon.placement.fragmentation.prices import CARD, lost_by_remainder
+from hamicommon.placement.fragmentation.prices import lost_by_both, lost_by_remainder
 from hamicommon.placement.vendor_policy import VendorRules
 
 
@@ -71,14 +72,28 @@ class Tables:
         """Part of the pods that one card suffices, by model and the three levels, flat."""
         self.several: Float64 = several.cumsum(axis=1).cumsum(axis=2).ravel()
         """Part of the pods that want several cards, by model, CPU level and idle cards, flat."""
-        self.lost: Float64 = np.zeros((len(models), CARD + 1))
+        self.lost: Float64 = np.zeros((len(models), CARD + 1, CARD + 1))
+        """What is lost of a remainder, by model and percent of cores and of memory; in milli."""
+        left = 10.0 * np.minimum.outer(np.arange(CARD + 1), np.arange(CARD + 1))
+        self.worth: Float64 = np.repeat(left[None], len(models), axis=0)
+        """The same axes: what can still be granted of it, in milli."""
         if prices:
-            self.lost[:] = list(_lost(mix, needs, len(models)))
-        """(models, 101): what is lost of a remainder of so many percent, in milli of a card."""
+            self._price(mix, needs)
         self.lots = lots_of(mix, needs, len(models))
-        self.confined = confined_to(mix, needs, self.lost)
+        self.confined = confined_to(mix, needs, self.worth)
         self.mean_milli = mean_milli(mix, needs)
         """What one arrival takes of cards."""
+
+    def _price(self, mix: Mix, needs: Needs) -> None:
+        """Each model by its own slices; cards that are asked for together are whole ones."""
+        known: dict[bytes, tuple[Float64, Float64]] = {}
+        for number in range(len(self.lost)):
+            asked = _asked(mix, needs, number)
+            # Models that differ only in who may use them mostly have the same sizes.
+            key = np.rint(asked * 200).astype(np.int16).tobytes()
+            if key not in known:
+                known[key] = _lost_and_worth(asked, self.core_weight)
+            self.lost[number], self.worth[number] = known[key]
 
     def idle_milli(self, core: Int, memory: Int) -> Float64:
         """What counts as idle of cards with so many percent and permille free."""
@@ -106,19 +121,29 @@ def _weights(mix: Mix, needs: Needs) -> tuple[float, float]:
     return (core / both, memory / both) if both else (0.5, 0.5)
 
 
-def _lost(mix: Mix, needs: Needs, models: int) -> Iterable[Float64]:
-    """By model, from its own slices; cards that are asked for together are whole ones."""
-    known: dict[bytes, Float64] = {}
-    for number in range(models):
+def _asked(mix: Mix, needs: Needs, model: int) -> Float64:
+    """(101, 101): part of the slices by percent of cores and of memory; together 1, or 0."""
+    asked = np.zeros((CARD + 1, CARD + 1))
+    for shape, part, line in zip(mix.shapes, mix.parts.tolist(), needs, strict=True):
+        need = line[model]
+        if need is not None:
+            asked[need.percents] += part * shape.request.count
+    asked /= asked.sum() or 1.0
+    return asked
+
+
+def _lost_and_worth(asked: Float64, core_weight: float) -> tuple[Float64, Float64]:
+    """(101, 101) each; `asked` as `_asked`."""
+    cores, memories = np.nonzero(asked)
+    percent = np.arange(CARD + 1)
+    left: Float64 = 10.0 * np.minimum.outer(percent, percent)
+    if (cores >= memories).all() or (cores <= memories).all():
+        # One amount decides for all, so it alone is cut.
         shares = np.zeros(CARD + 1)
-        for shape, part, line in zip(mix.shapes, mix.parts.tolist(), needs, strict=True):
-            need = line[number]
-            if need is not None:
-                shares[need.size] += part * shape.request.count
-        total = shares.sum()
-        # Models that differ only in who may use them mostly have the same sizes.
-        key = np.rint(shares / total * 200).tobytes() if total else b""
-        if key not in known:
-            sizes = np.flatnonzero(shares)
-            known[key] = lost_by_remainder(sizes, shares[sizes])
-        yield known[key]
+        np.add.at(shares, np.maximum(cores, memories), asked[cores, memories])
+        sizes = np.flatnonzero(shares)
+        lost = lost_by_remainder(sizes, shares[sizes])[np.minimum.outer(percent, percent)]
+        return lost, left - lost
+    lost = lost_by_both(cores, memories, asked[cores, memories], core_weight)
+    idle = 10.0 * (core_weight * percent[:, None] + (1 - core_weight) * percent)
+    return lost, idle - lost

@@ -24,10 +24,10 @@ because whatever fits nowhere else still takes it."""
 
 def places(lots: Lots, states: States) -> Int:
     """(states, lots): how many pods of each lot would find room."""
-    idle = states.idle.sum(axis=1)
+    idle = np.add.reduce(states.idle, axis=1)
     room: Int = idle[:, None] // lots.cards
     np.minimum(room, np.maximum(states.cpu, 0)[:, None] // lots.cpu_milli, out=room)
-    room *= lots.accepts[states.model.max(axis=1)]
+    room *= lots.accepts[np.maximum.reduce(states.model, axis=1)]
     return room
 
 
