@@ -26,7 +26,7 @@ from hamicommon.bus.permissions import (
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
-from hamicommon.ledger.showback.prices import read_prices
+from hamicommon.ledger.showback.prices import PriceList, read_prices
 from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.periodic import every
@@ -152,9 +152,14 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
         viewers = TokenViewers(Access(reviews))
     seal = Seal(settings.postgres.dsn.get_secret_value())
     asking = Asking(ledger, viewers, seal, settings.show_owners)
-    prices = None if settings.price_list is None else read_prices(settings.price_list)
+    prices = _prices(settings)
     cluster_name = settings.telemetry.cluster_name
     return [question_routes(asking, viewers, cluster_name), bill_routes(asking, viewers, prices)]
+
+
+def _prices(settings: Settings) -> PriceList | None:
+    """Raises: InvalidRequest for a list that is none."""
+    return None if settings.price_list is None else read_prices(settings.price_list)
 
 
 async def _serve_pages(
@@ -183,6 +188,9 @@ async def _serve_pages(
             clock=_now,
             bulkhead=app.instruments.bulkhead,
             events_connected=events_connected,
+            prices=_prices(settings),
+            traces=settings.pages_traces,
+            trace_url=settings.pages_trace_url,
         )
     )
     app.pages_port = await stack.enter_async_context(serving(app.pages, settings.pages_bind))

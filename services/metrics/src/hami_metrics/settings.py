@@ -77,6 +77,17 @@ class Settings(BaseSettings):
         default="hami-metrics",
         description="audience of the pages' tokens; empty: the API server's own",
     )
+    pages_traces: Path | None = Field(
+        default=None,
+        description="folder of finished spans, a file of JSON lines for each service, which a"
+        " pod's page draws; none: they are at the collector",
+    )
+    pages_trace_url: str = Field(
+        default="",
+        pattern=r"^$|^https?://[^\s]+\{trace_id\}[^\s]*$",
+        description="address of a trace in a viewer, as in http://jaeger:16686/trace/{trace_id};"
+        " empty: a pod's page has no link",
+    )
     snapshot_interval_s: float = Field(
         default=5.0, ge=0.1, le=300, description="how often the ledger is read for Prometheus"
     )

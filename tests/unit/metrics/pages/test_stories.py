@@ -21,7 +21,7 @@ from hami_metrics.pages.views.elements.waterfall import decision_waterfall, gran
 from hami_metrics.pages.views.history import history_page, window_around
 from hami_metrics.pages.views.pending import pending_page
 from hami_metrics.pages.views.pod import pod_page
-from hami_metrics.pages.views.showback import as_csv, month_of, showback_page
+from hami_metrics.pages.views.showback import month_of
 from hamicommon.errors import InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,7 +212,7 @@ def waiting(number: int, **changes: Any) -> dict[str, Any]:
 def test_pods_of_one_owner_that_wait_alike_are_one_line() -> None:
     reasons = [{"reason_code": "CardInsufficientMemory", "pod_count": 4, "oldest_at": ago(hours=1)}]
     rows = [*(waiting(n) for n in range(3)), waiting(9, namespace="vision")]
-    page = pending_page(reasons, rows, EVERYBODY, "")
+    page = pending_page(reasons, rows, EVERYBODY, "", None)
 
     assert [(line.namespace, line.name, line.count) for line in page.lines] == [
         ("nlp", "batch-0", 3),
@@ -224,7 +224,7 @@ def test_pods_of_one_owner_that_wait_alike_are_one_line() -> None:
 
 def test_who_may_not_list_a_namespace_sees_what_waits_without_names_and_sentences() -> None:
     viewer = PageViewer(namespaces=frozenset())
-    [line] = pending_page([], [waiting(1, summary="quota of nlp")], viewer, "").lines
+    [line] = pending_page([], [waiting(1, summary="quota of nlp")], viewer, "", None).lines
 
     assert (line.namespace, line.name, line.pod_uid) == ("other", "", "")
     assert line.because == "CardInsufficientMemory"
@@ -232,7 +232,7 @@ def test_who_may_not_list_a_namespace_sees_what_waits_without_names_and_sentence
 
 def test_a_request_that_was_not_recorded_is_unknown() -> None:
     row = waiting(1, card_count=None, memory_bytes=None, core_ratio=None)
-    assert pending_page([], [row], EVERYBODY, "").lines[0].asks == "?"
+    assert pending_page([], [row], EVERYBODY, "", None).lines[0].asks == "?"
 
 
 def a_strip(**changes: Any) -> ChangeStrip:
@@ -280,37 +280,3 @@ def test_a_month_ends_with_its_last_second_or_now() -> None:
         datetime(2026, 1, 1, tzinfo=UTC),
     )
     assert month_of("", NOW) == ("2026-11", datetime(2026, 11, 1, tzinfo=UTC), NOW)
-
-
-def a_bill(rows: list[tuple[str, str, int]], card_s: int, viewer: PageViewer = EVERYBODY) -> Any:
-    answered = [
-        {"type": "A100", "kind": kind, "namespace": name, "card_s": s} for kind, name, s in rows
-    ]
-    month, since, until = month_of("2026-10", NOW)
-    return showback_page(
-        answered,
-        [{"type": "", "card_s": card_s, "agrees": True}],
-        viewer,
-        month=month,
-        basis="memory",
-        since=since,
-        until=until,
-        now=NOW,
-    )
-
-
-def test_a_bill_adds_up_whatever_the_viewer_may_read() -> None:
-    rows = [("held", "nlp", 50), ("held", "ads", 30), ("idle", "", 15), ("unknown", "", 5)]
-
-    assert a_bill(rows, 100).exact
-    assert not a_bill(rows, 101).exact
-    hidden = a_bill(rows, 100, PageViewer(namespaces=frozenset({"nlp"})))
-    assert [(line.name, line.card_s) for line in hidden.held] == [("nlp", 50), ("other", 30)]
-    assert hidden.exact
-
-
-def test_a_namespace_is_no_formula_in_a_spreadsheet() -> None:
-    lines = as_csv(a_bill([("held", "=cmd()", 1)], 1)).splitlines()
-
-    assert lines[1] == "2026-10,memory,held,'=cmd(),1"
-    assert lines[-1] == "2026-10,memory,sum,,1"

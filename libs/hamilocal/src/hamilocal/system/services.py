@@ -180,6 +180,7 @@ def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
             **context.ledger_env(),
             "HAMI_METRICS_HTTP_BIND": context.bind("metrics"),
             "HAMI_METRICS_PAGES_BIND": context.bind("pages"),
+            "HAMI_METRICS_PAGES_TRACES": str(context.layout.traces),
         },
         health=http_health(f"{url}/readyz"),
         after=after,

@@ -12,11 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hamicommon.access.checks import AccessReviews
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.database import Database
+from hamicommon.ledger.showback.prices import PriceList
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_metrics.domain.redaction import ShowOwners
@@ -45,6 +47,12 @@ class PagesNeeds:
     """Shown in every header; empty: the cluster has none."""
     events_connected: Callable[[], bool] = lambda: True
     """Whether the bus is there that brings what was measured."""
+    prices: PriceList | None = None
+    """Of the bill; None: it has no costs."""
+    traces: Path | None = None
+    """Folder of finished spans, one file a service; None: they are elsewhere."""
+    trace_url: str = ""
+    """Of a trace in a viewer, with `{trace_id}` in it; empty: none is known."""
 
 
 def check_bind(bind: str, identity: IdentitySource) -> None:

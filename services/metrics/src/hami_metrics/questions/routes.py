@@ -96,6 +96,7 @@ def as_json(found: Answer) -> dict[str, Any]:
         "parameters": {name: _parameter(value) for name, value in found.parameters.items()},
         "rows": found.rows,
         "unknown": found.unknown,
+        "recordBeganAt": found.record_began_at,
         "next": found.next,
     }
 

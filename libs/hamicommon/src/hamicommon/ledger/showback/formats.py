@@ -29,6 +29,8 @@ _FOCUS = (
     *("ServiceName", "SkuId", "SubAccountId", "SubAccountName"),
 )
 
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
 
 class BillFormat(StrEnum):
     """What a bill is written as."""
@@ -122,9 +124,7 @@ def _written(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def _cell(value: object) -> object:
     """A text that a spreadsheet would take for a formula is shown as the text that it is."""
-    return (
-        f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@")) else value
-    )
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULAS) else value
 
 
 def _hours(card_s: int) -> Decimal:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+
+from hamicommon.explain.waterfall import Waterfall
 
 from hami_metrics.pages.domain.details import (
     Attempt,
@@ -13,14 +16,18 @@ from hami_metrics.pages.domain.details import (
     Slice,
     StoredDecision,
 )
+from hami_metrics.pages.domain.ranks import LastHour
 from hami_metrics.pages.views.elements.amounts import share
 from hami_metrics.pages.views.elements.charts import UseChart, cores, memory_gib, use_chart
 from hami_metrics.pages.views.elements.waterfall import (
     StepPicture,
     decision_waterfall,
     grant_waterfall,
+    trace_waterfall,
 )
 
+_TRACE_ID = re.compile("[0-9a-f]{32}")
+"""W3C Trace Context, trace-id."""
 LIVE = frozenset({"reserved", "binding", "bound", "allocated", "releasing"})
 WAITS_FOR = timedelta(minutes=10)
 """A pod that was not tried for longer no longer waits; the questions count alike."""
@@ -69,12 +76,26 @@ class PodPage:
     refusals: Sequence[tuple[str, int]]
     decision_picture: StepPicture
     grant_picture: StepPicture
+    trace_picture: StepPicture | None
+    """Of all services; None: no span of the pod is here."""
+    trace_url: str
+    """Of the decision's trace in a viewer; empty: none is known."""
     charts: Sequence[UseChart]
     timeline: Sequence[tuple[datetime, str]]
 
 
-def pod_page(pod: PodRecord, now: datetime) -> PodPage:
-    """`now`: the moment that is shown; what ended later still held then."""
+def pod_page(
+    pod: PodRecord,
+    now: datetime,
+    *,
+    hour: LastHour | None = None,
+    drawn: Waterfall | None = None,
+    trace_url: str = "",
+) -> PodPage:
+    """`now`: the moment that is shown; what ended later still held then.
+
+    `trace_url`: with `{trace_id}` in it.
+    """
     current = next((one for one in pod.attempts if _held(one, now)), None)
     decision = pod.decisions[0] if pod.decisions else None
     waiting = next((one for one in pod.decisions if one.outcome != "placed"), None)
@@ -92,11 +113,19 @@ def pod_page(pod: PodRecord, now: datetime) -> PodPage:
         current=current,
         lines=[] if current is None else [_line(pod, one, now) for one in current.slices],
         refusals=_refusals(waiting),
-        decision_picture=decision_waterfall(decision.phase_ms if decision else {}),
-        grant_picture=grant_waterfall(pod.events, now),
+        decision_picture=decision_waterfall(decision.phase_ms if decision else {}, hour),
+        grant_picture=grant_waterfall(pod.events, now, hour),
+        trace_picture=None if drawn is None else trace_waterfall(drawn),
+        trace_url=_trace_url(trace_url, decision),
         charts=_charts(pod),
         timeline=_timeline(pod.decisions, pod.events),
     )
+
+
+def _trace_url(template: str, decision: StoredDecision | None) -> str:
+    if decision is None or not _TRACE_ID.fullmatch(decision.trace_id):
+        return ""
+    return template.replace("{trace_id}", decision.trace_id)
 
 
 def _held(attempt: Attempt, now: datetime) -> bool:

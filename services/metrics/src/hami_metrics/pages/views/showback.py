@@ -5,15 +5,16 @@ Seconds stay whole numbers: hours are made for show alone, so that what is shown
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.ledger.showback.bill import CENT, Bill, make_bill
+from hamicommon.ledger.showback.prices import PriceList
 
 from hami_metrics.pages.views.elements.viewer import PageViewer
 
@@ -30,6 +31,8 @@ class HeldLine:
     card_s: int
     percent: float
     """Of all card time; 0 where there was none."""
+    cost: Decimal | None
+    """None: a part of it has no price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,10 @@ class ShowbackPage:
     """The month goes on."""
     held: Sequence[HeldLine]
     rest: Sequence[HeldLine]
+    bill: Bill
+    """The same by type of card, for files; names nobody whom the viewer may not see."""
+    unpriced: Sequence[str]
+    """Types of cards without a price."""
     card_s: int
     exact: bool
     """The rows are the cards' time to the second."""
@@ -79,55 +86,44 @@ def showback_page(
     since: datetime,
     until: datetime,
     now: datetime,
+    prices: PriceList | None = None,
 ) -> ShowbackPage:
     """Of the answers to `showback` and `showback-sum`."""
-    held: dict[str, int] = {}
-    rest = dict.fromkeys(KINDS, 0)
-    for row in rows:
-        if row["kind"] == "held":
-            name = viewer.namespace(row["namespace"] or "")
-            held[name] = held.get(name, 0) + row["card_s"]
-        else:
-            rest[row["kind"]] = rest.get(row["kind"], 0) + row["card_s"]
+    named = [
+        {**row, "namespace": viewer.namespace(row["namespace"] or "")}
+        if row["kind"] == "held"
+        else row
+        for row in rows
+    ]
+    bill = make_bill(named, since=since, until=until, basis=basis, prices=prices)
+    seconds = {("", kind): 0 for kind in KINDS}
+    costs: dict[tuple[str, str], Decimal | None] = dict.fromkeys(seconds, CENT * 0)
+    for line in bill.lines:
+        key = (line.namespace if line.kind == "held" else "", line.kind)
+        seconds[key] = seconds.get(key, 0) + line.card_s
+        before = costs.get(key, CENT * 0)
+        costs[key] = None if before is None or line.cost is None else before + line.cost
     whole = next((row for row in sums if row["type"] == ""), None)
-    total = sum(held.values()) + sum(rest.values())
-    card_s = total if whole is None else int(whole["card_s"])
+    card_s = bill.card_s if whole is None else int(whole["card_s"])
     following = _later(since, 1)
+
+    def line(name: str, key: tuple[str, str]) -> HeldLine:
+        share = 100 * seconds[key] / bill.card_s if bill.card_s else 0.0
+        return HeldLine(name=name, card_s=seconds[key], percent=share, cost=costs[key])
+
+    held = sorted((key for key in seconds if key[1] == "held"), key=lambda k: (-seconds[k], k[0]))
     return ShowbackPage(
         month=month,
         basis=basis,
         since=since,
         until=until,
         so_far=until < following,
-        held=[
-            _line(name, seconds, total)
-            for name, seconds in sorted(held.items(), key=lambda item: (-item[1], item[0]))
-        ],
-        rest=[_line(name, seconds, total) for name, seconds in rest.items()],
+        held=[line(key[0], key) for key in held],
+        rest=[line(key[1], key) for key in seconds if key[1] != "held"],
+        bill=bill,
+        unpriced=sorted({one.type for one in bill.lines if one.cost is None and one.card_s}),
         card_s=card_s,
-        exact=whole is not None and bool(whole["agrees"]) and card_s == total,
+        exact=whole is not None and bool(whole["agrees"]) and card_s == bill.card_s,
         previous=f"{_later(since, -1):%Y-%m}",
         next=f"{following:%Y-%m}" if following <= now else "",
     )
-
-
-def _line(name: str, seconds: int, total: int) -> HeldLine:
-    return HeldLine(name=name, card_s=seconds, percent=100 * seconds / total if total else 0.0)
-
-
-def as_csv(page: ShowbackPage) -> str:
-    """The same rows for a spreadsheet, in whole seconds."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["month", "basis", "kind", "namespace", "card_seconds"])
-    for line in page.held:
-        writer.writerow([page.month, page.basis, "held", _harmless(line.name), line.card_s])
-    for line in page.rest:
-        writer.writerow([page.month, page.basis, line.name, "", line.card_s])
-    writer.writerow([page.month, page.basis, "sum", "", page.card_s])
-    return text.getvalue()
-
-
-def _harmless(text: str) -> str:
-    """A spreadsheet takes what begins like a formula for one."""
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text

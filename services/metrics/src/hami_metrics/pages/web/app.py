@@ -17,6 +17,7 @@ from hami_metrics.pages.entry import PagesNeeds
 from hami_metrics.pages.feed import Feed
 from hami_metrics.pages.identity import Identity, LoopbackOnly, Reviewed
 from hami_metrics.pages.reading.session import PagesLedger
+from hami_metrics.pages.reading.traces import TraceFiles
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.elements.moments import PageMoment
 from hami_metrics.pages.views.elements.viewer import PageViewer
@@ -43,6 +44,9 @@ def create_pages(
         renderer=Renderer(needs.cluster_name),
         clock=needs.clock,
         seal=Seal(needs.secret),
+        traces=TraceFiles(needs.traces),
+        trace_url=needs.trace_url,
+        prices=needs.prices,
     )
     app, paths = create_app(site)
     return app, paths, site.feed.close

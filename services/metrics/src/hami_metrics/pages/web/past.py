@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
+from hamicommon.errors import NotFound
 from hamicommon.ledger.questions import MOST_ROWS, answer
+from hamicommon.ledger.showback.formats import as_csv, as_focus, as_json
 
 from hami_metrics.pages.reading.history import read_strip
 from hami_metrics.pages.rendering import HEADERS
@@ -11,7 +13,6 @@ from hami_metrics.pages.views.history import WINDOWS, history_page, window_aroun
 from hami_metrics.pages.views.showback import (
     BASES,
     ShowbackPage,
-    as_csv,
     month_of,
     showback_page,
 )
@@ -44,13 +45,33 @@ def routes(site: Site) -> APIRouter:
         )
 
     @router.get("/showback.csv")
-    async def showback_csv(request: Request) -> Response:
+    async def as_csv_file(request: Request) -> Response:
         _, page = await _showback(site, request)
-        name = f"showback-{page.month}-{page.basis}.csv"
-        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(as_csv(page), media_type="text/csv; charset=utf-8", headers=headers)
+        return _file(page, "csv", as_csv(page.bill).encode(), "text/csv; charset=utf-8")
+
+    @router.get("/showback.json")
+    async def as_json_file(request: Request) -> Response:
+        _, page = await _showback(site, request)
+        return _file(page, "json", as_json(page.bill), "application/json")
+
+    @router.get("/showback-focus.csv")
+    async def as_focus_file(request: Request) -> Response:
+        _, page = await _showback(site, request)
+        if page.bill.prices is None:
+            raise NotFound(
+                "FOCUS is a list of charges, and there is no price list: "
+                "set HAMI_METRICS_PRICE_LIST of hami-metrics"
+            )
+        return _file(page, "focus.csv", as_focus(page.bill).encode(), "text/csv; charset=utf-8")
 
     return router
+
+
+def _file(page: ShowbackPage, ending: str, content: bytes, media_type: str) -> Response:
+    """For the viewer's disk."""
+    name = f"showback-{page.month}-{page.basis}.{ending}"
+    headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, media_type=media_type, headers=headers)
 
 
 async def _showback(site: Site, request: Request) -> tuple[Asked, ShowbackPage]:
@@ -73,5 +94,6 @@ async def _showback(site: Site, request: Request) -> tuple[Asked, ShowbackPage]:
         since=since,
         until=until,
         now=shown,
+        prices=site.prices,
     )
     return asked, page

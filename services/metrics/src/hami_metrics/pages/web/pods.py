@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 from hamicommon.errors import NotFound
 from hamicommon.ledger.questions import answer
 
+from hami_metrics.pages.reading.last_hour import read_last_hour
 from hami_metrics.pages.reading.pods import find_pods, read_pod
 from hami_metrics.pages.views.pending import pending_page
 from hami_metrics.pages.views.pod import pod_page
@@ -54,7 +55,7 @@ def routes(site: Site) -> APIRouter:
             )
         names = {str(row["namespace"]) for row in waiting.rows}
         asked = await site.again(asked, request, names)
-        page = pending_page(reasons.rows, waiting.rows, asked.viewer, reason)
+        page = pending_page(reasons.rows, waiting.rows, asked.viewer, reason, asked.state)
         more = None if waiting.next is None else site.seal.close(waiting.next)
         return site.answer(
             asked,
@@ -72,12 +73,15 @@ def routes(site: Site) -> APIRouter:
 async def _pod(site: Site, asked: Asked, request: Request, uid: str, what: str) -> Response:
     async with site.ledger.look() as connection:
         pod = await read_pod(connection, uid, asked.moment.shown)
+        hour = await read_last_hour(connection, asked.moment.shown)
     if pod is None:
         raise _unknown(what or f"with uid {uid}")
     asked = await site.again(asked, request, [pod.namespace])
     if not asked.viewer.sees(pod.namespace):
         raise _unknown(what or f"with uid {uid}")
-    page = pod_page(pod, asked.moment.shown)
+    # The newest decision's spans: of the past another one may have been the newest.
+    drawn = None if asked.moment.past else await site.traces.of_pod(uid)
+    page = pod_page(pod, asked.moment.shown, hour=hour, drawn=drawn, trace_url=site.trace_url)
     node = page.current.node if page.current else ""
     return site.answer(asked, "pod.html", page=page, here="pods", subject=node)
 

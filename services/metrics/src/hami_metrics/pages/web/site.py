@@ -11,6 +11,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.ledger.showback.prices import PriceList
 
 from hami_metrics.pages.domain.capacity import Totals, totals
 from hami_metrics.pages.domain.cluster import PageCluster
@@ -20,6 +21,7 @@ from hami_metrics.pages.identity import Identity
 from hami_metrics.pages.reading.activity import read_recent, read_use, read_waiting
 from hami_metrics.pages.reading.cluster import read_nodes_at
 from hami_metrics.pages.reading.session import PagesLedger
+from hami_metrics.pages.reading.traces import TraceFiles
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.elements.grid import RowCache
 from hami_metrics.pages.views.elements.moments import PageMoment, page_moment
@@ -57,6 +59,9 @@ class Site:
     clock: Callable[[], datetime]
     seal: Seal
     """Of the keys of lists, which name pods."""
+    traces: TraceFiles
+    trace_url: str = ""
+    prices: PriceList | None = None
     rows: RowCache = field(default_factory=RowCache)
     _totals: tuple[int, Totals] | None = None
     _past: OrderedDict[datetime, PageCluster] = field(default_factory=OrderedDict)

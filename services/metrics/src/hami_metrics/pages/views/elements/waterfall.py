@@ -9,13 +9,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from hamicommon.explain.waterfall import FoldedWait, Waterfall, WaterfallSpan
+
 from hami_metrics.pages.domain.details import GrantChange
+from hami_metrics.pages.domain.ranks import LastHour, rank
 from hami_metrics.pages.views.elements.amounts import span
 
 WIDTH = 1000
 ROW = 20
 LABEL = 150
 """Of the width: names of the steps."""
+TRACE_LABEL = 190
+FAILED = frozenset({"refused", "error", "denied"})
+"""Outcomes of spans that are marked."""
 FOLD = 20
 GAP = 40
 SHORTEST_MS = 0.001
@@ -35,6 +41,9 @@ class PictureStep:
     text: str
     critical: bool = False
     gap: bool = False
+    failed: bool = False
+    rank: int | None = None
+    """Percentile among steps of its kind in the hour before; None: too few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,18 +55,25 @@ class StepPicture:
     title: str
 
 
-def decision_waterfall(phase_ms: Mapping[str, float]) -> StepPicture:
+def decision_waterfall(phase_ms: Mapping[str, float], hour: LastHour | None = None) -> StepPicture:
     """Phases of one decision, one after another, under their total."""
+    hour = hour or LastHour()
     phases = {name: ms for name, ms in phase_ms.items() if name != "total" and ms >= 0}
     total = max(phase_ms.get("total", 0.0), sum(phases.values()))
     if total < SHORTEST_MS:
         return StepPicture(steps=(), height=0, title="")
     scale = (WIDTH - LABEL - 90) / total
-    steps = [_step("filter", 0.0, total, 0, scale, critical=False)]
+    steps = [_step("filter", 0.0, total, 0, scale, among=hour.of_phase("total"))]
     longest = max(phases, key=lambda name: phases[name], default="")
     at = 0.0
     for row, name in enumerate(sorted(phases, key=_place), start=1):
-        steps.append(_step(name, at, phases[name], row, scale, critical=name == longest))
+        steps.append(
+            _step(
+                *(name, at, phases[name], row, scale),
+                critical=name == longest,
+                among=hour.of_phase(name),
+            )
+        )
         at += phases[name]
     return StepPicture(
         steps=steps, height=ROW * len(steps), title=f"decision: {_milliseconds(total)} in all"
@@ -69,7 +85,14 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def _step(
-    name: str, at: float, ms: float, row: int, scale: float, *, critical: bool
+    name: str,
+    at: float,
+    ms: float,
+    row: int,
+    scale: float,
+    *,
+    among: Sequence[float],
+    critical: bool = False,
 ) -> PictureStep:
     return PictureStep(
         name=name,
@@ -78,6 +101,7 @@ def _step(
         y=row * ROW,
         text=_milliseconds(ms),
         critical=critical,
+        rank=rank(ms, among),
     )
 
 
@@ -85,7 +109,9 @@ def _milliseconds(ms: float) -> str:
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
 
 
-def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> StepPicture:
+def grant_waterfall(
+    events: Sequence[GrantChange], until: datetime, hour: LastHour | None = None
+) -> StepPicture:
     """How long each state of a pod's grants lasted; the last one up to its end or `until`.
 
     States that outlast the shortest work by far (the pod runs) are folded.
@@ -117,7 +143,41 @@ def grant_waterfall(events: Sequence[GrantChange], until: datetime) -> StepPictu
                 y=row * ROW,
                 text=f"⋯ {span(ms / 1000)}, not to scale" if fold else _milliseconds(ms),
                 gap=fold,
+                rank=rank(ms, (hour or LastHour()).states_ms.get(event.state, ())),
             )
         )
         x += width
     return StepPicture(steps=steps, height=ROW * len(steps), title="states of its grants")
+
+
+def trace_waterfall(drawn: Waterfall) -> StepPicture:
+    """Spans of all services on one scale; waits that outlast the work are folded."""
+    scale = (WIDTH - TRACE_LABEL - 230) / drawn.scale_us
+    longest = max(
+        (row.span.lasted_us for row in drawn.rows if isinstance(row, WaterfallSpan) and row.depth),
+        default=-1,
+    )
+    steps, x = [], float(TRACE_LABEL)
+    for place, row in enumerate(drawn.rows):
+        if isinstance(row, FoldedWait):
+            text = f"⋯ {span(row.lasted_us / 1_000_000)} waiting, not to scale"
+            steps.append(PictureStep(name="⋯", x=x, width=GAP, y=place * ROW, text=text, gap=True))
+            continue
+        x = round(TRACE_LABEL + row.offset_us * scale, 1)
+        steps.append(
+            PictureStep(
+                name="\u2003" * row.depth + row.span.name,
+                x=x,
+                width=round(max(1.5, row.span.lasted_us * scale), 1),
+                y=place * ROW,
+                text=f"{_milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
+                critical=bool(row.depth) and row.span.lasted_us == longest,
+                failed=row.span.failed or row.span.outcome in FAILED,
+                rank=row.percentile,
+            )
+        )
+    work, total = _milliseconds(drawn.work_us / 1000), span(drawn.total_us / 1_000_000)
+    more = f", {drawn.left_out} short spans left out" if drawn.left_out else ""
+    return StepPicture(
+        steps=steps, height=ROW * len(steps), title=f"{work} of work in {total}{more}"
+    )

@@ -1,0 +1,133 @@
+"""Streams bring what changed to open pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from hamicommon.process.http_server import serving
+
+from bench.pages.ledger import fill
+from tests.integration.metrics.pages.reviewed import check_names, reviewed
+from tests.integration.metrics.pages.running import pages, text
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_stream_brings_what_changed_and_ends_with_the_service(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=2, cards=2, pods=4)
+
+    async def events(http: httpx.AsyncClient) -> AsyncIterator[tuple[str, Any]]:
+        async with http.stream("GET", "/live?grid=1&since=1") as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            kind = ""
+            async for line in answer.aiter_lines():
+                if line.startswith("event: "):
+                    kind = line.removeprefix("event: ")
+                elif line.startswith("data: "):
+                    yield kind, json.loads(line.removeprefix("data: "))
+
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        await text(http, "/")
+        stream = events(http)
+        assert (await anext(stream))[0] == "hello"
+        await db.execute(
+            "UPDATE devices SET healthy = false, health_reason = 'xid 48', updated_at = now()"
+            " WHERE node = 'n0002' AND index = 1"
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            async for kind, data in stream:
+                assert kind in ("cells", "resync")
+                if "n0002" in data.get("nodes", {}):
+                    break
+        css, shown, label = data["nodes"]["n0002"][1]
+        assert "n0001" not in data["nodes"]
+        assert "sick" in css.split()
+        assert shown.startswith("✖")
+        assert "xid 48" in label
+        await stream.aclose()
+
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        stream = events(http)
+        assert (await anext(stream))[0] == "hello"
+    # The service has ended although the stream was open.
+    async with asyncio.timeout(PATIENCE_S):
+        with contextlib.suppress(httpx.HTTPError):
+            assert [kind async for kind, _ in stream if kind == "hello"] == []
+
+
+async def until_node(http: httpx.AsyncClient, since: str, node: str) -> tuple[str, str, list[str]]:
+    """The overview's stream from that version until it brings the node: the version then, the
+    message, and what came before it."""
+    before: list[str] = []
+    async with http.stream("GET", "/live?grid=1", headers={"Last-Event-ID": since}) as answer:
+        assert answer.status_code == 200
+        version = since
+        async for line in answer.aiter_lines():
+            if line.startswith("id: "):
+                version = line.removeprefix("id: ")
+            elif line.startswith("event: "):
+                before.append(line.removeprefix("event: "))
+            elif line.startswith("data: ") and node in json.loads(line[6:]).get("nodes", {}):
+                return version, line[6:], before
+    raise AssertionError(f"the stream ended before {node} came: {before}")
+
+
+async def test_a_stream_names_nobody_elses_pods_and_goes_on_where_it_was_left(
+    postgres_dsn: str, db: Any
+) -> None:
+    await fill(db, nodes=2, cards=8, pods=32)
+    rows = await db.fetch("SELECT pod_uid, namespace FROM allocations")
+    secrets = {row["pod_uid"] for row in rows if row["namespace"] != "nlp"}
+    async with (
+        reviewed(postgres_dsn) as (app, _),
+        serving(app, "127.0.0.1:0") as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        http.headers["Authorization"] = "Bearer ann"
+        shown = await text(http, "/")
+        found = re.search(r'data-version="(\d+)"', shown)
+        assert found is not None
+        version = found[1]
+        # Each time the stream was away while something changed.
+        for node in ("n0001", "n0002"):
+            await db.execute(
+                "UPDATE devices SET cordoned = true, updated_at = now() WHERE node = $1", node
+            )
+            version, data, kinds = await until_node(http, version, node)
+            assert "resync" not in kinds, "nothing is loaded again"
+            check_names(data, secrets, "stream")
+            assert "cordoned" in data
+
+
+async def test_an_open_page_hears_of_a_part_that_goes_though_nothing_else_changes(
+    postgres_dsn: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    connected = True
+    async with (
+        reviewed(postgres_dsn, lambda: connected) as (app, _),
+        serving(app, "127.0.0.1:0") as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE_S) as http,
+        asyncio.timeout(PATIENCE_S),
+    ):
+        http.headers["Authorization"] = "Bearer ann"
+        async with http.stream("GET", "/live?grid=1&since=1") as answer:
+            async for line in answer.aiter_lines():
+                message = json.loads(line[6:]) if line.startswith("data: ") else {}
+                shown = " ".join(message.get("notices", ()))
+                if "taken_at" in message:
+                    connected = False
+                if "NATS unreachable" in shown:
+                    break
+            assert not connected

@@ -1,0 +1,173 @@
+"""Pages show what the ledger has, now and then."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.pages.ledger import fill
+from tests.integration.metrics.pages.running import pages, text
+
+pytestmark = pytest.mark.integration
+
+
+async def test_an_empty_ledger_is_shown_as_empty_with_the_next_step(
+    postgres_dsn: str, nats_url: str
+) -> None:
+    async with pages(postgres_dsn, nats_url) as (app, http):
+        assert app.pages is not None
+        assert not app.pages.opened
+        shown = await text(http, "/")
+
+        assert "No GPU nodes have registered." in shown
+        assert "hamictl doctor" in shown
+        assert "ledger knows no node" in await text(http, "/nodes/n1", 404)
+        assert "ledger knows no card" in await text(http, "/cards/GPU-1", 404)
+        assert "there is no such page" in await text(http, "/metrics", 404)
+        assert (await http.post("/")).status_code == 405
+
+
+async def test_overview_node_and_card_show_what_the_ledger_has(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=3, cards=8, pods=48, waiting=3)
+    held = await db.fetchval("SELECT count(*) FROM devices WHERE used_slots > 0")
+    card = await db.fetchrow("SELECT uuid FROM devices WHERE node = 'n0001' AND index = 2")
+    holders = await db.fetch(
+        "SELECT a.namespace || '/' || a.pod_name AS pod FROM allocations a"
+        " JOIN allocation_devices x ON x.allocation_id = a.id WHERE x.device_uuid = $1",
+        card["uuid"],
+    )
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        overview = await text(http, "/")
+        node = await text(http, "/nodes/n0001")
+        one = await text(http, "/nodes/n0001/cards/2")
+
+    assert '<b id="held">' + str(held) in overview
+    assert '<b id="waiting">3' in overview
+    assert "xid 79" in overview
+    for row in holders:
+        assert row["pod"] in overview
+        assert row["pod"] in node
+        assert row["pod"] in one
+    assert card["uuid"] in one
+    assert f"Held by <b>{len(holders)}</b> now" in one
+    # Card 6 is not measured: unknown, which is no zero.
+    assert re.search(r"\d / \? / 80 GiB", node)
+
+
+async def test_a_page_of_the_past_is_of_that_moment(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=0)
+    uuid = await db.fetchval("SELECT uuid FROM devices WHERE index = 0")
+    began, ended = (datetime.now(UTC) - timedelta(minutes=m) for m in (60, 30))
+    await db.execute(
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+        " reserved_at, ended_at) VALUES (gen_random_uuid(), 'u1', 'nlp', 'gone-1', 1, 'n0001',"
+        " 'released', $1, $2)",
+        began,
+        ended,
+    )
+    await db.execute(
+        "INSERT INTO allocation_devices (allocation_id, container_index, position, container_name,"
+        " role, device_uuid, vendor, memory_mib, core_percent)"
+        " SELECT id, 0, 0, 'main', 'app', $1, 'NVIDIA', 40960, 50 FROM allocations",
+        uuid,
+    )
+    between = (began + timedelta(minutes=10)).strftime("%Y-%m-%dT%H:%MZ")
+    before = (began - timedelta(minutes=10)).strftime("%Y-%m-%dT%H:%MZ")
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        for path in ("/", "/nodes/n0001", f"/cards/{uuid}"):
+            then = await text(http, f"{path}?at={between}")
+            assert "nlp/gone-1" in then
+            assert ">PAST</strong>" in then
+            assert 'data-live=""' in then
+        assert "nlp/gone-1" not in await text(http, "/")
+        assert "nlp/gone-1" not in await text(http, f"/nodes/n0001?at={before}")
+        assert "is in the future" in await text(http, "/?at=2999-01-01T00:00Z", 400)
+
+
+async def test_a_pod_and_what_waits_show_the_stored_decision(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2, waiting=3)
+    sentence = "no card of 1 nodes has 81920 MiB free"
+    [granted] = await db.fetch("SELECT namespace, pod_name FROM allocations LIMIT 1")
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        waiting = await text(http, "/pending")
+        assert "<b>3</b> waiting" in waiting
+        assert sentence in waiting
+        assert 'id="waiting">3</b>' in await text(http, "/")
+        found = re.findall(r'href="(/pods/uid/\w+)">([\w-]+/waits-\d)', waiting)
+        assert len(found) == 3
+        for path, name in found:
+            for address in (path, f"/pods/{name}"):
+                shown = await text(http, address)
+                assert sentence in shown
+                assert "<b>waiting</b>" in shown
+        holds = await text(http, f"/pods/{granted['namespace']}/{granted['pod_name']}")
+        assert "holds its slices" in holds
+        assert "hamictl explain" not in holds
+        assert "knows no pod nlp/none" in await text(http, "/pods/nlp/none", 404)
+        assert "Nothing waits at that moment" in await text(http, "/pending?at=2026-01-01T00:00Z")
+
+
+async def test_history_steps_from_change_to_change(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=3)
+    times = [row["at"] for row in await db.fetch("SELECT at FROM allocation_events ORDER BY at")]
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        address, walked = "/history?window=1h", []
+        while True:
+            shown = await text(http, address)
+            step = re.search(r'id="previous" href="(/history\?at=([^&]+)&[^"]*)"', shown)
+            if step is None:
+                break
+            address = step[1].replace("&amp;", "&")
+            walked.append(datetime.fromisoformat(step[2]))
+    assert walked == list(reversed(times))
+
+
+async def test_the_bill_adds_up_on_the_page_and_in_its_files(
+    postgres_dsn: str, nats_url: str, db: Any, tmp_path: Path
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    prices = tmp_path / "prices.json"
+    prices.write_text(
+        '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'
+    )
+    async with pages(postgres_dsn, nats_url, price_list=prices) as (_, http):
+        # Of a moment: what is written at different moments is of the same time.
+        at = f"?at={datetime.now(UTC):%FT%TZ}"
+        page = await text(http, f"/showback{at}")
+        lines = list(csv.DictReader((await text(http, f"/showback.csv{at}")).splitlines()))
+        bill = json.loads(await text(http, f"/showback.json{at}"))
+        charges = list(csv.DictReader((await text(http, f"/showback-focus.csv{at}")).splitlines()))
+    assert "✓ exact" in page
+    assert "cost EUR" in page
+    whole = lines.pop()
+    assert sum(int(line["card_s"]) for line in lines) == int(whole["card_s"]) > 0
+    assert bill["card_s"] == int(whole["card_s"])
+    assert sum(Decimal(line["cost"]) for line in lines) == Decimal(whole["cost"])
+    assert sum(Decimal(line["BilledCost"]) for line in charges) == Decimal(bill["cost"])
+    assert f"<b>{bill['cost']}</b>" in page
+
+
+async def test_without_a_price_list_there_are_no_costs_and_no_charges(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        shown = await text(http, "/showback")
+        assert "hami-metrics has no price list" in shown
+        assert "FOCUS" not in shown
+        assert "there is no price list" in await text(http, "/showback-focus.csv", 404)

@@ -1,0 +1,77 @@
+"""The bill on its page: names, costs and the sum."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from hami_metrics.pages.views.elements.viewer import PageViewer
+from hami_metrics.pages.views.showback import month_of, showback_page
+from hamicommon.ledger.showback.formats import as_csv, as_focus
+from hamicommon.ledger.showback.prices import PriceList
+
+NOW = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
+EVERYBODY = PageViewer(namespaces=None)
+
+
+def a_bill(
+    rows: list[tuple[str, str, int]],
+    card_s: int,
+    viewer: PageViewer = EVERYBODY,
+    *,
+    prices: PriceList | None = None,
+) -> Any:
+    answered = [
+        {"type": "A100", "kind": kind, "namespace": name, "card_s": s} for kind, name, s in rows
+    ]
+    month, since, until = month_of("2026-10", NOW)
+    return showback_page(
+        answered,
+        [{"type": "", "card_s": card_s, "agrees": True}],
+        viewer,
+        month=month,
+        basis="memory",
+        since=since,
+        until=until,
+        now=NOW,
+        prices=prices,
+    )
+
+
+def test_a_bill_adds_up_whatever_the_viewer_may_read() -> None:
+    rows = [("held", "nlp", 50), ("held", "ads", 30), ("idle", "", 15), ("unknown", "", 5)]
+
+    assert a_bill(rows, 100).exact
+    assert not a_bill(rows, 101).exact
+    hidden = a_bill(rows, 100, PageViewer(namespaces=frozenset({"nlp"})))
+    assert [(line.name, line.card_s) for line in hidden.held] == [("nlp", 50), ("other", 30)]
+    assert hidden.exact
+
+
+PRICES = PriceList(version="v3", currency="EUR", card_hour={"A100": Decimal("3.60")})
+
+
+def test_a_namespace_is_no_formula_in_a_spreadsheet() -> None:
+    lines = as_csv(a_bill([("held", "=cmd()", 3600)], 3600).bill).splitlines()
+
+    assert lines[1] == "'=cmd(),held,A100,3600,1.0000,,"
+    assert lines[-1] == ",sum,,3600,1.0000,,"
+
+
+def test_a_bill_has_the_cost_of_each_line_and_a_type_without_a_price_is_unknown() -> None:
+    rows = [("held", "nlp", 3000), ("idle", "", 600), ("held", "ads", 1000)]
+    viewer = PageViewer(namespaces=frozenset({"nlp"}))
+
+    bill = a_bill(rows, 4600, viewer, prices=PRICES)
+    assert [(line.name, str(line.cost)) for line in bill.held] == [
+        ("nlp", "3.00"),
+        ("other", "1.00"),
+    ]
+    assert {line.name: str(line.cost) for line in bill.rest}["idle"] == "0.60"
+    assert bill.unpriced == []
+    assert "ads" not in as_focus(bill.bill)
+
+    other = a_bill(rows, 4600, prices=PRICES.model_copy(update={"card_hour": {}}))
+    assert {line.cost for line in other.held} == {None}
+    assert other.unpriced == ["A100"]

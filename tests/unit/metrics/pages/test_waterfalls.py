@@ -1,0 +1,98 @@
+"""Steps beside those of others, and spans of all services on one scale."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hami_metrics.pages.domain.details import GrantChange
+from hami_metrics.pages.domain.ranks import LastHour, rank
+from hami_metrics.pages.views.elements.waterfall import (
+    WIDTH,
+    decision_waterfall,
+    grant_waterfall,
+    trace_waterfall,
+)
+from hamicommon.explain.waterfall import TraceSpan, waterfall
+
+from tests.unit.metrics.pages.clusters import NOW
+
+MS = 1000
+
+
+def a_span(name: str, begin_ms: int, end_ms: int, **changes: object) -> TraceSpan:
+    given: dict[str, object] = {
+        "name": name,
+        "service": "hami-scheduler",
+        "trace_id": "t",
+        "span_id": name,
+        "parent_id": None,
+        "start_us": begin_ms * MS,
+        "end_us": end_ms * MS,
+        **changes,
+    }
+    return TraceSpan(**given)  # type: ignore[arg-type]
+
+
+def test_a_rank_is_the_share_that_took_no_longer_and_of_too_few_there_is_none() -> None:
+    assert rank(4, [1, 2, 3, 4, 5]) == 80
+    assert rank(0.5, [1, 2, 3, 4, 5]) == 0
+    assert rank(9, [1, 2, 3, 4, 5]) == 100
+    assert rank(4, [1, 2, 3, 4]) is None
+
+
+def test_phases_and_states_stand_beside_those_of_the_last_hour() -> None:
+    hour = LastHour(
+        phases_ms=[{"place": n, "total": 10 * n} for n in range(1, 11)],
+        states_ms={"reserved": [10.0, 20.0, 30.0, 40.0, 50.0]},
+    )
+    events = [
+        GrantChange(
+            at=NOW + timedelta(milliseconds=at),
+            attempt=1,
+            node="n1",
+            previous_state=None,
+            state=state,
+            reason="",
+            actor="",
+        )
+        for at, state in ((0, "reserved"), (40, "bound"))
+    ]
+
+    decided = decision_waterfall({"place": 5.0, "parse": 1.0, "total": 95.0}, hour)
+    granted = grant_waterfall(events, NOW + timedelta(milliseconds=60), hour)
+
+    assert {step.name: step.rank for step in decided.steps} == {
+        "filter": 90,
+        "parse": None,
+        "place": 50,
+    }
+    assert [(step.name, step.rank) for step in granted.steps] == [("reserved", 80), ("bound", None)]
+
+
+def test_spans_of_all_services_are_on_one_scale_and_long_waits_are_not() -> None:
+    spans = [
+        a_span("admission", 0, 100, service="hami-webhook"),
+        a_span("filter", 200, 300),
+        a_span("place", 210, 290, parent_id="filter"),
+        a_span("first-kernel", 900_000, 900_100, service="hami-node-agent", failed=True),
+    ]
+
+    drawn = trace_waterfall(waterfall(spans))
+
+    assert [step.name.strip() for step in drawn.steps] == [
+        *("admission", "filter", "place"),
+        *("⋯", "first-kernel"),
+    ]
+    assert [step.gap for step in drawn.steps] == [False, False, False, True, False]
+    assert [step.critical for step in drawn.steps] == [False, False, True, False, False]
+    assert [step.failed for step in drawn.steps] == [False, False, False, False, True]
+    assert drawn.steps[0].text == "100.0 ms · hami-webhook"
+    assert "not to scale" in drawn.steps[3].text
+    assert drawn.title == "300.0 ms of work in 15 min"
+    bars = [step for step in drawn.steps if not step.gap]
+    assert [step.width for step in bars if step.name.strip() != "place"] == pytest.approx(
+        [bars[0].width] * 3
+    )
+    assert all(0 < step.x < step.x + step.width < WIDTH for step in bars)
+    assert sorted(step.x for step in bars) == [step.x for step in bars]

@@ -1,0 +1,130 @@
+"""A store of usage in memory, and reports for it."""
+
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, timedelta
+
+from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
+from hami_metrics.domain.samples import Sample
+from hami_metrics.instruments import MetricsInstruments
+from hami_metrics.service import UsageHistory
+from hamicommon.errors import Unavailable
+from hamicommon.events import ContainerSample, DeviceSample, Usage
+
+START = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
+GRACE_S = 20.0
+
+
+class FakeStore:
+    """`ports.UsageStore` in memory."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[object, ...], Sample] = {}
+        self.sums: dict[tuple[object, ...], int] = {}
+        """(length, start, series) -> samples."""
+        self.days: set[date] = set()
+        self.forgotten: dict[int, datetime] = {}
+        self.capacity_forgotten: dict[int, datetime] = {}
+        self.away = False
+
+    def _here(self) -> None:
+        if self.away:
+            raise Unavailable("Postgres: away")
+
+    async def write(self, samples: Sequence[Sample]) -> int:
+        self._here()
+        before = len(self.rows)
+        for sample in samples:
+            self.rows.setdefault((sample.sampled_at, sample.series), sample)
+        return len(self.rows) - before
+
+    async def sum_up(self, node: str, start: datetime) -> None:
+        self._here()
+        for bucket_s, begin in ((FINE_S, start), (COARSE_S, bucket_of(start, COARSE_S))):
+            end = begin + timedelta(seconds=bucket_s)
+            held = [
+                row.series
+                for row in self.rows.values()
+                if row.series.node == node and begin <= row.sampled_at < end
+            ]
+            self.sums |= {(bucket_s, begin, series): held.count(series) for series in held}
+
+    async def unsummed(self, since: datetime) -> list[tuple[str, datetime]]:
+        self._here()
+        return []
+
+    async def keep_samples(self, today: date, keep_days: int) -> list[date]:
+        self._here()
+        gone = sorted(day for day in self.days if day < today - timedelta(days=keep_days))
+        self.days = (self.days | {today, today + timedelta(days=1)}) - set(gone)
+        return gone
+
+    async def sum_up_namespaces(self, now: datetime) -> int:
+        self._here()
+        return 0
+
+    async def forget_namespaces(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        self.forgotten[bucket_s] = before
+        return 0
+
+    async def sum_up_capacity(self, now: datetime) -> int:
+        self._here()
+        return 0
+
+    async def forget_capacity(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        self.capacity_forgotten[bucket_s] = before
+        return 0
+
+    async def forget_rollups(self, bucket_s: int, before: datetime) -> int:
+        self._here()
+        gone = [key for key in self.sums if key[0] == bucket_s and key[1] < before]
+        for key in gone:
+            del self.sums[key]
+        return len(gone)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
+    return (
+        Usage(
+            node="n1",
+            agent_id="a1",
+            sequence=sequence,
+            sampled_at=at,
+            devices=(DeviceSample(uuid="GPU-1", index=0, type="A100", gpu_percent=core),),
+            containers=(
+                ContainerSample(
+                    pod_uid="u1",
+                    namespace="ns",
+                    pod="p",
+                    container="c",
+                    vdevice_index=0,
+                    uuid="GPU-1",
+                    memory_used_bytes=100,
+                    memory_limit_bytes=0,
+                    core_percent=core,
+                ),
+            ),
+        )
+        .model_dump_json()
+        .encode()
+    )
+
+
+async def ingest(history: UsageHistory, body: bytes) -> None:
+    """One report, as if it came alone. Raises: what the bus is answered."""
+    (answer,) = await history.ingest([body])
+    if answer is not None:
+        raise answer
+
+
+def value(instruments: MetricsInstruments, name: str, **labels: str) -> float:
+    return instruments.registry.get_sample_value(name, labels) or 0.0
