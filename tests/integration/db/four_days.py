@@ -77,6 +77,12 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
         """ VALUES (now() + interval '2 hours', 'w', 'team-01', 'waits', 'refused',"""
         """ '{"CardTypeMismatch": 100}', 'no A200')"""
     )
+    # Not tried for three hours: it waits no more.
+    await connection.execute(
+        "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
+        " summary) VALUES (now() - interval '3 hours', now() - interval '3 hours', 'g', 'team-01',"
+        """ 'gave-up', 'refused', '{"CardTypeMismatch": 100}', 'no A200')"""
+    )
     await connection.execute(
         "INSERT INTO limit_periods (node, pod_uid, namespace, pod_name, container, device_uuid,"
         " state, began_at, seen_at, held_mib, peak_mib, granted_mib)"

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, questions
 
 from bench.sql import made_up
@@ -145,11 +145,10 @@ async def test_who_held_a_card_are_those_who_overlapped(reader: asyncpg.Connecti
 async def test_the_pods_that_wait_are_counted_under_their_reason(
     reader: asyncpg.Connection,
 ) -> None:
-    """One pod waits (four_days); three hours from now its last refusal is too old."""
+    """One pod waits (four_days); another one's last refusal is three hours old."""
     reasons = await answer(reader, "pending-reasons", {})
     waiting = await answer(reader, "waiting-pods", {})
-    since = (await answer(reader, "why-waiting", {"pod_uid": "w"})).rows[0]["decided_at"]
-    later = await answer(reader, "waiting-pods", {"at": since + timedelta(hours=3)})
+    before = await answer(reader, "waiting-pods", {"at": "-3h", "namespace": "team-01"})
 
     assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
         ("CardTypeMismatch", 1)
@@ -157,7 +156,7 @@ async def test_the_pods_that_wait_are_counted_under_their_reason(
     assert [(row["pod_name"], row["ahead_count"]) for row in waiting.rows] == [("waits", 0)]
     assert waiting.rows[0]["reason_counts"] == {"CardTypeMismatch": 100}
     assert waiting.unknown["card_count"] == "the decision was recorded without its request"
-    assert later.rows == ()
+    assert [row["pod_name"] for row in before.rows] == ["gave-up"]
 
 
 async def test_what_fits_is_the_sum_over_cards_and_shortfalls_are_the_others(
@@ -267,5 +266,32 @@ async def test_a_mistake_is_one_clear_sentence(
 async def test_names_from_callers_are_values_and_never_sql(reader: asyncpg.Connection) -> None:
     hostile = "'; DROP TABLE nodes; --"
 
-    assert (await answer(reader, "nodes", {"node": hostile})).rows == ()
+    with pytest.raises(NotFound, match="knows no node '; DROP"):
+        await answer(reader, "nodes", {"node": hostile})
     assert (await answer(reader, "nodes", {"at": datetime.now(UTC)})).rows
+
+
+async def test_an_empty_answer_is_of_something_known_and_of_a_time_that_was_recorded(
+    reader: asyncpg.Connection,
+) -> None:
+    for name, given in (
+        ("cards", {"card": "GPU-nope"}),
+        ("who-held-card", {"card": "GPU-nope"}),
+        ("what-runs-where", {"node": "n-nope"}),
+        ("usage-series", {"node": "n-nope"}),
+        ("cards", {"type": "H999"}),
+        ("pod-steps", {"pod_uid": "nope"}),
+        ("pod-usage", {"namespace": "team-01", "pod": "nope"}),
+    ):
+        with pytest.raises(NotFound, match=r"the ledger knows no .* ?(nope|H999)"):
+            await answer(reader, name, given)
+    with pytest.raises(InvalidRequest, match="is in the future"):
+        await answer(reader, "cards", {"at": "2999-01-01"})
+
+    before = await answer(reader, "what-runs-where", {"card": ENDED.uuid, "at": "2001-01-01"})
+    known = await answer(reader, "why-waiting", {"pod_uid": "w", "at": "now"})
+
+    assert before.rows == ()
+    assert before.record_began_at is not None
+    assert before.record_began_at <= NOW
+    assert known.record_began_at is None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -20,6 +20,7 @@ import orjson
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import translated
+from hamicommon.ledger.questions.known import check_known, record_began_at
 from hamicommon.ledger.questions.parameters import SQL_TYPES, Value
 from hamicommon.ledger.questions.positions import Position, read_position, write_position
 from hamicommon.ledger.questions.question import ColumnKind, Question
@@ -29,6 +30,8 @@ TIMEOUT_MS = 2000
 PAGE_ROWS = 100
 MOST_ROWS = 20_000
 """Of one page: all slices of 1000 nodes with 8 cards."""
+AHEAD = timedelta(minutes=1)
+"""So far the asker's clock may be ahead of the ledger's."""
 
 _PLACEHOLDER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 # What a NULL in a WHERE leaves out is only seen by a plan for these values; compiling pays for
@@ -75,6 +78,8 @@ class Answer:
     """For the following page; None: this is the last."""
     unknown: Mapping[str, str] = field(default_factory=dict)
     """Of the columns with an unknown value on this page: why it is not known."""
+    record_began_at: datetime | None = None
+    """Of an answer without rows that is about a time before this: nothing is known of it."""
 
 
 async def answer(
@@ -87,8 +92,9 @@ async def answer(
 ) -> Answer:
     """Asks one page of at most `limit` rows, after the one whose `next` is given.
 
-    Raises: NotFound for a name that is none, InvalidRequest for parameters, limit or `after`;
-    Unavailable when Postgres is away or takes longer than `TIMEOUT_MS`.
+    Raises: NotFound for a question, card, node, type or pod that is none, InvalidRequest for
+    parameters, limit or `after`; Unavailable when Postgres is away or takes longer than
+    `TIMEOUT_MS`.
     """
     asked = named(name)
     if not 1 <= limit <= MOST_ROWS:
@@ -103,6 +109,10 @@ async def answer(
                 values = values_of(asked, parameters or {}, as_of)
                 sql, arguments = statement(asked, values, position, limit + 1)
                 records = await connection.fetch(sql, *arguments)
+                began_at = None
+                if not records and position is None:
+                    await check_known(connection, values)
+                    began_at = await _unless_within(connection, values)
         except asyncpg.QueryCanceledError as exc:
             raise Unavailable(
                 f"{name} took longer than {TIMEOUT_MS / 1000:g} s: ask for a shorter time, or for"
@@ -125,7 +135,17 @@ async def answer(
             for column in asked.columns
             if column.unknown and any(row[column.name] is None for row in rows)
         },
+        record_began_at=began_at,
     )
+
+
+async def _unless_within(connection: Connection, values: Mapping[str, Value]) -> datetime | None:
+    """When the record began, where the question is about a time before that."""
+    moment = values.get("at") or values.get("until")
+    if not isinstance(moment, datetime):
+        return None
+    began_at = await record_began_at(connection)
+    return began_at.astimezone(UTC) if began_at is not None and moment < began_at else None
 
 
 def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> dict[str, Value]:
@@ -141,7 +161,11 @@ def values_of(asked: Question, given: Mapping[str, object], now: datetime) -> di
     ):
         ways = " or ".join(" and ".join(sorted(way)) for way in asked.needs)
         raise InvalidRequest(f"{asked.name} wants {ways}")
-    since, until = values.get("since"), values.get("until")
+    moment, since, until = values.get("at"), values.get("since"), values.get("until")
+    if isinstance(moment, datetime) and moment > now + AHEAD:
+        raise InvalidRequest(
+            f"parameter at: {moment:%F %T}Z is in the future; leave it out for now"
+        )
     if isinstance(since, datetime) and isinstance(until, datetime) and since >= until:
         raise InvalidRequest(f"parameter since: {since:%F %T}Z is not before {until:%F %T}Z")
     return values
