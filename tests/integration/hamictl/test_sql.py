@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.commands import answers
+from hamictl.commands.past import query as asked
 
 pytestmark = pytest.mark.integration
 
@@ -20,12 +20,12 @@ def ledger(postgres_dsn: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_a_query_and_an_explanation_are_answered(postgres_dsn: str) -> None:
-    columns, rows = await answers._query(
+    columns, rows = await asked._query(
         "WITH x AS (SELECT 1 AS a, 'b' AS a) SELECT * FROM x; -- the end"
     )
     assert (columns, rows) == (["a", "a"], [(1, "b")])
-    assert (await answers._query("select current_user"))[1] == [("hami_reader",)]
-    assert (await answers._query("explain select * from nodes"))[1]
+    assert (await asked._query("select current_user"))[1] == [("hami_reader",)]
+    assert (await asked._query("explain select * from nodes"))[1]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ async def test_what_does_more_than_read_is_refused(
     witness = tmp_path / "ran"
 
     with pytest.raises(InvalidRequest, match=r"^SQL: "):
-        await answers._query(query.replace("{witness}", str(witness)))
+        await asked._query(query.replace("{witness}", str(witness)))
 
     assert not await asyncio.to_thread(witness.exists)
 
@@ -58,7 +58,7 @@ async def test_what_does_more_than_read_is_refused(
 async def test_without_the_role_in_the_database_the_query_is_refused(
     postgres_dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answers, "READER", "hami_nobody")
+    monkeypatch.setattr(asked, "READER", "hami_nobody")
 
     with pytest.raises(InvalidRequest, match="no role hami_nobody, as which queries run"):
-        await answers._query("select 1")
+        await asked._query("select 1")

@@ -17,7 +17,7 @@ QUESTIONS = (
     "get allocations",
     "get decisions",
     "get quotas",
-    "get devices --at 14:05",
+    "get devices --at -15m",
     "describe node n1",
     "open",
     "who n1",

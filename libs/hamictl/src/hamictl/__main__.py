@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
+
 from typer.completion import completion_init  # type: ignore[attr-defined] # its own use of it is the same
 
+from hamictl.exit_codes import ExitCode
 from hamictl.verbs.lazy import LazyCommand, lazy_app
 
 COMMANDS = {
@@ -68,7 +73,7 @@ COMMANDS = {
         "Show what each namespace held of the cards' time, what became of the rest, and the cost.",
     ),
     "sql": LazyCommand(
-        "hamictl.commands.answers:sql",
+        "hamictl.commands.past.query:sql",
         "Ask a named question (without a name: which there are), or the ledger itself in SQL.",
     ),
     "drift": LazyCommand(
@@ -138,7 +143,23 @@ Is everything well? doctor, drift; all questions by name: sql
 def main() -> None:
     """Entry point of the console script."""
     completion_init()
-    app(prog_name="hamictl")
+    run_app("hamictl")
+
+
+def run_app(prog_name: str) -> None:
+    """Runs the verb that was typed. Who reads our output may leave early, or know ASCII alone."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            app(prog_name=prog_name)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still to be written has nowhere to go: not even at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(ExitCode.READER_LEFT) from None
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 5
     ANSWER_IS_NO = 6
     INTERRUPTED = 130
+    READER_LEFT = 141
 
 
 MEANINGS = {
@@ -32,6 +33,7 @@ MEANINGS = {
     ExitCode.UNREACHABLE: "a server is away, or is not what its address promises",
     ExitCode.ANSWER_IS_NO: "the answer is no: fits, lint, doctor; with --exit-code explain, drift",
     ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+    ExitCode.READER_LEFT: "what read the output went away, as head does",
 }
 
 

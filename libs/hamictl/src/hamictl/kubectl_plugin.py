@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 
-from hamictl.__main__ import app
+from hamictl.__main__ import run_app
 
 NO_FILE_NAMES = ":4"
 """cobra's ShellCompDirectiveNoFileComp."""
@@ -19,7 +19,7 @@ TIMEOUT_S = 10.0
 
 def main() -> None:
     """Entry point of `kubectl-hami`."""
-    app(prog_name="kubectl hami")
+    run_app("kubectl hami")
 
 
 def complete() -> None:

@@ -27,6 +27,8 @@ class Answered:
     unknown: frozenset[str]
     """Columns in which a null means unknown; in others it means that there is none."""
     complete: bool
+    record_began_at: str | None = None
+    """Of an answer without rows about a time before this: nothing is known of it."""
 
 
 class QuestionClient:
@@ -69,6 +71,7 @@ class QuestionClient:
             rows=rows,
             unknown=frozenset(_unknown(found)),
             complete=after is None,
+            record_began_at=found.get("recordBeganAt"),
         )
 
 

@@ -1,25 +1,18 @@
-"""`hamictl explain`, `history` and `sql`: why, what happened when, and any other question."""
+"""`hamictl explain` and `history`: why, and what happened when."""
 
 from __future__ import annotations
 
-import csv
-import re
-import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from datetime import datetime
+from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any
 
-import asyncpg
 import typer
-from hamicommon.errors import InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import NotFound, Unavailable
 from hamicommon.k8s.client import open_kube_api
 
 from hamictl.commands.about.pod_names import pod_names
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
-from hamictl.commands.past import named as past
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
@@ -30,16 +23,7 @@ from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view.explanation import explanation, score_text
-from hamictl.view.tables import of, table
-
-SQL_TIMEOUT_S = 60.0
-NAMED = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-"""A question's name: one lower-case term, which no query of SQL is."""
-READER = "hami_reader"
-"""The role that reads all and writes nothing (docs/sql.md)."""
-_NO_ROLE, _NO_MEMBER = "22023", "42501"
-_ASKS_ONLY = ("explain", "show")
-"""Statements that are no query, and that can't do anything else either."""
+from hamictl.view.tables import of
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
@@ -166,112 +150,3 @@ def pod_name(given: str, namespace: str) -> tuple[str, str]:
     """(namespace, name) of `train`, `pod/train`, `team-a/train` or `pod/team-a/train`."""
     own, _, name = given.removeprefix("pod/").removeprefix("pods/").rpartition("/")
     return own or namespace, name
-
-
-def sql(
-    query: Annotated[
-        str,
-        typer.Argument(
-            help="name of a question, or one SQL query, which is run as hami_reader; "
-            "without it: the questions that there are"
-        ),
-    ] = "",
-    parameters: Annotated[
-        list[str] | None, typer.Argument(help="of a question, as in memory=8Gi")
-    ] = None,
-    answered: Answered = TABLE,
-) -> None:
-    """Ask a named question (without a name: which there are), or the ledger itself in SQL."""
-    if not query:
-        past.listed(answered)
-        return
-    if NAMED.fullmatch(query):
-        past.named(query, parameters or [], answered)
-        return
-    if parameters:
-        raise typer.BadParameter("a query has none: they are for named questions")
-    output = answered.form.value
-    if output not in ("table", "wide", "json", "csv"):
-        raise typer.BadParameter("of a query: table, json or csv", param_hint="--output")
-    columns, rows = run(_query(query))
-    if output == "json":
-        console.print_json(
-            data=[dict(zip(columns, row, strict=True)) for row in rows], default=_plain
-        )
-    elif output == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(columns)
-        writer.writerows([_plain(value) for value in row] for row in rows)
-    else:
-        console.print(table("", columns, ([of(_plain(value)) for value in row] for row in rows)))
-
-
-async def _query(query: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    async with ledger_reader() as connection:
-        if not query.lstrip().lower().startswith(_ASKS_ONLY):
-            # A cursor takes a query and nothing else: COPY and DO would run programs on the
-            # server where the login may, read-only or not. Prepared: it is one statement.
-            declared = f"DECLARE hamictl NO SCROLL CURSOR FOR {query}"
-            await (await connection.prepare(declared)).fetch(timeout=SQL_TIMEOUT_S)
-            query = "FETCH ALL FROM hamictl"
-        statement = await connection.prepare(query, timeout=SQL_TIMEOUT_S)
-        records = await statement.fetch(timeout=SQL_TIMEOUT_S)
-        return [attribute.name for attribute in statement.get_attributes()], [
-            tuple(record) for record in records
-        ]
-
-
-@asynccontextmanager
-async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
-    """One read-only transaction as `hami_reader`, which sees one moment of the ledger.
-
-    Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
-    """
-    dsn = find_target(Settings()).need_postgres()
-    try:
-        connection = await asyncpg.connect(
-            dsn, timeout=5, server_settings={"default_transaction_read_only": "on"}
-        )
-    except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
-        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
-    except ValueError as exc:
-        raise InvalidRequest(f"HAMI_POSTGRES_DSN is not usable: {exc}") from exc
-    try:
-        await _become_reader(connection)
-        async with connection.transaction(isolation="repeatable_read", readonly=True):
-            yield connection
-    except (asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
-        raise InvalidRequest(f"SQL: {exc}") from exc
-    except TimeoutError as exc:
-        raise Unavailable(f"Postgres: no answer within {SQL_TIMEOUT_S:g} s") from exc
-    finally:
-        await connection.close(timeout=5)
-
-
-async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
-    """The query has the rights of `hami_reader`, with any login.
-
-    Raises: InvalidRequest with what an administrator does about it.
-    """
-    try:
-        await connection.execute(f"SET ROLE {READER}")
-    except asyncpg.PostgresError as exc:
-        login = await connection.fetchval("SELECT session_user")
-        if exc.sqlstate == _NO_ROLE:
-            raise InvalidRequest(
-                f"SQL: this database has no role {READER}, as which queries run: an administrator "
-                f"creates it (docs/sql.md)"
-            ) from exc
-        if exc.sqlstate == _NO_MEMBER:
-            raise InvalidRequest(
-                f"SQL: {login} may not query as {READER}: GRANT {READER} TO {login}"
-            ) from exc
-        raise
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat(sep=" ") if isinstance(value, datetime) else _number_or_text(value)
-
-
-def _number_or_text(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float | bool | str) else str(value)

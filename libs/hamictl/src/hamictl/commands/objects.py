@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from hamicommon.k8s.types import Json
 from hamictl.commands.runner import console, fail, run
 from hamictl.input_file import read_text
 from hamictl.manifests import Manifest, read_manifest
+from hamictl.output.terminal import complain
 from hamictl.pods import apply_pod
 from hamictl.settings import Settings
 from hamictl.target import find_target
@@ -69,7 +69,7 @@ async def _applied(api: KubeApi, pod: Json) -> bool:
 
 
 def _warn(text: str) -> None:
-    print(f"Warning: {text}", file=sys.stderr)  # noqa: T201 (this is the user's terminal)
+    complain(f"Warning: {text}")
 
 
 def _read(text: str, source: str, namespace: str) -> Manifest:

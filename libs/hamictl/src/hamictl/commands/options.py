@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -38,14 +38,24 @@ Selector = Annotated[
 ]
 
 
+_AHEAD = timedelta(minutes=1)
+"""So far this machine's clock may differ from that of who wrote the moment."""
+
+
 def moment_of(text: str, option: str) -> datetime | None:
     """The value of `--at` or `--until`; None where it was not given. Raises: BadParameter."""
     if not text:
         return None
+    now = datetime.now(UTC)
     try:
-        return moments.moment(text, now=datetime.now(UTC), utc=presentation().utc)
+        found = moments.moment(text, now=now, utc=presentation().utc)
     except InvalidRequest as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from None
+    if option == "--at" and found > now + _AHEAD:
+        raise typer.BadParameter(
+            f"{text!r} is in the future: {found:%F %T}Z; leave it out for now", param_hint=option
+        )
+    return found
 
 
 def since_of(text: str) -> datetime | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from hamilocal.supervisor.plan import ServerError
 from hamilocal.supervisor.state_file import SupervisorError
 
 from hamictl.exit_codes import ExitCode, exit_code_of
+from hamictl.output.terminal import complain
 from hamictl.output.terminal import console as console
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 def fail(message: str, code: ExitCode = ExitCode.FAILED) -> typer.Exit:
     """Prints the sentence on standard error; raise what it returns."""
-    print(f"hamictl: {message}", file=sys.stderr)  # noqa: T201 (this is the user's terminal)
+    complain(f"hamictl: {message}")
     return typer.Exit(code)
 
 

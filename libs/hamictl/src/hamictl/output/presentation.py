@@ -74,6 +74,9 @@ _GLYPHS = str.maketrans(
 )
 
 
+GLYPHS = "".join(map(chr, _GLYPHS))
+
+
 def in_ascii(text: str) -> str:
     """The text for a terminal that knows ASCII alone: glyphs by their likes, the rest escaped."""
     return text.translate(_GLYPHS).encode("ascii", "backslashreplace").decode()
@@ -93,9 +96,11 @@ def shown_time(value: object, *, seconds: bool = True) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
 
 
-def printable(text: str) -> str:
-    """The text with what a terminal would obey written out, such as `\\x1b`."""
+def printable(text: str, *, keep: str = "\n") -> str:
+    """The text with what a terminal would obey written out, such as `\\x1b`; not what is kept."""
+    if text.isprintable():
+        return text
     return "".join(
-        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode()
         for char in text
     )

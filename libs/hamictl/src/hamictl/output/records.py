@@ -42,6 +42,8 @@ class Records:
     """`pod/NAMESPACE/NAME`, for `-o name`."""
     as_of: str | None = None
     """RFC 3339, the moment that the rows are true of; None: unknown."""
+    began_at: str | None = None
+    """RFC 3339, where there are no rows because the record began later."""
 
 
 def document(records: Records) -> dict[str, Any]:
@@ -68,7 +70,9 @@ def _field(key: str, value: Any) -> tuple[str, Any]:
         if key.endswith(suffix) and isinstance(value, int | float | None):
             return key.removesuffix(suffix) + name, None if value is None else _times(value, factor)
     if key.endswith("_ms") and isinstance(value, int | float | None):
-        return key.removesuffix("_ms") + "_seconds", None if value is None else value / 1000
+        return key.removesuffix("_ms") + "_seconds", None if value is None else round(
+            value / 1000, 9
+        )
     return key, base_units(value)
 
 

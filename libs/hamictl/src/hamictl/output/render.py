@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -17,9 +17,9 @@ from rich.text import Text
 
 from hamictl.output import jsonpath
 from hamictl.output.formats import Form, OutputFormat
-from hamictl.output.presentation import Presentation, in_ascii, presentation, printable
+from hamictl.output.presentation import Presentation, in_ascii, presentation, printable, shown_time
 from hamictl.output.records import Records, Row, TableColumn, base_units, document
-from hamictl.output.terminal import console, note
+from hamictl.output.terminal import console, emit, note
 
 
 def write(records: Records, output: OutputFormat) -> None:
@@ -27,13 +27,20 @@ def write(records: Records, output: OutputFormat) -> None:
     chosen = presentation()
     records = _sorted(records, chosen.sort_by)
     if not output.for_people:
-        sys.stdout.write(for_programs(records, output, chosen))
+        emit(for_programs(records, output, chosen))
         return
     if not records.rows:
-        note(f"No {records.plural} found.")
+        note(_nothing(records))
         return
     columns = _columns(records, chosen.columns, wide=output.form is Form.WIDE)
     console.print_whole(grid(columns, records.rows, chosen))
+
+
+def _nothing(records: Records) -> str:
+    if records.began_at is None:
+        return f"No {records.plural} found."
+    began = shown_time(records.began_at)
+    return f"No {records.plural} found: the record begins at {began}, what was before is unknown."
 
 
 def write_document(value: Any, output: OutputFormat) -> None:
@@ -41,7 +48,7 @@ def write_document(value: Any, output: OutputFormat) -> None:
 
     Raises: typer.BadParameter where `-o` wants rows.
     """
-    sys.stdout.write(_as_text(value, output))
+    emit(_as_text(value, output))
 
 
 def for_programs(records: Records, output: OutputFormat, chosen: Presentation) -> str:
@@ -55,15 +62,28 @@ def for_programs(records: Records, output: OutputFormat, chosen: Presentation) -
 
 def _as_text(value: Any, output: OutputFormat) -> str:
     if output.form is Form.JSON:
-        return orjson.dumps(
-            value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str
-        ).decode()
+        return escaped_json(value)
     plain = json.loads(orjson.dumps(value, default=str))
     if output.form is Form.YAML:
-        return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        text = str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+        if printable(text) == text:
+            return text
+        return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=False))
     if output.form is Form.JSONPATH:
         return jsonpath.render(output.template, plain)
     raise typer.BadParameter(f"-o {output}: this verb has table, json, yaml and jsonpath=")
+
+
+def escaped_json(value: Any) -> str:
+    """Indented; what a terminal would obey is escaped, which reads back as the same."""
+    text = orjson.dumps(
+        value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE, default=str
+    ).decode()
+    if printable(text) == text:
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
 
 
 def grid(columns: Sequence[TableColumn], rows: Sequence[Row], chosen: Presentation) -> Table:
@@ -101,14 +121,7 @@ def _sorted(records: Records, name: str) -> Records:
             return False, float(value), ""
         return value is None, 0.0, str(value)
 
-    return Records(
-        kind=records.kind,
-        plural=records.plural,
-        columns=records.columns,
-        rows=sorted(records.rows, key=rank),
-        name=records.name,
-        as_of=records.as_of,
-    )
+    return replace(records, rows=sorted(records.rows, key=rank))
 
 
 def _named(records: Records, name: str, option: str) -> TableColumn:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 
-from hamictl.output.presentation import Colour, in_ascii, presentation
+from hamictl.output.presentation import GLYPHS, Colour, in_ascii, presentation, printable
 
 # Rich takes 80 columns where there is no terminal; logs and pipes can hold what a reader wants.
 WIDE = 160
@@ -28,10 +28,13 @@ class TerminalConsole(Console):
         """Goes by `presentation()` from now on."""
         Console.__init__(self, **_options(presentation().colour))
 
+    def on_broken_pipe(self) -> None:
+        """Rich ends with status 1; `__main__` has ours."""
+        raise BrokenPipeError
+
     def print(self, *objects: Any, **how: Any) -> None:
-        """As Rich does; texts in ASCII where that was asked for."""
-        if presentation().ascii_only:
-            objects = tuple(in_ascii(each) if isinstance(each, str) else each for each in objects)
+        """As Rich does; texts come from the cluster, and nothing in them is obeyed."""
+        objects = tuple(_shown(each) if isinstance(each, str) else each for each in objects)
         super().print(*objects, **how)
 
     def print_whole(self, table: RenderableType) -> None:
@@ -59,13 +62,35 @@ def _options(colour: Colour) -> dict[str, Any]:
     return how
 
 
+def knows_glyphs() -> bool:
+    """Whether standard output has a code for each glyph; Latin-1 and ASCII have not."""
+    try:
+        GLYPHS.encode(sys.stdout.encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
 console = TerminalConsole()
 """Standard output."""
 
 
 def note(text: str) -> None:
     """A line for the person, on standard error; nothing with `-q`."""
-    if presentation().quiet:
-        return
-    shown = in_ascii(text) if presentation().ascii_only else text
-    print(shown, file=sys.stderr)  # noqa: T201 (this is the user's terminal)
+    if not presentation().quiet:
+        complain(text)
+
+
+def complain(text: str) -> None:
+    """A line on standard error."""
+    print(_shown(text), file=sys.stderr)  # noqa: T201 (this is the user's terminal)
+
+
+def emit(text: str) -> None:
+    """Data on standard output: to a program as it is, to a terminal without what it would obey."""
+    sys.stdout.write(printable(text, keep="\n\t") if sys.stdout.isatty() else text)
+
+
+def _shown(text: str) -> str:
+    shown = printable(text)
+    return in_ascii(shown) if presentation().ascii_only else shown

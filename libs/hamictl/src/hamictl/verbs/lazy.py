@@ -175,9 +175,11 @@ def presented(verb: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(verb)
     def run(**given: Any) -> None:
         chosen = {name: given.pop(name) for name in added}
-        present(_presentation(chosen))
         # Here: the list of verbs is written without Rich.
-        from hamictl.output.terminal import console
+        from hamictl.output.terminal import console, knows_glyphs
+
+        chosen["ascii_only"] = chosen.get("ascii_only", False) or not knows_glyphs()
+        present(_presentation(chosen))
 
         console.set_up()
         verb(**given)

@@ -19,6 +19,10 @@ _WIDE = frozenset(
     }
 )
 """Columns that a person rarely asks for."""
+_THINGS = {"nodes": ("node", "node"), "cards": ("device", "device_uuid")}
+"""Questions whose rows are things with a name of their own -> its kind, and the column."""
+_HEADERS = {"sick_s": "SICK-FOR"}
+"""Where the usual one would be another column's too."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 
 
@@ -32,10 +36,14 @@ def records_of(answer: Answered, *, columns: Sequence[str] = ()) -> Records:
         rows=answer.rows,
         name=partial(_name, answer.question),
         as_of=answer.as_of,
+        began_at=answer.record_began_at,
     )
 
 
 def _name(question: str, row: Row) -> str:
+    if question in _THINGS:
+        kind, key = _THINGS[question]
+        return f"{kind}/{row.get(key)}"
     if row.get("pod_name") is not None:
         return f"pod/{row.get('namespace')}/{row['pod_name']}"
     known = next((str(row[key]) for key in _NAMES if row.get(key) is not None), "?")
@@ -49,6 +57,8 @@ def _column(name: str, unknown: frozenset[str]) -> TableColumn:
 
 def header_of(name: str) -> str:
     """`memory_bytes` is MEMORY, `reserved_at` is RESERVED: the cell has its unit."""
+    if name in _HEADERS:
+        return _HEADERS[name]
     for suffix in ("_bytes", "_ratio", "_at", "_count", "_name"):
         if name.endswith(suffix):
             return name.removesuffix(suffix).upper().replace("_", "-")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import webbrowser
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 from urllib.parse import quote
 
@@ -15,11 +17,13 @@ from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, At, moment_of
 from hamictl.commands.past.named import HELD, ask
-from hamictl.commands.runner import console, spoken_errors
+from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
+from hamictl.output.presentation import shown_time
 from hamictl.output.records import base_units
 from hamictl.questions import Answered as Answer
+from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import records_of
@@ -58,13 +62,19 @@ def describe(
     where = {wanted: name}
     about = ask("nodes" if wanted == "node" else "cards", {**where, "at": moment})
     if not about.rows:
+        then = "" if moment is None else f" at {shown_time(moment)}"
         with spoken_errors():
-            raise NotFound(f"there is no {wanted} {name}: `hamictl get {wanted}s` has those known")
+            raise NotFound(
+                f"{wanted} {name} was not there{then}: `hamictl who {name} --since 30d` has "
+                f"who was on it"
+            )
     parts = {"": about}
     if wanted == "node":
         parts["Cards"] = ask("cards", {**where, "at": moment})
     parts["Held by"] = ask("what-runs-where", {**where, "at": moment})
-    parts["Incidents of 30 days"] = ask("card-incidents", {**where, "since": "-30d"})
+    until = datetime.now(UTC) if moment is None else moment
+    span = {"since": until - timedelta(days=30), "until": until}
+    parts["Incidents of 30 days"] = ask("card-incidents", {**where, **span})
     _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
 
 
@@ -78,14 +88,22 @@ def _named(kind: str, name: str) -> tuple[str, str]:
 
 def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
     namespace, name = answers.pod_name(pod, namespace)
+    asked = {"namespace": namespace, "pod": name}
     if output.for_people:
         answers.explain(name, namespace=namespace)
-    steps = ask("pod-steps", {"namespace": namespace, "pod": name})
-    decision = ask("why-waiting", {"namespace": namespace, "pod": name})
-    parts = {"Steps": steps}
-    if not output.for_people:
-        parts["Decisions"] = decision
+        steps = run(_steps_or_none(asked))
+        parts = {} if steps is None else {"Steps": steps}
+    else:
+        parts = {"Steps": ask("pod-steps", asked), "Decisions": ask("why-waiting", asked)}
     _write(parts, output, columns={"Steps": STEPS})
+
+
+async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
+    """None: the cluster knows the pod, and the ledger does not yet."""
+    try:
+        return await QuestionClient(find_target(Settings())).ask("pod-steps", asked)
+    except NotFound:
+        return None
 
 
 def _write(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
+from hamicommon.errors import NotFound
 from hamicommon.k8s.client import open_kube_api
 
+from hamictl.commands.about.pod_names import names_after_kind
 from hamictl.commands.options import (
     AllNamespaces,
     Answered,
@@ -22,10 +25,10 @@ from hamictl.commands.options import (
     since_of,
 )
 from hamictl.commands.past.named import ask
-from hamictl.commands.runner import run
+from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
 from hamictl.output.formats import TABLE
-from hamictl.output.records import Records
+from hamictl.output.records import Records, Row
 from hamictl.output.terminal import console, note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
@@ -64,6 +67,13 @@ def get(
             autocompletion=lambda: list(dict.fromkeys(KINDS.values())),
         ),
     ],
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="only these; of a pod also NAMESPACE/NAME, of a card the uuid",
+            autocompletion=names_after_kind,
+        ),
+    ] = None,
     output: Answered = TABLE,
     namespace: InNamespace = "",
     all_namespaces: AllNamespaces = False,
@@ -85,12 +95,32 @@ def get(
     _check(wanted, selector=selector, at=at, times=since or until, watch=watch)
     while True:
         found = _found(wanted, space, selector, at, since, until)
+        if names:
+            with spoken_errors():
+                found = of_names(found, wanted, names)
         if watch and console.is_terminal and output.for_people:
             console.file.write(_CLEAR)
         render.write(found, output)
         if not watch:
             return
         time.sleep(WATCH_S)
+
+
+def of_names(found: Records, kind: str, names: Sequence[str]) -> Records:
+    """The rows with these names. Raises: NotFound for one that has none."""
+    chosen: list[Row] = []
+    for name in names:
+        rows = [row for row in found.rows if name in _names(found.name(row))]
+        if not rows:
+            raise NotFound(f"no {name} among the {kind}: `hamictl get {kind}` has those known")
+        chosen += rows
+    return replace(found, rows=chosen)
+
+
+def _names(full: str) -> tuple[str, ...]:
+    """`pod/default/train`, `default/train` and `train`."""
+    parts = full.split("/")
+    return tuple("/".join(parts[at:]) for at in range(len(parts)))
 
 
 def _check(kind: str, *, selector: str, at: str, times: str, watch: bool) -> None:

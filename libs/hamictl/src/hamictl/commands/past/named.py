@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
+from hamicommon.errors import NotFound
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
@@ -62,7 +63,7 @@ def who(
         raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
     if (since or until) and not thing:
         raise typer.BadParameter("of which card or node?", param_hint="THING")
-    where = _card_or_node(thing) if thing else {}
+    where = run(_card_or_node(thing)) if thing else {}
     if since or until:
         times = {"since": since_of(since), "until": moment_of(until, "--until")}
         show(ask("who-held-card", {**where, **times}), output, columns=HELD)
@@ -70,15 +71,27 @@ def who(
         show(ask("what-runs-where", {**where, "at": moment}), output, columns=HELD)
 
 
-def _card_or_node(thing: str) -> dict[str, object]:
-    """Cards of every vendor are known by `get devices`; a node is what is no card's uuid."""
+async def _card_or_node(thing: str) -> dict[str, object]:
+    """Cards of every vendor are known by `get devices`; a node is what is no card's uuid.
+
+    Raises: NotFound where it is neither.
+    """
     kind, _, name = thing.rpartition("/")
     if kind in ("node", "nodes"):
         return {"node": name}
     if kind in ("device", "devices", "card", "cards"):
         return {"card": name}
-    nodes = {row["node"] for row in ask("nodes", {"node": thing}).rows}
-    return {"node": thing} if thing in nodes else {"card": thing}
+    client = QuestionClient(find_target(Settings()))
+    for question, parameter in (("nodes", "node"), ("cards", "card")):
+        try:
+            # Without a row it is known all the same: of another time.
+            await client.ask(question, {parameter: thing}, most=1)
+        except NotFound:
+            continue
+        return {parameter: thing}
+    raise NotFound(
+        f"there is no card and no node {thing}: `hamictl get devices` has the cards that are known"
+    )
 
 
 def pending(

@@ -76,7 +76,9 @@ def _lines(path: Path) -> Iterator[bytes]:
     for file in sorted(path.glob("*.jsonl")) if path.is_dir() else [path]:
         try:
             with file.open("rb") as opened:
-                opened.seek(max(0, file.stat().st_size - MOST_BYTES))
+                # What is no file, such as a pipe, is read as a whole.
+                if (more := file.stat().st_size - MOST_BYTES) > 0:
+                    opened.seek(more)
                 yield from opened
         except OSError as exc:
             raise InvalidRequest(f"--spans {file}: {exc.strerror}") from exc

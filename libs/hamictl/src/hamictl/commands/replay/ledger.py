@@ -28,7 +28,7 @@ from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.simulation.replay.history import NodeLine, Period, PodLine
 
-from hamictl.commands.answers import SQL_TIMEOUT_S, ledger_reader
+from hamictl.commands.past.query import SQL_TIMEOUT_S, ledger_reader
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
