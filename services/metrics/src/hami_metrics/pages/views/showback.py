@@ -98,11 +98,11 @@ def showback_page(
     bill = make_bill(named, since=since, until=until, basis=basis, prices=prices)
     seconds = {("", kind): 0 for kind in KINDS}
     costs: dict[tuple[str, str], Decimal | None] = dict.fromkeys(seconds, CENT * 0)
-    for line in bill.lines:
-        key = (line.namespace if line.kind == "held" else "", line.kind)
-        seconds[key] = seconds.get(key, 0) + line.card_s
+    for each in bill.lines:
+        key = (each.namespace if each.kind == "held" else "", each.kind)
+        seconds[key] = seconds.get(key, 0) + each.card_s
         before = costs.get(key, CENT * 0)
-        costs[key] = None if before is None or line.cost is None else before + line.cost
+        costs[key] = None if before is None or each.cost is None else before + each.cost
     whole = next((row for row in sums if row["type"] == ""), None)
     card_s = bill.card_s if whole is None else int(whole["card_s"])
     following = _later(since, 1)
