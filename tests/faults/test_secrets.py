@@ -102,11 +102,11 @@ def test_nothing_that_is_secret_is_logged_traced_or_answered(system: System) -> 
     system.run(a_pod_with_a_secret("runs"))
     refused = a_pod_with_a_secret("refused")
     refused["spec"]["hostPID"] = True  # type: ignore[index]  # a pod's JSON
-    told = {"the refusal": system.create(refused).text, **answers(system)}
+    answered = {"the refusal": system.create(refused).text, **answers(system)}
     for store in STORES:
         pid = wait(lambda store=store: pid_of(system, store), f"{store} to be ready")
         os.kill(pid, signal.SIGKILL)
-        told |= answers(system)
+        answered |= answers(system)
         system.create(a_pod_with_a_secret(f"without-{store}"))
         wait(
             lambda store=store, pid=pid: pid_of(system, store) not in (None, pid),
@@ -117,7 +117,7 @@ def test_nothing_that_is_secret_is_logged_traced_or_answered(system: System) -> 
     texts = written_by(system)
     assert '"level":"DEBUG"' in texts["node-agent-node-0.log"] + texts["webhook.log"]
     # The emulated API server and containers are no services of ours, and print what they like.
-    assert leaks(secrets, {**texts, **told}) == []
+    assert leaks(secrets, {**texts, **answered}) == []
 
 
 @pytest.mark.parametrize(
