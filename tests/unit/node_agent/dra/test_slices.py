@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
+
 from hami_node_agent.dra.slices import offered_devices, slice_name, wanted_slice
 from hami_node_agent.grants.book import NodeGrant
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
@@ -61,6 +64,24 @@ def test_a_slice_that_is_right_is_not_written_again() -> None:
     assert first["spec"]["pool"] == {"name": "n1", "generation": 1, "resourceSliceCount": 1}
     stored = first | {"metadata": first["metadata"] | {"resourceVersion": "7"}}
     assert wanted_slice("n1", "node-uid", devices, stored) is None
+
+
+def test_a_slice_is_right_in_the_form_in_which_the_api_server_keeps_it() -> None:
+    large = replace(card(0), memory_mib=81920, healthy=False, health_reason="xid")
+    devices = offered_devices([large], [])
+    stored = wanted_slice("n1", "u", devices, None)
+    assert stored is not None
+    stored = deepcopy(stored)
+    stored["metadata"]["resourceVersion"] = "7"
+    [kept] = stored["spec"]["devices"]
+    kept["taints"][0]["timeAdded"] = "2026-01-01T00:00:00Z"
+    memory = kept["capacity"]["memory"]
+    memory["value"] = memory["requestPolicy"]["default"] = "80Gi"
+    memory["requestPolicy"]["validRange"]["max"] = "80Gi"
+
+    assert wanted_slice("n1", "u", devices, stored) is None
+    memory["value"] = "79Gi"
+    assert wanted_slice("n1", "u", devices, stored) is not None
 
 
 def test_every_change_raises_the_pools_generation() -> None:

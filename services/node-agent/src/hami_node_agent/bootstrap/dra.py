@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.fault_injection import around
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
@@ -71,9 +72,9 @@ async def dra_driver(
     sockets = DriverSockets(settings.kubelet_dir)
     preparation = ClaimPreparation(
         node_ports(connections, feed, reports),
-        api=ResourceClaims(connections.api),
+        api=around(ResourceClaims(connections.api), "node_claims", connections.faults),
         bus=connections.bus,
-        devices=connections.cdi,
+        devices=around(connections.cdi, "node_cdi", connections.faults, blocking=True),
         answers=answers_of(settings, connections),
         node_name=settings.node_name,
     )

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from uuid import uuid4
+from uuid import UUID, uuid5
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
@@ -168,7 +168,9 @@ class ClaimPreparation:
         if known is not None and known.allocation_id == grant.allocation_id:
             await asyncio.to_thread(self._slices.put, known, env)
             return False
-        record = self._slices.record(str(uuid4()), frozenset(), grant, granted, env)
+        # Always the same: what an agent made before it was killed is written again, and not beside.
+        nonce = str(uuid5(UUID(grant.allocation_id), container.name))
+        record = self._slices.record(nonce, frozenset(), grant, granted, env)
         await self._state.change(
             lambda saved: self._slices.recorded(saved, grant, record),
             first=lambda: self._slices.make(record, env),

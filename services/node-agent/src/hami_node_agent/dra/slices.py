@@ -15,6 +15,7 @@ from hamicommon.domain.allocations import footprints
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.dra.devices import DRIVER, device_of
+from hamicommon.k8s.quantities import parse_exact
 from hamicommon.k8s.types import Json
 
 from hami_node_agent.grants.book import NodeGrant
@@ -72,7 +73,7 @@ def wanted_slice(
         ],
     }
     if now is not None:
-        if now["spec"].get("devices", []) == list(devices):
+        if _alike(now["spec"].get("devices", []), list(devices)):
             return None
         # Allocators see a change by it.
         generation = int(now["spec"]["pool"]["generation"]) + 1
@@ -88,3 +89,15 @@ def wanted_slice(
             "devices": list(devices),
         },
     }
+
+
+def _alike(now: Any, wanted: Any, *, amounts: bool = False) -> bool:
+    """Whether the API server has it so: it writes 81920Mi as 80Gi, and when a taint was added."""
+    if isinstance(now, dict) and isinstance(wanted, dict):
+        return now.keys() - {"timeAdded"} == wanted.keys() and all(
+            _alike(now[key], wanted[key], amounts=amounts or key == "capacity") for key in wanted
+        )
+    if isinstance(now, list) and isinstance(wanted, list):
+        pairs = zip(now, wanted, strict=False)
+        return len(now) == len(wanted) and all(_alike(*pair, amounts=amounts) for pair in pairs)
+    return bool(parse_exact(now) == parse_exact(wanted) if amounts else now == wanted)
