@@ -15,17 +15,19 @@ from pathlib import Path
 import pytest
 from hamilocal.servers.control_plane.apiserver import node_user
 from hamilocal.servers.control_plane.assets import Assets, control_plane
-from hamilocal.servers.processes import running
+from hamilocal.supervisor.ports import free_port
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.nodes import LocalNode, fakegpu_config
 from hamilocal.system.options import UpOptions
 
 from tests import measured
 from tests.e2e.conftest import kubernetes_client
-from tests.e2e.system import hamictl
-from tests.e2e_node.node_system import CARDS, Agent, NodeSystem
+from tests.e2e.system import hamictl, wait
+from tests.e2e_node import claims
+from tests.e2e_node.node_system import CARDS, Agent, KubeScheduler, NodeSystem
 from tests.real_node.containerd import Cdi
 from tests.real_node.node import real_node, workload_image
+from tests.waiting import PATIENCE_S
 
 NODE = "real"
 RUNTIME_VARIABLE = "HAMI_CONTAINERD"
@@ -76,7 +78,18 @@ def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[No
         stack.callback(hamictl, home, "down")
         flags = ("--nodes", "0", "--external-node", NODE, "--gpu-policy", "binpack")
         kubeconfig = ("--kubeconfig", str(plane.kubeconfig))
-        text = hamictl(home, "up", "--json", "--detach", "--no-demo", *flags, *kubeconfig)
+        dra = "on" if node_assets.version >= claims.SINCE else "off"
+        failpoints = folder / "failpoints"
+        failpoints.touch()
+        text = hamictl(
+            home,
+            *("up", "--json", "--detach", "--no-demo", *flags, *kubeconfig),
+            environment={
+                "HAMI_FAILPOINTS_FILE": str(failpoints),
+                "HAMI_WEBHOOK_DRA": dra,
+                "HAMI_SCHEDULER_CLAIM_TEMPLATES": dra,
+            },
+        )
         described = json.loads(text)
         configuration = scheduler_configuration(
             kubeconfig_path="",
@@ -87,7 +100,8 @@ def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[No
         plan = plane.scheduler_plan(
             configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")
         )
-        stack.enter_context(running(plan, die_with_parent=True))
+        kube_scheduler = KubeScheduler(plan)
+        stack.callback(kube_scheduler.stop)
         node = stack.enter_context(
             real_node(
                 folder / "node",
@@ -106,7 +120,15 @@ def running_node(node_assets: Assets, other_runtime: Path | None) -> Iterator[No
         stack.callback(agent.kill)
         agent.start()
         api = stack.enter_context(kubernetes_client(plane.kubeconfig))
-        system = NodeSystem(described=described, folder=home, api=api, node=node, agent=agent)
+        system = NodeSystem(
+            described=described,
+            folder=home,
+            api=api,
+            node=node,
+            agent=agent,
+            kube_scheduler=kube_scheduler,
+            failpoints=failpoints,
+        )
         system.wait_until_offered()
         version = system.get(f"/api/v1/nodes/{NODE}")["status"]["nodeInfo"]
         measured.note(f"kubelet {version['kubeletVersion']}, {version['containerRuntimeVersion']}")
@@ -127,6 +149,62 @@ def system(running_node: NodeSystem) -> Iterator[NodeSystem]:
     running_node.check_invariants()
     running_node.delete_all()
     running_node.check_invariants()
+
+
+@pytest.fixture
+def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSystem]:
+    """The system with an agent whose cards are DRA devices."""
+    if other_runtime is None:
+        pytest.skip(f"{RUNTIME_VARIABLE} names no folder of a containerd with CDI")
+    version = system.get("/version")
+    if (int(version["major"]), int(version["minor"].rstrip("+"))) < claims.SINCE:
+        pytest.skip(f"Kubernetes {version['gitVersion']} has no parts of devices, 1.36 has")
+    system.agent.stop()
+    claims.start(system)
+    made = system.api.post(f"{claims.API}/deviceclasses", json=claims.device_class())
+    assert made.status_code in (201, 409), made.text
+    claims.wait_until_published(system)
+    yield system
+    system.delete_all()
+    wait(lambda: not claims.descriptions(system), "the device descriptions to go")
+    for claim in system.get(claims.CLAIMS)["items"]:
+        claims.forget(system, claim["metadata"]["name"])
+    for template in system.get(claims.TEMPLATES)["items"]:
+        system.api.delete(f"{claims.TEMPLATES}/{template['metadata']['name']}")
+    system.plan()
+    system.agent.stop()
+    system.agent.start()
+    system.wait_until_offered()
+
+
+@pytest.fixture
+def claim_rounds(request: pytest.FixtureRequest) -> int:
+    """How long pods by limits and by claims come and go."""
+    return int(request.config.getoption("--claim-rounds"))
+
+
+@pytest.fixture
+def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
+    """kube-controller-manager: Deployments, claims from templates, and the release of claims."""
+    binary = node_assets.folder / "kube-controller-manager"
+    if not binary.exists():
+        pytest.skip(f"{node_assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")
+    argv = [
+        str(binary),
+        f"--kubeconfig={claiming.described['kubeconfig']}",
+        "--controllers=deployment-controller,replicaset-controller,resourceclaim-controller,"
+        "garbage-collector-controller,namespace-controller",
+        "--leader-elect=false",
+        f"--secure-port={free_port()}",
+        f"--cert-dir={tmp_path}",
+    ]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(timeout=PATIENCE_S)
 
 
 def _write_cards(folder: Path) -> None:

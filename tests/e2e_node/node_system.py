@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import httpx
 from hamicommon.k8s.types import Json
+from hamilocal.servers.processes import start
+from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 from tests.e2e.system import MIB, System, a_pod, wait
 from tests.real_node.node import WORKLOAD_IMAGE, RealNode
+from tests.waiting import PATIENCE_S
 
 CARDS = 2
 SLOTS_PER_CARD = 10
@@ -79,6 +83,12 @@ class Agent:
         assert self._process.wait(timeout=60) == 0
         self._process = None
 
+    def wait_until_killed(self) -> None:
+        """Waits until a failpoint has ended it."""
+        assert self._process is not None
+        assert self._process.wait(timeout=PATIENCE_S) == -signal.SIGKILL
+        self._process = None
+
     def kill(self) -> None:
         """As a crash would."""
         if self._process is not None:
@@ -87,12 +97,41 @@ class Agent:
             self._process = None
 
 
+class KubeScheduler:
+    """The stock one, which may be killed and started again."""
+
+    def __init__(self, plan: ServerPlan) -> None:
+        self._plan = plan
+        self._process = start(plan, die_with_parent=True)
+
+    def start(self) -> None:
+        """Starts it again."""
+        self._process = start(self._plan, die_with_parent=True)
+
+    def stop(self) -> None:
+        """At the end."""
+        self._process.stop()
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._process.kill()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSystem(System):
     """The system of `tests/e2e`, with a node that can be looked into."""
 
     node: RealNode
     agent: Agent
+    kube_scheduler: KubeScheduler
+    failpoints: Path
+    """Names what goes wrong in our services (`hamicommon.fault_injection`)."""
+
+    def plan(self, *faults: str) -> None:
+        """Makes exactly these faults happen from now on."""
+        whole = self.failpoints.with_suffix(".written")
+        whole.write_text("\n".join(faults))
+        whole.replace(self.failpoints)
 
     def pod_like(
         self,
@@ -176,6 +215,13 @@ class NodeSystem(System):
     def delete(self, *names: str, timeout_s: float = GONE_S) -> None:
         """Deletes pods and waits until the kubelet has cleaned up behind them."""
         System.delete(self, *names, timeout_s=timeout_s)
+
+    def limits(self, pod: Json, container: str = "cuda") -> dict[str, tuple[int, int]]:
+        """What the container's limits file has: MiB and percent of cores by card."""
+        pid = self.container_pid(pod, container)
+        lines = Path(f"/proc/{pid}/root/etc/hami/limits").read_text().splitlines()
+        found = [line.split() for line in lines if line.startswith("device ")]
+        return {line[1]: (int(line[3]) // MIB, int(line[5])) for line in found}
 
     def live_allocations(self) -> int:
         """What the ledger holds."""

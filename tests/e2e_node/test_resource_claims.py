@@ -7,136 +7,29 @@ its doing.
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
 
 import pytest
-from hamicommon.dra.devices import DRIVER
-from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
-from hamilocal.supervisor.ports import free_port
 
 from tests import measured
 from tests.e2e.system import slice_of, wait
-from tests.e2e_node.conftest import NATIVE, RUNTIME_VARIABLE
+from tests.e2e_node.claims import (
+    CARD_MIB,
+    CLAIMS,
+    CLASS,
+    MERGE,
+    TEMPLATES,
+    claim,
+    claiming_pod,
+    control,
+    descriptions,
+    devices,
+    reasons,
+    slices,
+    start,
+)
 from tests.e2e_node.node_system import CARDS, NodeSystem
 
 pytestmark = pytest.mark.e2e
-
-API = "/apis/resource.k8s.io/v1"
-CLAIMS = f"{API}/namespaces/default/resourceclaims"
-CLASS = "hami"
-CARD_MIB = 81920
-SINCE = (1, 36)
-
-
-@pytest.fixture
-def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSystem]:
-    """The system with an agent whose cards are DRA devices."""
-    if other_runtime is None:
-        pytest.skip(f"{RUNTIME_VARIABLE} names no folder of a containerd with CDI")
-    version = system.get("/version")
-    if (int(version["major"]), int(version["minor"].rstrip("+"))) < SINCE:
-        pytest.skip(f"Kubernetes {version['gitVersion']} has no parts of devices, 1.36 has")
-    system.agent.stop()
-    start(system)
-    made = system.api.post(f"{API}/deviceclasses", json=device_class())
-    assert made.status_code in (201, 409), made.text
-    wait(lambda: len(devices(system)) == CARDS, "the cards in a ResourceSlice")
-    yield system
-    system.delete_all()
-    wait(lambda: not descriptions(system), "the device descriptions to go")
-    for claim in system.get(CLAIMS)["items"]:
-        forget(system, claim["metadata"]["name"])
-    system.agent.stop()
-    system.agent.start()
-    system.wait_until_offered()
-
-
-def start(system: NodeSystem) -> None:
-    system.agent.start(
-        HAMI_NODE_AGENT_DRA="auto",
-        HAMI_NODE_AGENT_XID_QUIET_S="1",
-        HAMI_NODE_AGENT_CRI_SOCKET=str(system.node.socket),
-        HAMI_NODE_AGENT_CDI_DIR=str(system.folder.parent / "cdi"),
-    )
-    system.wait_until_offered()
-
-
-def descriptions(system: NodeSystem) -> list[Path]:
-    """CDI files of slices."""
-    return list((system.folder.parent / "cdi").glob("hami.io-slice_*.json"))
-
-
-def device_class() -> Json:
-    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": CLASS},
-        "spec": {"selectors": [selector]},
-    }
-
-
-def devices(system: NodeSystem) -> list[Json]:
-    """Of our slices."""
-    slices = system.get(f"{API}/resourceslices")["items"]
-    ours = [one["spec"] for one in slices if one["spec"]["driver"] == DRIVER]
-    return [device for spec in ours for device in spec.get("devices", [])]
-
-
-def claim(system: NodeSystem, name: str, **requests: Mapping[str, Any]) -> str:
-    """A claim with these requests, each with its capacity."""
-    made = system.api.post(
-        CLAIMS,
-        json={
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": name},
-            "spec": {
-                "devices": {
-                    "requests": [
-                        {
-                            "name": each,
-                            "exactly": {
-                                "deviceClassName": CLASS,
-                                "capacity": {"requests": dict(wanted)},
-                            },
-                        }
-                        for each, wanted in requests.items()
-                    ]
-                }
-            },
-        },
-    )
-    assert made.status_code == 201, made.text
-    return str(made.json()["metadata"]["uid"])
-
-
-def forget(system: NodeSystem, name: str) -> None:
-    """As the claim controller does when no pod has it any more."""
-    system.api.delete(f"{CLAIMS}/{name}")
-    for path, body in (
-        (f"{CLAIMS}/{name}/status", {"status": {"reservedFor": None, "allocation": None}}),
-        (f"{CLAIMS}/{name}", {"metadata": {"finalizers": None}}),
-    ):
-        system.api.patch(path, json=body, headers={"content-type": "application/merge-patch+json"})
-    wait(lambda: system.api.get(f"{CLAIMS}/{name}").status_code == 404, f"claim {name} to go")
-
-
-def claiming_pod(system: NodeSystem, name: str, *, of: str | None = None) -> Json:
-    """A pod of one probe whose card comes by a claim."""
-    pod = system.pod_like(name)
-    pod["spec"]["schedulerName"] = "default-scheduler"
-    pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": of or name}]
-    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
-    return pod
-
-
-def reasons(system: NodeSystem, name: str) -> str:
-    return "\n".join(text for _, text in system.events(name))
 
 
 def test_a_claim_is_a_slice_of_the_same_ledger(claiming: NodeSystem) -> None:
@@ -144,6 +37,7 @@ def test_a_claim_is_a_slice_of_the_same_ledger(claiming: NodeSystem) -> None:
     uid = claim(system, "small", gpu={"memory": "4096Mi", "cores": "30"})
     assert system.create(claiming_pod(system, "small")).status_code == 201
     pod = system.wait_for_phase("small", "Running")
+    generations = {spec["pool"]["generation"] for spec in slices(system)}
 
     assert system.wrong_slice(pod, 4096, core_percent=30) == []
     row = system.sql(
@@ -165,6 +59,8 @@ def test_a_claim_is_a_slice_of_the_same_ledger(claiming: NodeSystem) -> None:
     assert based_on["claim_uid"] == uid
     [result] = system.get(f"{CLAIMS}/small")["status"]["allocation"]["devices"]["results"]
     assert based_on["share_id"] == result["shareID"]
+    # Claims change nothing of it, and each write would have kube-scheduler look again.
+    assert {spec["pool"]["generation"] for spec in slices(system)} == generations
     system.delete("small")
     wait(lambda: system.live_allocations() == 0, "the slice to be free")
     measured.note("a claim of 4096Mi and 30 cores: the container sees and can take just that")
@@ -212,7 +108,7 @@ def test_what_was_allocated_by_hand_beyond_a_card_is_refused_by_the_ledger(
     written = system.api.patch(
         f"{CLAIMS}/forged/status",
         json={"status": {"allocation": allocation}},
-        headers={"content-type": "application/merge-patch+json"},
+        headers=MERGE,
     )
     assert written.status_code == 200, written.text
     assert system.create(claiming_pod(system, "forged")).status_code == 201
@@ -250,30 +146,6 @@ def test_agent_and_kubelet_may_die_and_come_back(claiming: NodeSystem) -> None:
     assert len(descriptions(system)) == 2
 
 
-@pytest.fixture
-def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
-    """kube-controller-manager: Deployments, claims from templates, and the release of claims."""
-    binary = node_assets.folder / "kube-controller-manager"
-    if not binary.exists():
-        pytest.skip(f"{node_assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")
-    argv = [
-        str(binary),
-        f"--kubeconfig={claiming.described['kubeconfig']}",
-        "--controllers=deployment-controller,replicaset-controller,resourceclaim-controller,"
-        "garbage-collector-controller",
-        "--leader-elect=false",
-        f"--secure-port={free_port()}",
-        f"--cert-dir={tmp_path}",
-    ]
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(argv, stdout=log, stderr=log)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
 REPLICAS, ROLLS = 5, 3
 
 
@@ -295,7 +167,7 @@ def test_a_deployment_rolled_again_and_again_leaks_no_claim(
         "metadata": {"name": "a-slice"},
         "spec": {"spec": {"devices": {"requests": [request]}}},
     }
-    made = system.api.post(f"{API}/namespaces/default/resourceclaimtemplates", json=template)
+    made = system.api.post(TEMPLATES, json=template)
     assert made.status_code == 201, made.text
     pod = claiming_pod(system, "rolled")
     pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "a-slice"}]
@@ -329,29 +201,18 @@ def test_a_deployment_rolled_again_and_again_leaks_no_claim(
             answer = system.api.patch(
                 f"{path}/rolled",
                 json=change,
-                headers={"content-type": "application/merge-patch+json"},
+                headers=MERGE,
             )
             assert answer.status_code == 200, answer.text
     system.check_invariants()
 
     system.api.delete(f"{path}/rolled?propagationPolicy=Background")
-    system.api.delete(f"{API}/namespaces/default/resourceclaimtemplates/a-slice")
+    system.api.delete(f"{TEMPLATES}/a-slice")
     wait(lambda: system.pods() == [], "the pods to go", timeout_s=240)
     wait(lambda: system.get(CLAIMS)["items"] == [], "the claims to go", timeout_s=120)
     wait(lambda: system.live_allocations() == 0, "the slices to be free")
     wait(lambda: not descriptions(system), "the device descriptions to go")
     measured.note(f"a Deployment of {REPLICAS} by claims, rolled {ROLLS} times: nothing leaked")
-
-
-def control(system: NodeSystem, *argv: str) -> None:
-    """Of the stand-in driver."""
-    config = str(system.agent.folder / "fakegpu" / "config.json")
-    subprocess.run(
-        [NATIVE / "fakegpu" / "build" / "fakegpu-ctl", *argv],
-        env={"FAKEGPU_CONFIG": config},
-        check=True,
-        timeout=60,
-    )
 
 
 def test_a_sick_card_shows_in_the_pods_status_and_takes_no_claims(claiming: NodeSystem) -> None:
