@@ -151,6 +151,14 @@ def test_the_component_dra_gives_the_driver_all_that_it_uses(
         assert socket.is_relative_to(mounts[name])
     [selector] = found["DeviceClass", DRIVER]["spec"]["selectors"]
     assert selector["cel"]["expression"] == f"device.driver == '{DRIVER}'"
+    for name, variable in (
+        ("hami-webhook", "HAMI_WEBHOOK_DRA"),
+        ("hami-scheduler", "HAMI_SCHEDULER_CLAIM_TEMPLATES"),
+    ):
+        [part] = found["Deployment", name]["spec"]["template"]["spec"]["containers"]
+        assert {"name": variable, "value": "on"} in part["env"]
+    binding = found["MutatingAdmissionPolicyBinding", "hami-front-end"]
+    assert ("MutatingAdmissionPolicy", binding["spec"]["policyName"]) in found
 
 
 def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:

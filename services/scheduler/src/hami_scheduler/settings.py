@@ -103,6 +103,11 @@ class Settings(BaseSettings):
         default=False,
         description="label bound pods hami.io/vgpu-node, as pods on nodes without our agent are",
     )
+    claim_templates: Literal["on", "off"] = Field(
+        default="off",
+        description="make and delete the ResourceClaimTemplates of pods that are converted by "
+        "hami.io/front-end: dra (docs/dra.md)",
+    )
     allocate_at: Literal["filter", "bind"] = Field(
         default="filter",
         description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",

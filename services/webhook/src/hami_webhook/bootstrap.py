@@ -140,4 +140,5 @@ def _rules(settings: Settings) -> AdmissionRules:
         force_overwrite_default_scheduler=settings.force_overwrite_default_scheduler,
         never_fits=settings.never_fits,
         tampering=TamperingPolicy.of(settings.admission),
+        claims=settings.dra == "on",
     )

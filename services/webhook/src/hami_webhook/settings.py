@@ -64,6 +64,13 @@ class Settings(BaseSettings):
             "autoscaler that makes GPU nodes for waiting pods needs warn or off"
         ),
     )
+    dra: Literal["on", "off"] = Field(
+        default="off",
+        description=(
+            "pods with hami.io/front-end: dra ask by a ResourceClaim in place of limits; the "
+            "scheduler makes their templates (HAMI_SCHEDULER_CLAIM_TEMPLATES, docs/dra.md)"
+        ),
+    )
     fail_policy: Literal["closed", "open"] = Field(
         default="closed",
         description=(

@@ -1,13 +1,19 @@
 """What vendors fill in: each edits each container, and amounts keep what the API server wants.
 
 In: a copy of a pod that may be edited; out: whether it asks for a card, and warnings for its user.
+A pod that wants to ask by a claim asks by one then (`by_claim`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hamicommon.admission.verdicts import AdmissionRules
+from hamicommon.clipping import clip
+from hamicommon.domain.requests import PodRequest
+from hamicommon.dra.conversion import FRONT_ENDS, NotClaimable, convert, front_end_of
 from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import parse_exact
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
@@ -30,6 +36,28 @@ def fill_in(pod: Json, vendors: Vendors) -> tuple[bool, tuple[str, ...]]:
         _keep_spelling(container, given)
         _keep_equal(container, given)
     return wants, tuple(warnings)
+
+
+def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tuple[str, ...]:
+    """Turns the pod's limits into a claim, where it wants that; warnings if they stay limits.
+
+    `pod` may be edited; `request` is what it asks for, None: nothing.
+    """
+    wanted = front_end_of(pod)
+    if not wanted or request is None:
+        return ()
+    where = f"annotation {keys.FRONT_END} is '{clip(wanted)}'"
+    if wanted not in FRONT_ENDS:
+        return (f"{where}: {' or '.join(FRONT_ENDS)} is wanted; the pod keeps its limits",)
+    if wanted != "dra":
+        return ()
+    if not rules.claims:
+        return (f"{where}, which is off in this installation; the pod keeps its limits",)
+    try:
+        convert(pod, request, rules.vendors.resource_names)
+    except NotClaimable as exc:
+        return (f"{where}, and the pod keeps its limits: {exc}",)
+    return ()
 
 
 def _amounts(container: Json) -> dict[str, Json]:

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hamicommon.admission.filling import containers_of, editable, fill_in
+from hamicommon.admission.filling import by_claim, containers_of, editable, fill_in
 from hamicommon.admission.patches import Operation, diff
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import NamespacePermits
@@ -28,6 +28,7 @@ from hamicommon.admission.verdicts import (
 from hamicommon.admission.warnings import remarks
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
+from hamicommon.dra.conversion import is_converted
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import is_zero
@@ -50,7 +51,9 @@ STAMPS = (keys.TRACEPARENT, keys.CREATED_BY)
 _NAMES = frozenset({"name", "uid"})
 """Of metadata: they matter only where they are no texts, which is refused."""
 _LISTS = ("initContainers", "containers")
-_OF_SPEC = frozenset({"schedulerName", "nodeName", "runtimeClassName", "hostPID", *_LISTS})
+_OF_SPEC = frozenset(
+    {"schedulerName", "nodeName", "runtimeClassName", "hostPID", "resourceClaims", *_LISTS}
+)
 _MOUNTS = ("volumeMounts", "volumeDevices")
 _OF_CONTAINER = frozenset({"name", "restartPolicy", "securityContext", "resources", "env"})
 
@@ -142,25 +145,40 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
         return Look(verdict=denied(str(exc), "malformed-amount", code=UNPROCESSABLE))
-    if wants:
+    claims = is_converted(seen)
+    if wants or claims:
         refused = _never_ours(spec, rules)
         if refused is not None:
             return Look(verdict=refused)
-    asks = wants or wants_devices(after, rules.vendors)
+    asks = wants or claims or wants_devices(after, rules.vendors)
     settled = settle(after, guard.findings(after, standing, wants=asks), guard)
     if settled.refused is not None:
         return Look(verdict=settled.refused)
-    if rules.scheduler_name and (wants or _only_we_can_schedule(spec, rules.vendors)):
-        after["spec"]["schedulerName"] = rules.scheduler_name
     try:
         request = pod_request(after, rules.vendors) if wants else None
     except InvalidRequest as exc:
         return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
-    oddities = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
     if request is not None and not request.wants_devices:
         request = None
+    stays = by_claim(after, request, rules)
+    claims = claims or is_converted(after)
+    if (
+        rules.scheduler_name
+        and not claims
+        and (wants or _only_we_can_schedule(spec, rules.vendors))
+    ):
+        after["spec"]["schedulerName"] = rules.scheduler_name
+    oddities = (*(remarks(seen, rules.vendors) if wants else ()), *misspelt(after, rules.vendors))
+    if not claims:
+        keys.annotations_of(after).pop(keys.CLAIM_SHAPE, None)
     look = _filled_in(
-        seen, after, rules, wants=wants, request=request, warnings=warnings, oddities=oddities
+        seen,
+        after,
+        rules,
+        wants=wants or claims,
+        request=request,
+        warnings=(*warnings, *stays),
+        oddities=oddities,
     )
     if settled is CLEAN:
         return look

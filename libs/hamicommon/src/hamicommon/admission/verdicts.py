@@ -65,6 +65,8 @@ class AdmissionRules:
     an autoscaler makes a node for a pod that waits, not for one that was refused."""
     tampering: TamperingPolicy = field(default_factory=TamperingPolicy)
     """What becomes of pods that undo their slices."""
+    claims: bool = False
+    """Pods with `hami.io/front-end: dra` ask by a ResourceClaim in place of limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,6 +52,8 @@ def device_of(card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int
             "productName": {"string": card.type[:_LONGEST_TEXT]},
             "index": {"int": card.index},
             "numa": {"int": card.numa},
+            # Of the whole card: the capacity is what limits leave of it.
+            "memoryMib": {"int": card.memory_mib},
         },
         "capacity": {
             MEMORY: _capacity(memory_mib, "Mi", default=memory_mib, least=1),

@@ -62,8 +62,12 @@ TRACEPARENT = "hami.io/traceparent"
 CREATED_BY = "hami.io/created-by"
 """The user who created the pod; the webhook writes it, and drops what the author wrote."""
 RETRY_AT = "hami.io/retry-at"
+CLAIM_SHAPE = "hami.io/claim-shape"
+"""What a converted pod's ResourceClaimTemplate is made of (`hamicommon.dra`); from the webhook."""
 
 # Pod: written by users.
+FRONT_END = "hami.io/front-end"
+"""`dra`: what the pod asks for by limits is to be a ResourceClaim. Also a namespace's label."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"

@@ -15,6 +15,7 @@ from functools import partial
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.claims import claim_path
+from hamicommon.dra.shapes import templates_path
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
@@ -95,6 +96,22 @@ class KubernetesClaimApi:
     async def get(self, namespace: str, name: str) -> Json:
         """See the port."""
         return await self._api.get(claim_path(namespace, name))
+
+
+class KubernetesTemplateApi:
+    """Port TemplateApi."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def create(self, namespace: str, body: Json) -> Json:
+        """See the port."""
+        return await self._api.create(templates_path(namespace), body)
+
+    async def delete(self, namespace: str, name: str, *, uid: str) -> None:
+        """See the port."""
+        body = {"preconditions": {"uid": uid}}
+        await self._api.delete(f"{templates_path(namespace)}/{name}", body)
 
 
 class KubernetesNodeApi:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, Origin
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
@@ -37,6 +38,8 @@ from hami_scheduler.ports import ClaimApi
 
 SUBJECT = "hami.grants.claims.*"
 REASON = "granted what was allocated to its ResourceClaims"
+MOST_OF_A_REASON = 512
+"""Characters: some ten slices; the history has all of them (`_evidence`)."""
 
 
 class ClaimGrants:
@@ -89,7 +92,7 @@ class ClaimGrants:
             request=request,
             containers=granted_containers(claimed, named_devices(cards)),
             origin=Origin.CLAIM,
-            reason=REASON,
+            reason=clip(f"{REASON}: {_named(claimed)}", MOST_OF_A_REASON),
             evidence={"claims": list(_evidence(claimed))},
         )
         return await self._pods.enter(pod, asked.node, found)
@@ -103,6 +106,16 @@ class ClaimGrants:
         if not any(container.devices for container in claimed):
             raise InvalidRequest("none of its containers uses a card of ours by a claim")
         return claimed
+
+
+def _named(claimed: Iterable[ContainerClaims]) -> str:
+    """Which claims, for those who read the reason."""
+    devices = {device.key: device for container in claimed for device in container.devices}
+    return ", ".join(
+        f"{device.claim} {device.claim_uid} request {device.request}"
+        + (f" share {device.share_id}" if device.share_id else "")
+        for device in devices.values()
+    )
 
 
 def _evidence(claimed: Iterable[ContainerClaims]) -> Iterable[dict[str, Any]]:

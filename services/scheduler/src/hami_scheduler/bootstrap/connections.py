@@ -31,6 +31,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesNodeApi,
     KubernetesPodApi,
     KubernetesPodEvents,
+    KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
@@ -68,6 +69,7 @@ from hami_scheduler.ports import (
     PodApi,
     PodEvents,
     QuotaStore,
+    TemplateApi,
 )
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.limits import LimitHistory, PodEnder
@@ -126,6 +128,7 @@ class Connections:
     lock: ListeningLock
     pods: PodApi
     claims: ClaimApi
+    templates: TemplateApi
     nodes: NodeApi
     events: QueuedEvents
     deferred: DeferredWrites
@@ -205,7 +208,8 @@ async def open_connections(
         relay=relay,
         lock=around(lock, "lock", faults),
         pods=around(KubernetesPodApi(api), "pods", faults),
-        claims=KubernetesClaimApi(api),
+        claims=around(KubernetesClaimApi(api), "claims", faults),
+        templates=around(KubernetesTemplateApi(api), "templates", faults),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(
             api, deferred, component=settings.scheduler_name, bulkhead=bulkhead

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.domain.ids import NodeName
+from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
@@ -16,6 +17,7 @@ from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
+from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
 from hami_scheduler.watch.nodes import NodeSync
@@ -36,6 +38,9 @@ class Watches:
     pod_informer: Informer
     node_informer: Informer
     quota_informer: Informer
+    templates: ClaimTemplates | None = None
+    """Where limits may become claims."""
+    template_informer: Informer | None = None
 
     def missing(self) -> dict[str, str]:
         """Informers that have not listed yet."""
@@ -92,15 +97,35 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         bulkhead=core.instruments.bulkhead,
     )
 
+    templates, template_informer = None, None
+    if core.settings.claim_templates == "on":
+        templates = ClaimTemplates(
+            connections.templates,
+            card_sizes_mib=lambda: card_sizes_mib(core.view.cluster.models),
+            bulkhead=core.instruments.bulkhead,
+        )
+        template_informer = Informer(
+            connections.api,
+            templates_path(),
+            on_upsert=templates.template_seen,
+            on_delete=templates.template_gone,
+            bulkhead=core.instruments.bulkhead,
+            labelSelector=",".join(f"{key}={value}" for key, value in TEMPLATE_LABELS.items()),
+        )
+
     cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
 
     def pod_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         pods.on_upsert(new, old)
+        if templates is not None:
+            templates.pod_seen(new)
         if cpu is not None:
             cpu.pod_seen(new)
 
     def pod_gone(pod: dict[str, Any]) -> None:
         pods.on_delete(pod)
+        if templates is not None:
+            templates.pod_gone(pod)
         if cpu is not None:
             cpu.pod_gone(pod)
 
@@ -118,6 +143,14 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         annotated.on_delete(node)
         core.liveness.node_gone(node["metadata"]["name"])
 
+    pod_informer = Informer(
+        connections.api,
+        "/api/v1/pods",
+        on_upsert=pod_seen,
+        on_delete=pod_gone,
+        trim=trimmed_pod,
+        bulkhead=core.instruments.bulkhead,
+    )
     quota_informer = Informer(
         connections.api,
         "/api/v1/resourcequotas",
@@ -131,14 +164,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         annotated=annotated,
         node_sync=node_sync,
         quotas=quotas,
-        pod_informer=Informer(
-            connections.api,
-            "/api/v1/pods",
-            on_upsert=pod_seen,
-            on_delete=pod_gone,
-            trim=trimmed_pod,
-            bulkhead=core.instruments.bulkhead,
-        ),
+        pod_informer=pod_informer,
         node_informer=Informer(
             connections.api,
             "/api/v1/nodes",
@@ -148,6 +174,8 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
             bulkhead=core.instruments.bulkhead,
         ),
         quota_informer=quota_informer,
+        templates=templates,
+        template_informer=template_informer,
     )
 
 

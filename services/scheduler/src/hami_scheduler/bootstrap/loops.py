@@ -139,6 +139,7 @@ def watching_loops(
             core.requeuer.capacity_freed()
 
     return (
+        *_template_loops(watches),
         ("pods", watches.pod_informer.run),
         ("nodes", watches.node_informer.run),
         ("quotas", watches.quota_informer.run),
@@ -149,6 +150,17 @@ def watching_loops(
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         _periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
+
+
+def _template_loops(watches: Watches) -> tuple[tuple[str, Loop], ...]:
+    templates, informer = watches.templates, watches.template_informer
+    if templates is None or informer is None:
+        return ()
+
+    def listed() -> bool:
+        return informer.synced.is_set() and watches.pod_informer.synced.is_set()
+
+    return ("templates", informer.run), ("claim-templates", lambda: templates.run(listed))
 
 
 def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:

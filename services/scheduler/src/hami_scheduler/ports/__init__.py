@@ -9,7 +9,14 @@ from hami_scheduler.ports.allocations import (
     LedgerReader,
     QuotaStore,
 )
-from hami_scheduler.ports.apiserver import ClaimApi, NodeApi, PodApi, PodEvent, PodEvents
+from hami_scheduler.ports.apiserver import (
+    ClaimApi,
+    NodeApi,
+    PodApi,
+    PodEvent,
+    PodEvents,
+    TemplateApi,
+)
 from hami_scheduler.ports.cards import (
     AgentInventory,
     CardReader,
@@ -44,4 +51,5 @@ __all__ = [
     "PodEvents",
     "QuotaStore",
     "RecordedInventory",
+    "TemplateApi",
 ]

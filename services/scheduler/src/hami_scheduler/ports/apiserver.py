@@ -54,6 +54,22 @@ class ClaimApi(Protocol):
         ...
 
 
+class TemplateApi(Protocol):
+    """ResourceClaimTemplates at the API server."""
+
+    async def create(self, namespace: str, body: Json) -> Json:
+        """Makes it; as it is then.
+
+        Raises: Conflict (it is there), Forbidden (the namespace is being deleted), InvalidRequest,
+        NotFound (the namespace is gone), Unavailable.
+        """
+        ...
+
+    async def delete(self, namespace: str, name: str, *, uid: str) -> None:
+        """Raises: NotFound, Conflict (another one has the name now), Unavailable."""
+        ...
+
+
 class NodeApi(Protocol):
     """What we do to Node objects at the API server."""
 

@@ -1,0 +1,184 @@
+"""Limits in a pod's spec become a claim: `hami.io/front-end: dra`. Pure, and without side effects.
+
+The pod gets an entry that names a ResourceClaimTemplate, and its shape as an annotation, by which
+the template is made (`shapes.py`): admission itself creates nothing, so that a dry run, a pod that
+is refused later and a name that is still generated leave nothing behind. A pod that asks for
+something that a claim can't state keeps its limits: both are granted by one ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
+from hamicommon.dra.claims import VENDOR
+from hamicommon.dra.shapes import (
+    MOST_CARDS,
+    MOST_SELECTOR,
+    ClaimShape,
+    SliceShape,
+    request_name,
+    selector_of,
+    shape_from,
+)
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_object import containers_of
+from hamicommon.k8s.types import Json, JsonMapping
+
+FRONT_ENDS = ("limits", "dra")
+ENTRY = "hami"
+"""The claim's name in the pod's spec."""
+_NOT_STATED = (
+    keys.NODE_POLICY,
+    keys.GPU_POLICY,
+    keys.SCORING_WEIGHTS,
+    keys.NVIDIA_NUMA_BIND,
+    keys.NVIDIA_MODE,
+)
+"""Annotations that choose a node or card in a way that CEL can't."""
+
+
+class NotClaimable(InvalidRequest):
+    """The pod asks for something that a claim can't state; the message names it."""
+
+
+def front_end_of(pod: JsonMapping) -> str:
+    """The value of the pod's annotation; empty: none."""
+    return str(keys.annotations_of(pod).get(keys.FRONT_END, ""))
+
+
+def is_converted(pod: JsonMapping) -> bool:
+    """Whether the pod's shape is that of a claim in its spec: the webhook has seen it before."""
+    text = keys.annotations_of(pod).get(keys.CLAIM_SHAPE)
+    if not isinstance(text, str):
+        return False
+    try:
+        name = shape_from(text).template_name
+    except InvalidRequest:
+        return False
+    entries = (pod.get("spec") or {}).get("resourceClaims")
+    return isinstance(entries, list) and any(
+        isinstance(entry, dict) and entry.get("resourceClaimTemplateName") == name
+        for entry in entries
+    )
+
+
+def convert(pod: Json, request: PodRequest, resources: Collection[str]) -> None:
+    """Edits the pod: what it asks for by limits, by a claim.
+
+    `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
+    `resources` names the extended resources that then are no limits any more. Raises: NotClaimable,
+    and the pod is as it was.
+    """
+    _check(pod, request)
+    slices, numbers = _slices(request, _sidecars(pod))
+    chosen = request.selections.get(VENDOR, Selection())
+    shape = ClaimShape(
+        slices=slices,
+        use_types=chosen.use_types,
+        avoid_types=chosen.avoid_types,
+        use_uuids=chosen.use_uuids,
+        avoid_uuids=chosen.avoid_uuids,
+    )
+    if len(selector_of(shape).encode()) > MOST_SELECTOR - 100:
+        raise NotClaimable("its annotations name more cards than a selector can hold")
+    spec = pod["spec"]
+    spec["resourceClaims"] = [
+        *(spec.get("resourceClaims") or ()),
+        {"name": ENTRY, "resourceClaimTemplateName": shape.template_name},
+    ]
+    for (_, container), number in zip(containers_of(pod), numbers, strict=True):
+        _take_limits(container, resources)
+        if number is not None:
+            entry = {"name": ENTRY, "request": request_name(number)}
+            held = container.setdefault("resources", {})
+            held["claims"] = [*(held.get("claims") or ()), entry]
+    pod["metadata"]["annotations"][keys.CLAIM_SHAPE] = shape.text
+
+
+def _check(pod: Json, request: PodRequest) -> None:
+    written = keys.annotations_of(pod)
+    for key in _NOT_STATED:
+        if written.get(key):
+            raise NotClaimable(f"a ResourceClaim has nothing like the annotation {key}")
+    asked = [each for container in request.containers for each in container.requests]
+    for each in asked:
+        if each.vendor != VENDOR:
+            raise NotClaimable(f"cards of {each.vendor} are no devices of DRA")
+        if each.traits:
+            raise NotClaimable("a ResourceClaim has nothing like " + ", ".join(sorted(each.traits)))
+    if sum(each.count for each in asked) > MOST_CARDS:
+        raise NotClaimable(f"a ResourceClaim has at most {MOST_CARDS} cards")
+    entries = pod["spec"].get("resourceClaims") or ()
+    if any(entry.get("name") == ENTRY for entry in entries):
+        raise NotClaimable(f"its spec has a claim with the name {ENTRY} already")
+
+
+def _sidecars(pod: Json) -> tuple[bool, ...]:
+    """By container: whether it starts before init containers behind it, and goes on."""
+    init = pod["spec"].get("initContainers") or ()
+    return tuple(
+        position < len(init) and role == "app"
+        for position, (role, _) in enumerate(containers_of(pod))
+    )
+
+
+def _slices(
+    request: PodRequest, sidecars: Sequence[bool]
+) -> tuple[tuple[SliceShape, ...], tuple[int | None, ...]]:
+    """The requests, and by container the number of its own.
+
+    An init container has its slices before the app containers have theirs, so it takes the request
+    of one of the same shape; with another shape it needs its own, which is held as long as the pod.
+    """
+    slices: list[SliceShape] = []
+    numbers: dict[int, int] = {}
+    shared: dict[SliceShape, int] = {}
+    found = [
+        (position, container.role, _slice_of(container))
+        for position, container in enumerate(request.containers)
+        if container.requests
+    ]
+    for position, role, wanted in found:
+        if role == "app":
+            numbers[position] = len(slices)
+            if not sidecars[position]:
+                shared.setdefault(wanted, len(slices))
+            slices.append(wanted)
+    for position, role, wanted in found:
+        if role == "init":
+            if wanted not in shared:
+                shared[wanted] = len(slices)
+                slices.append(wanted)
+            numbers[position] = shared[wanted]
+    return tuple(slices), tuple(numbers.get(n) for n in range(len(request.containers)))
+
+
+def _slice_of(container: ContainerRequest) -> SliceShape:
+    if len(container.requests) > 1:
+        raise NotClaimable(f"container {container.name} asks for cards in two ways")
+    [each] = container.requests
+    return SliceShape(
+        count=each.count,
+        memory_mib=each.memory_mib,
+        memory_percent=0 if each.memory_mib else _percent(each),
+        core_percent=min(each.core_percent, 100),
+    )
+
+
+def _percent(each: DeviceRequest) -> int:
+    return 100 if each.memory_percent is None else each.memory_percent
+
+
+def _take_limits(container: Json, resources: Collection[str]) -> None:
+    held = container.get("resources") or {}
+    for part in ("limits", "requests"):
+        given = held.get(part)
+        if not isinstance(given, dict) or given.keys().isdisjoint(resources):
+            continue
+        left = {name: amount for name, amount in given.items() if name not in resources}
+        if left:
+            held[part] = left
+        else:
+            del held[part]

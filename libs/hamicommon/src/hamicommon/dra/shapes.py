@@ -1,0 +1,204 @@
+"""What a pod that asks by limits asks for, as a ResourceClaimTemplate: its shape. Pure.
+
+Pods of one shape share a template, whose name is a hash of the shape, so a second one is never
+made. The webhook finds the shape (`conversion.py`) and writes it
+on the pod; the scheduler makes the template and takes it back when no pod has the shape any more.
+The annotation is only read from pods, which tenants write: nothing is believed of it, it is parsed
+into the numbers and texts below.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hamicommon.clipping import clip
+from hamicommon.dra.devices import CORES, DRIVER, MEMORY
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.annotations import CLAIM_SHAPE
+from hamicommon.k8s.types import Json
+
+DEVICE_CLASS = DRIVER
+MOST_CARDS = 32
+"""Results of one claim (resource.k8s.io/v1)."""
+MOST_ALTERNATIVES = 8
+"""Subrequests of one request (resource.k8s.io/v1)."""
+TEMPLATE_LABELS = {"app.kubernetes.io/managed-by": "hami-scheduler"}
+"""Templates without these are not ours to delete."""
+MOST_SELECTOR = 10 * 1024
+"""Bytes of a CEL expression (resource.k8s.io/v1)."""
+_MOST_MIB = 2**31 - 1
+_ATTRIBUTES = f'device.attributes["{DRIVER}"]'
+
+
+def templates_path(namespace: str = "") -> str:
+    """Where the API server has a namespace's templates, or those of all."""
+    inside = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/resource.k8s.io/v1{inside}/resourceclaimtemplates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceShape:
+    """A slice of each of `count` different cards."""
+
+    count: int
+    memory_mib: int
+    """Per card; 0: see `memory_percent`."""
+    memory_percent: int
+    """Per card, 1..100 of the card's memory; used only when memory_mib is 0."""
+    core_percent: int
+    """Per card; 0: no limit of cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimShape:
+    """All of a pod's slices, and which cards they may be of."""
+
+    slices: tuple[SliceShape, ...]
+    use_types: tuple[str, ...] = ()
+    """Parts of products' names, whatever their case; empty: any."""
+    avoid_types: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The annotation's value, always the same for the same shape."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+    @property
+    def template_name(self) -> str:
+        """Of its ResourceClaimTemplate, in every namespace."""
+        return f"hami-{hashlib.sha256(self.text.encode()).hexdigest()[:20]}"
+
+
+def request_name(number: int) -> str:
+    """Of the request for the slices of this number."""
+    return f"gpu-{number}"
+
+
+def shape_from(text: str) -> ClaimShape:
+    """The inverse of `text`. Raises: InvalidRequest."""
+    try:
+        found = json.loads(text)
+        shape = ClaimShape(
+            slices=tuple(_slice(each) for each in found.pop("slices")),
+            **{name: _texts(entries) for name, entries in found.items()},
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
+        raise InvalidRequest(
+            f"annotation {CLAIM_SHAPE} is '{clip(text)}': what the webhook writes is wanted"
+        ) from exc
+    if not 0 < sum(each.count for each in shape.slices) <= MOST_CARDS:
+        raise InvalidRequest(f"annotation {CLAIM_SHAPE} asks for no card or more than {MOST_CARDS}")
+    if shape.text != text:
+        raise InvalidRequest(f"annotation {CLAIM_SHAPE} is not as the webhook writes it")
+    return shape
+
+
+def _slice(found: dict[str, Any]) -> SliceShape:
+    each = SliceShape(**found)
+    bounds = {
+        "count": (1, MOST_CARDS),
+        "memory_mib": (0, _MOST_MIB),
+        "memory_percent": (0 if each.memory_mib else 1, 100),
+        "core_percent": (0, 100),
+    }
+    for name, (least, most) in bounds.items():
+        amount = getattr(each, name)
+        if type(amount) is not int or not least <= amount <= most:
+            raise ValueError(name)
+    return each
+
+
+def _texts(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(entry, str) for entry in found):
+        raise TypeError("a list of texts is wanted")
+    return tuple(found)
+
+
+def selector_of(shape: ClaimShape) -> str:
+    """CEL: the cards that it may be of; empty: all."""
+    uuid, product = f"{_ATTRIBUTES}.uuid", f"{_ATTRIBUTES}.productName.upperAscii()"
+    terms = []
+    if shape.use_types:
+        terms.append(f"({_contains_any(product, shape.use_types)})")
+    if any(shape.avoid_types):
+        terms.append(f"!({_contains_any(product, shape.avoid_types)})")
+    if shape.use_uuids:
+        terms.append(f"{uuid} in {_listed(shape.use_uuids)}")
+    if shape.avoid_uuids:
+        terms.append(f"!({uuid} in {_listed(shape.avoid_uuids)})")
+    return " && ".join(terms)
+
+
+def _contains_any(text: str, entries: Sequence[str]) -> str:
+    """Empty entries match no card, as in the placement engine."""
+    return " || ".join(f"{text}.contains({_quoted(e.upper())})" for e in entries if e) or "false"
+
+
+def _listed(entries: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, entries))}]"
+
+
+def _quoted(text: str) -> str:
+    """A CEL literal: JSON's, of which CEL knows all escapes."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]) -> Json:
+    """The ResourceClaimTemplate.
+
+    `card_sizes_mib`: of the cluster's cards, for parts of them: a claim states an amount, so there
+    is one alternative for each size, the smallest first.
+    """
+    sizes_mib = sorted(set(card_sizes_mib))[-MOST_ALTERNATIVES:]
+    requests = [
+        {"name": request_name(number), **_request(each, selector_of(shape), sizes_mib)}
+        for number, each in enumerate(shape.slices)
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {
+            "name": shape.template_name,
+            "namespace": namespace,
+            "labels": dict(TEMPLATE_LABELS),
+        },
+        "spec": {"spec": {"devices": {"requests": requests}}},
+    }
+
+
+def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
+    if each.memory_mib:
+        return {"exactly": _wanted(each, each.memory_mib, selector)}
+    alternatives = []
+    for size_mib in sizes_mib:
+        of_size = f"{_ATTRIBUTES}.memoryMib == {size_mib}"
+        chosen = f"{of_size} && {selector}" if selector else of_size
+        part_mib = max(size_mib * each.memory_percent // 100, 1)
+        alternatives.append({"name": f"mib-{size_mib}", **_wanted(each, part_mib, chosen)})
+    return {"firstAvailable": alternatives}
+
+
+def _wanted(each: SliceShape, memory_mib: int, selector: str) -> Json:
+    capacity = {MEMORY: f"{memory_mib}Mi"}
+    if each.core_percent:
+        capacity[CORES] = str(each.core_percent)
+    wanted: Json = {
+        "deviceClassName": DEVICE_CLASS,
+        "allocationMode": "ExactCount",
+        "count": each.count,
+        "capacity": {"requests": capacity},
+    }
+    if selector:
+        wanted["selectors"] = [{"cel": {"expression": selector}}]
+    return wanted
+
+
+def parts_of_cards(shape: ClaimShape) -> bool:
+    """Whether its template depends on which sizes of cards there are."""
+    return any(not each.memory_mib for each in shape.slices)

@@ -1,0 +1,210 @@
+"""ResourceClaimTemplates of pods that the webhook converted: made when needed, deleted when idle.
+
+In: the pods' shapes (`hamicommon.dra.shapes`), which the webhook writes and tenants could; the
+templates with our label; the sizes of the cluster's cards. Out: one template for each shape in each
+namespace, for as long as a pod of it lives. Claims belong to their pods, so a template that goes
+takes none along; one that is deleted by others, or too early because a pod was not seen yet, is
+made again. Every replica does all of it: names follow from shapes, so two make no two templates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import NamedTuple
+
+from hamicommon.clipping import clip
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.dra.claims import VENDOR
+from hamicommon.dra.shapes import ClaimShape, parts_of_cards, shape_from, template_of
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
+from hami_scheduler.ports import TemplateApi
+from hami_scheduler.watch.backoff import ItemBackoff
+
+logger = logging.getLogger(__name__)
+
+IDLE_S = 60.0
+"""A template that no pod needs is kept so long: the pods of a workload come and go."""
+LOOK_EVERY_S = 10.0
+CARD_SIZES = "hami.io/card-sizes-mib"
+"""On a template: the sizes of cards that it has an alternative for."""
+
+
+class Place(NamedTuple):
+    """Of a template."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ClaimTemplates:
+    """Handlers of the informers of pods and templates, and the worker behind them."""
+
+    def __init__(
+        self,
+        api: TemplateApi,
+        *,
+        card_sizes_mib: Callable[[], Collection[int]],
+        bulkhead: Bulkhead | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._card_sizes_mib = card_sizes_mib
+        self._bulkhead = bulkhead or Bulkhead()
+        self._clock = clock
+        self._waits = ItemBackoff()
+        self._woken = asyncio.Event()
+        self._of_pod: dict[str, Place] = {}
+        self._pods: defaultdict[Place, set[str]] = defaultdict(set)
+        self._shapes: dict[Place, ClaimShape] = {}
+        self._made: dict[Place, JsonMapping] = {}
+        self._idle_since: dict[Place, float] = {}
+
+    def pod_seen(self, pod: JsonMapping) -> None:
+        """The informer saw a pod, or a change of one."""
+        text = annotations_of(pod).get(CLAIM_SHAPE)
+        uid = str(pod["metadata"]["uid"])
+        if text is None and uid not in self._of_pod:
+            return
+        place = None if text is None else self._place(pod, text)
+        if place != self._of_pod.get(uid):
+            self._leave(uid)
+            if place is not None:
+                self._of_pod[uid] = place
+                self._pods[place].add(uid)
+                self._idle_since.pop(place, None)
+                self._waits.reset(str(place))
+                self._woken.set()
+
+    def _place(self, pod: JsonMapping, text: str) -> Place | None:
+        """None when it needs no template: it has ended, or the annotation is not the webhook's."""
+        if (pod.get("status") or {}).get("phase") in TERMINAL_PHASES:
+            return None
+        try:
+            shape = shape_from(text)
+        except InvalidRequest:
+            return None
+        place = Place(str(pod["metadata"]["namespace"]), shape.template_name)
+        self._shapes[place] = shape
+        return place
+
+    def pod_gone(self, pod: JsonMapping) -> None:
+        """The informer saw a pod go."""
+        self._leave(str(pod["metadata"]["uid"]))
+
+    def _leave(self, uid: str) -> None:
+        place = self._of_pod.pop(uid, None)
+        if place is None:
+            return
+        self._pods[place].discard(uid)
+        if not self._pods[place]:
+            del self._pods[place]
+            if place not in self._made:
+                self._forget(place)
+
+    def template_seen(self, new: JsonMapping, old: JsonMapping | None = None) -> None:
+        """The informer saw a template with our label."""
+        del old
+        self._made[_place_of(new)] = new
+
+    def template_gone(self, template: JsonMapping) -> None:
+        """The informer saw it go."""
+        place = _place_of(template)
+        self._made.pop(place, None)
+        self._idle_since.pop(place, None)
+        if place in self._pods:
+            self._woken.set()
+        else:
+            self._forget(place)
+
+    def _forget(self, place: Place) -> None:
+        self._shapes.pop(place, None)
+        self._waits.reset(str(place))
+
+    async def run(self, listed: Callable[[], bool]) -> None:
+        """Until cancelled. `listed`: see `once`."""
+        while True:
+            failed = [str(place) for place in self._pods if not self._waits.due(str(place))]
+            await self._waits.next_turn(self._woken, failed, most_s=LOOK_EVERY_S)
+            await self.once(listed=listed())
+
+    async def once(self, *, listed: bool) -> None:
+        """Makes what is missing, and deletes what was idle for long.
+
+        `listed`: pods and templates were, so what is not known is not there.
+        """
+        for place in list(self._pods):
+            if self._waits.due(str(place)):
+                await self._attempt(place, self._keep(place))
+        if not listed:
+            return
+        for place in [place for place in self._made if place not in self._pods]:
+            since = self._idle_since.setdefault(place, self._clock())
+            if self._clock() - since >= IDLE_S and self._waits.due(str(place)):
+                await self._attempt(place, self._delete(place))
+
+    async def _attempt(self, place: Place, work: Awaitable[None]) -> None:
+        try:
+            with self._bulkhead.item("claim-templates", str(place)):
+                await work
+            self._waits.reset(str(place))
+        except HamiError as exc:
+            self._waits.failed(str(place), away=isinstance(exc, Unavailable))
+            extra = {"template": str(place), "error": clip(str(exc))}
+            logger.warning("claim template not written, retrying", extra=extra)
+
+    async def _keep(self, place: Place) -> None:
+        """Raises: Forbidden (a namespace that is being deleted), InvalidRequest, Unavailable."""
+        shape, made = self._shapes[place], self._made.get(place)
+        sizes = sorted(self._card_sizes_mib()) if parts_of_cards(shape) else []
+        if parts_of_cards(shape) and not sizes:
+            raise Unavailable("no card of the cluster is known yet")
+        written = ",".join(map(str, sizes))
+        if made is not None:
+            if annotations_of(made).get(CARD_SIZES, "") != written:
+                # Its spec can't be changed; the claims that it made stay as they are.
+                await self._delete(place)
+            return
+        body = template_of(shape, place.namespace, sizes)
+        if written:
+            body["metadata"]["annotations"] = {CARD_SIZES: written}
+        try:
+            self.template_seen(await self._api.create(place.namespace, body))
+        except Conflict:
+            # Another replica's, which the informer brings.
+            return
+        logger.info("claim template made", extra={"template": str(place)})
+
+    async def _delete(self, place: Place) -> None:
+        metadata = self._made[place]["metadata"]
+        try:
+            await self._api.delete(place.namespace, place.name, uid=str(metadata["uid"]))
+        except (NotFound, Conflict):
+            # It is gone, or another one now: the informer brings it.
+            return
+        logger.info("claim template deleted", extra={"template": str(place)})
+
+
+def _place_of(template: JsonMapping) -> Place:
+    metadata = template["metadata"]
+    return Place(str(metadata["namespace"]), str(metadata["name"]))
+
+
+def card_sizes_mib(models: Iterable[GpuDevice | None]) -> frozenset[int]:
+    """MiB of the cards that can be devices of DRA, each size once."""
+    return frozenset(
+        model.memory_mib
+        for model in models
+        if model is not None and model.vendor == VENDOR and model.mode != "mig"
+    )
