@@ -45,9 +45,14 @@ class AllocatedDevice:
         """Unique among all results of all claims."""
         return self.claim_uid, self.request, self.share_id or self.device
 
+    @property
+    def main_request(self) -> str:
+        """What containers and the kubelet call it, whichever subrequest was chosen."""
+        return self.request.partition("/")[0]
+
     def serves(self, request: str | None) -> bool:
         """Whether a container that names this request of the claim, or none, gets it."""
-        return request is None or self.request.partition("/")[0] == request
+        return request is None or self.main_request == request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

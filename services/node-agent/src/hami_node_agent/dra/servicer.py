@@ -58,7 +58,7 @@ class DraService(dra_pb2_grpc.DRAPluginServicer):
         return dra_pb2.NodePrepareResourceResponse(
             devices=[
                 dra_pb2.Device(
-                    request_names=[each.device.request],
+                    request_names=[each.device.main_request],
                     pool_name=each.device.pool,
                     device_name=each.device.device,
                     cdi_device_ids=list(each.cdi_devices),
