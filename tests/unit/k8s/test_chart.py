@@ -132,6 +132,12 @@ def test_prometheus_gets_monitors_rules_and_boards_where_it_is_wanted(render: Re
     assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
     texts = {path.name: path.read_text() for path in (component / "dashboards").glob("*.json")}
     assert boards["data"] == texts
+    pages = "https://docs.example.com/hami/runbooks"
+    linked = render({"prometheus": {"enabled": True, "runbookUrl": pages}}, apis=apis)
+    rules = [r for g in linked["PrometheusRule", "hami"]["spec"]["groups"] for r in g["rules"]]
+    assert {rule["annotations"]["runbook_url"] for rule in rules if "annotations" in rule} == {
+        f"{pages}/{path.name}" for path in (K8S.parent / "docs" / "runbooks").glob("Hami*.md")
+    }
     # Without the operator's kinds a release installs all the same.
     assert {kind for kind, _ in render(wanted)} & set(kinds) == set()
     assert ("ConfigMap", "hami-dashboards") not in render()
