@@ -72,6 +72,32 @@ class Logged(logging.Handler):
         self.lines.put_nowait(record.getMessage())
 
 
+async def test_an_outage_of_the_backend_is_one_line_for_all_its_messages(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setattr(consumer, "BACKEND_CALM_S", 1e9)
+    inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
+    logger.addHandler(logged)
+
+    async def wait_twice(message: Message) -> None:
+        if message.deliveries < 3:
+            raise Unavailable("the ledger is away")
+        await inbox.take(message)
+
+    async with asyncio.TaskGroup() as tasks:
+        consuming = tasks.create_task(bus.consume(INVENTORIES, wait_twice))
+        for name in "abcde":
+            await bus.publish(events.inventory_subject(name), inventory(name), message_id=name)
+        for _ in "abcde":
+            await inbox.next()
+        consuming.cancel()
+    logger.removeHandler(logged)
+
+    assert logged.lines.qsize() == 1
+    assert logged.lines.get_nowait() == "backend unavailable, messages are delivered again"
+
+
 async def test_a_consumer_logs_once_that_its_stream_is_missing_and_once_that_it_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

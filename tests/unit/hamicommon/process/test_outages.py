@@ -85,6 +85,22 @@ def test_every_outage_has_its_lines(outage: Outage, caplog: pytest.LogCaptureFix
     assert lines(caplog) == [("WARNING", "away"), ("INFO", "back")] * 3
 
 
+def test_where_some_tries_work_it_is_one_outage_until_all_do(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    messages = Outage(logging.getLogger("x"), failed="away", again="back", calm_s=5.0, clock=clock)
+    messages.worked()
+    for _ in range(20):
+        clock.now_s += 1
+        messages.failed("away")
+        messages.worked()
+    clock.now_s += 5
+    messages.worked()
+
+    assert lines(caplog) == [("WARNING", "away"), ("INFO", "back")]
+
+
 def test_where_the_next_try_is_far_away_the_first_failure_is_a_warning(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

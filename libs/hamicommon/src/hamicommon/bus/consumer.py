@@ -34,6 +34,8 @@ PUBLISH_TIMEOUT_S = 2.0
 ACK_WAIT_S = 30.0
 RETRY_DELAY_S = 1.0
 MAX_DELIVERIES = 10
+BACKEND_CALM_S = 5.0
+"""A backend is there again when no message had to wait for it for so long."""
 MOST_BATCHES = 4
 """Of one BatchHandler at once: those that came later wait for none that is written."""
 
@@ -115,6 +117,14 @@ class Consumer:
         self._user = user
         self._on_dead_letter = on_dead_letter
         self._on_answer = on_answer
+        self._backend = Outage(
+            logger,
+            failed="backend unavailable, messages are delivered again",
+            again="backend available, messages are handled",
+            about={"stream": what.stream, "consumer": what.consumer},
+            starts_within_s=0.0,
+            calm_s=BACKEND_CALM_S,
+        )
 
     async def run(self) -> None:
         """Until cancelled.
@@ -181,10 +191,9 @@ class Consumer:
     async def _settle(self, raw: Msg, error: Exception | None) -> None:
         if error is None:
             await raw.ack()
+            self._backend.worked()
         elif isinstance(error, Unavailable):
-            logger.warning(
-                "backend unavailable, message is delivered again", extra={"error": str(error)}
-            )
+            self._backend.failed(error)
             await raw.nak(delay=RETRY_DELAY_S)
         elif isinstance(error, InvalidRequest):
             await self._bury(raw, str(error))

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-STARTS_WITHIN_S = 10.0
+STARTS_WITHIN_S = 30.0
 
 
 class Outage:
@@ -24,36 +24,44 @@ class Outage:
         again: str,
         about: Mapping[str, str] | None = None,
         starts_within_s: float | None = None,
+        calm_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`failed` and `again`: the two messages; `about`: fields of both.
 
         `starts_within_s`: how long what never worked is no outage; None: `STARTS_WITHIN_S`.
+        `calm_s`: it is over when nothing failed for so long; where one try works and another does
+        not, each by itself would be an outage.
         `clock`: seconds.
         """
         self._logger = logger
         self._failed, self._again = failed, again
         self._about = dict(about or {})
         self._starts_within_s = STARTS_WITHIN_S if starts_within_s is None else starts_within_s
+        self._calm_s = calm_s
         self._clock = clock
         self._since_s: float | None = None
+        self._last_s = float("-inf")
         self._warned = False
         self._worked = False
 
     def failed(self, error: BaseException | str) -> None:
         """One try more did not work."""
         extra = {**self._about, "error": str(error) or type(error).__name__}
+        self._last_s = self._clock()
         if self._since_s is None:
-            self._since_s = self._clock()
+            self._since_s = self._last_s
             if not self._worked:
                 self._logger.debug(self._failed, extra=extra)
-        lasted_s = self._clock() - self._since_s
+        lasted_s = self._last_s - self._since_s
         if not self._warned and (self._worked or lasted_s >= self._starts_within_s):
             self._warned = True
             self._logger.warning(self._failed, extra=extra)
 
     def worked(self) -> None:
         """It works, maybe again."""
+        if self._clock() - self._last_s < self._calm_s:
+            return
         if self._warned and self._since_s is not None:
             lasted_s = round(self._clock() - self._since_s, 1)
             self._logger.info(self._again, extra={**self._about, "lasted_s": lasted_s})

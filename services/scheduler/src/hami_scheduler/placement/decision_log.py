@@ -21,6 +21,7 @@ from hamicommon.explain.sentence import stock_of
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 from opentelemetry.trace import get_current_span
 
 from hami_scheduler.placement.decision import DecisionTrace
@@ -62,6 +63,12 @@ class DecisionQueue:
         self._whole: Frozen | None = None
         self._moments: Counter[int] = Counter()
         """By id: whole clusters that wait in the queue, and how many traces share each."""
+        self._outage = Outage(
+            logger,
+            failed="decisions wait for the ledger",
+            again="decisions are written again",
+            starts_within_s=0.0,
+        )
         self.dropped = 0
         """Decisions that found the queue full."""
         self.dropped_moments = 0
@@ -167,7 +174,7 @@ class DecisionQueue:
         try:
             await self._log.record(batch)
         except Unavailable as exc:
-            logger.warning("decisions wait", extra={"count": len(batch), "error": str(exc)})
+            self._outage.failed(exc)
             return False
         except Exception as exc:  # noqa: BLE001 - of one row, which is found by writing each alone
             logger.warning(
@@ -175,6 +182,7 @@ class DecisionQueue:
                 extra={"count": len(batch), "error": clip(f"{type(exc).__name__}: {exc}")},
             )
             return await self._write_each(batch)
+        self._outage.worked()
         return True
 
     async def _write_each(self, batch: list[DecisionRow]) -> bool:
@@ -188,7 +196,7 @@ class DecisionQueue:
                 with self._bulkhead.item("decisions", row.pod_uid):
                     await self._record_alone(row)
             except Unavailable as exc:
-                logger.warning("decisions wait", extra={"error": str(exc)})
+                self._outage.failed(exc)
                 return False
             except HamiError as exc:
                 self.dropped += 1
@@ -196,6 +204,7 @@ class DecisionQueue:
                     "decision dropped", extra={"pod_uid": row.pod_uid, "error": clip(str(exc))}
                 )
             batch.remove(row)
+        self._outage.worked()
         return True
 
     async def _record_alone(self, row: DecisionRow) -> None:
