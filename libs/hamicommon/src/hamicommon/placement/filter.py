@@ -57,11 +57,11 @@ def fit_with_picks(
 
 def fit_with_places(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
-) -> list[Picks]:
-    """What each request of the pod takes of every row, as arrays; all rows must fit."""
+) -> tuple[Int, list[Picks]]:
+    """The rows that can take the whole pod, and what each of its requests takes there."""
     walk = _Walk(request, view, rows, without_cards)
     walk.run(pick_last=True)
-    return walk.picks
+    return walk.rows, walk.picks
 
 
 class _Walk:

@@ -2,25 +2,24 @@
 
 Costs are kept per shape of pod and row of the view, and only rows that have changed since are
 asked again, as vendors' answers are (`cluster/cache.py`). A plain pod (one request, the standard
-loop) is answered from arrays, which also hold whether the row fits; any other pod walks.
+loop) is answered from arrays; any other pod walks over the changed rows.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Hashable
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.choice.picks import Picks
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.filter import fit, fit_with_places
+from hamicommon.placement.filter import fit_with_places
 from hamicommon.placement.fragmentation import scarce_models, whole_nodes
 from hamicommon.placement.fragmentation.card_costs import outcomes
 from hamicommon.placement.fragmentation.current import tables_of
@@ -30,6 +29,7 @@ from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.tables import Tables
 from hamicommon.placement.node_scores import Parts
 from hamicommon.placement.predicates import Ask, needs, type_codes
+from hamicommon.placement.walked import Grants, WalkedShape, grants_of
 
 STEP_MILLI = 30.0
 """Costs are compared in steps of so much: nodes that differ by less are equal, and the first by
@@ -40,7 +40,7 @@ _SHAPES = 256
 
 _ANY = Selection()
 
-Grants = tuple[ContainerGrant, ...]
+_Shape = TypeVar("_Shape", bound=KnownShape)
 
 
 class Costs(NamedTuple):
@@ -55,7 +55,9 @@ class Costs(NamedTuple):
     """(rows,): milli that pods lose which can do with few models of cards alone."""
     ask: Ask | None = None
     places: Int | None = None
-    """(rows, count): cards that a plain pod takes, in the order picked; None: walk for them."""
+    """(rows, count): cards that a plain pod takes, in the order picked."""
+    walked: WalkedShape | None = None
+    """What is known of any other pod."""
 
     @property
     def scores(self) -> Floats:
@@ -71,6 +73,8 @@ class Costs(NamedTuple):
 
     def grants(self, at: int, request: PodRequest, view: ClusterView) -> Grants | None:
         """What every container gets on the row at this position; None: walk for it."""
+        if self.walked is not None:
+            return self.walked.grants(int(self.rows[at]), request, view)
         if self.ask is None or self.places is None:
             return None
         row = self.rows[at : at + 1]
@@ -85,16 +89,7 @@ class Costs(NamedTuple):
             core=core,
             slots=slots,
         )
-        shares = picks.shares(0, view.usages(int(row[0])), view)
-        return tuple(
-            ContainerGrant(
-                index=index,
-                name=container.name,
-                role=container.role,
-                shares=shares if index == number else (),
-            )
-            for index, container in enumerate(request.containers)
-        )
+        return grants_of((picks,), 0, int(row[0]), request, view)
 
 
 class NodeCosts:
@@ -116,22 +111,20 @@ class NodeCosts:
         """Which of the rows fit, and what that would strand."""
         tables = self._current(view)
         wanted = None if without_cards else _plain(request)
-        known = None
-        if wanted is not None:
-            known = self._asked(wanted, request, view, rows)
-        if known is None:
-            rows, _ = fit(request, view, rows, without_cards)
-            known = KnownShape(view.room, len(tables.lots.cards))
-            if len(rows):
-                self._walk(known, request, view, rows, without_cards)
-        else:
-            rows = rows[known.fits[rows]]
+        known = None if wanted is None else self._asked(wanted, request, view, rows)
+        walked = None
+        if known is None and without_cards:
+            known = walked = WalkedShape(view.room, len(tables.lots.cards))
+            self._walk(walked, request, view, rows, without_cards)
+        elif known is None:
+            known = walked = self._walked(request, view, rows)
+        rows = rows[known.fits[rows]]
         prices, by_model = self._prices(view)
         none = np.zeros(len(rows))
         whole = known.lost[rows] @ prices if prices.any() else none
         scarce = by_model[self._now.model[rows]] * known.taken[rows] if by_model.any() else none
         places = None if known.ask is None else known.places[rows]
-        return Costs(rows, known.cost[rows], whole, scarce, known.ask, places)
+        return Costs(rows, known.cost[rows], whole, scarce, known.ask, places, walked)
 
     def of_host(self, cpu_milli: int, view: ClusterView, rows: Int) -> Costs:
         """For a pod without cards: what its CPU would strand of the nodes' cards."""
@@ -173,14 +166,9 @@ class NodeCosts:
         """All rows' answers, the changed ones' new; None: a vendor's chooser has to decide."""
         selection = request.selections.get(wanted.vendor, _ANY)
         shape = (wanted, selection, request.host.cpu_milli)
-        known = self._known.get(shape)
-        if known is None:
-            ask = _ask(wanted, selection, view)
-            lots = self._now.places.shape[1]
-            known = self._known[shape] = KnownShape(view.room, lots, ask)
-            if len(self._known) > _SHAPES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(shape)
+        known = self._kept(
+            shape, lambda: KnownShape(view.room, self._lots, _ask(wanted, selection, view))
+        )
         changed = view.changed(rows)
         stale = known.stale(rows, changed)
         if stale.any():
@@ -189,6 +177,36 @@ class NodeCosts:
                 return None
             self._ask_rows(known, request.host.cpu_milli, view, rows)
             known.saw(rows, changed[stale])
+        return known
+
+    def _kept(self, shape: Hashable, new: Callable[[], _Shape]) -> _Shape:
+        """What is known of a shape of pod, each of which has one class alone."""
+        known = self._known.get(shape)
+        if known is None:
+            known = self._known[shape] = new()
+            if len(self._known) > _SHAPES:
+                self._known.popitem(last=False)
+        self._known.move_to_end(shape)
+        return cast("_Shape", known)
+
+    @property
+    def _lots(self) -> int:
+        return self._now.places.shape[1]
+
+    def _walked(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape:
+        """As `_asked`, for any pod: the changed rows are walked."""
+        shape = (
+            tuple((container.role, container.requests) for container in request.containers),
+            tuple(sorted(request.selections.items(), key=lambda item: item[0])),
+            request.policy,
+            request.host.cpu_milli,
+        )
+        known = self._kept(shape, lambda: WalkedShape(view.room, self._lots))
+        changed = view.changed(rows)
+        stale = known.stale(rows, changed)
+        if stale.any():
+            self._walk(known, request, view, rows[stale], ())
+            known.saw(rows[stale], changed[stale])
         return known
 
     def _ask_rows(self, known: KnownShape, cpu_milli: int, view: ClusterView, rows: Int) -> None:
@@ -213,7 +231,7 @@ class NodeCosts:
 
     def _walk(
         self,
-        known: KnownShape,
+        known: WalkedShape,
         request: PodRequest,
         view: ClusterView,
         rows: Int,
@@ -221,8 +239,14 @@ class NodeCosts:
     ) -> None:
         """Any pod: its containers meet the nodes one after the other, as they will."""
         assert self._tables is not None
+        known.fits[rows] = False
+        rows, found = fit_with_places(request, view, rows, without_cards)
+        if not len(rows):
+            return
+        known.fits[rows] = True
+        known.keep(rows, found)
         cards = view.table(rows).fresh()
-        for picks in fit_with_places(request, view, rows, without_cards):
+        for picks in found:
             if request.containers[picks.container].role == "app":
                 picks.spend(cards)
         then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
