@@ -33,6 +33,8 @@ PLURALS = {
     "RoleBinding": f"{RBAC}/namespaces/{{}}/rolebindings",
     "ValidatingAdmissionPolicy": f"{POLICIES}/validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": f"{POLICIES}/validatingadmissionpolicybindings",
+    "MutatingAdmissionPolicy": f"{POLICIES}/mutatingadmissionpolicies",
+    "MutatingAdmissionPolicyBinding": f"{POLICIES}/mutatingadmissionpolicybindings",
     "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
 
