@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,11 @@ from pathlib import Path
 
 import pytest
 from hamicommon import events
+from hamicommon.bus import connecting
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
 from hamicommon.errors import Unavailable
+from hamicommon.process.outages import Outage
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running, start
@@ -39,6 +42,44 @@ async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: P
         with running(plan, die_with_parent=True):
             await connected(bus)
             await bus.publish("hami.inventory.v1.a", inventory("a"), message_id="1")
+
+
+async def test_an_outage_of_the_server_is_two_lines_however_often_it_was_tried(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, connecting.__name__)
+    tried = asyncio.Event()
+    tries = 0
+
+    class Counted(Outage):
+        def failed(self, error: BaseException | str) -> None:
+            nonlocal tries
+            super().failed(error)
+            tries += 1
+            if tries == 3:
+                tried.set()
+
+    monkeypatch.setattr(connecting, "Outage", Counted)
+    monkeypatch.setattr(connecting, "_RECONNECT_WAIT_S", 0.05)
+    tmp_path.chmod(0o755)
+    plan = nats_server.prepare(tmp_path / "nats")
+    first = start(plan, die_with_parent=True)
+    async with open_bus(NatsSettings(url=plan.url), "test") as bus, asyncio.timeout(PATIENCE_S):
+        await connected(bus)
+        first.kill()
+        await tried.wait()
+        with running(plan, die_with_parent=True):
+            await connected(bus)
+
+            while len(caplog.records) < 3:
+                await asyncio.sleep(0.01)
+    lines = [(record.levelname, record.getMessage()) for record in caplog.records]
+
+    assert lines == [
+        ("INFO", "NATS connected"),
+        ("WARNING", "NATS unavailable, retrying"),
+        ("INFO", "NATS connected"),
+    ]
 
 
 async def test_consumers_go_on_after_the_server_was_killed(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ _RECONNECT_WAIT_S = 1
 # of these; until then every bind and every Allocate waits its full time for it.
 _PING_INTERVAL_S = 2
 _PINGS_UNANSWERED = 2
+_LOST = (OSError, nats.errors.UnexpectedEOF, nats.errors.StaleConnectionError)
+"""That a connection which was there is lost."""
 
 
 @asynccontextmanager
@@ -47,12 +49,22 @@ async def open_bus(
         if owns_streams:
             await bus.streams.check()
         bus.mark_up()
-        logger.info("NATS connected", extra={"url": settings.url})
+        if not outage.worked():
+            logger.info("NATS connected", extra={"url": settings.url})
 
     async def on_error(exc: Exception) -> None:
-        logger.warning("NATS error", extra={"error": str(exc) or type(exc).__name__})
+        # Of an outage there is one for each try; the others are about one message or right.
+        if isinstance(exc, _LOST) or not client.is_connected:
+            outage.failed(exc)
+        else:
+            logger.warning("NATS error", extra={"error": str(exc) or type(exc).__name__})
 
-    outage = Outage(logger, failed="NATS unavailable, retrying", again="NATS available")
+    outage = Outage(
+        logger,
+        failed="NATS unavailable, retrying",
+        again="NATS connected",
+        about={"url": settings.url},
+    )
 
     async def connect() -> None:
         begun = False

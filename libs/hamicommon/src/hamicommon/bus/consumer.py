@@ -104,7 +104,7 @@ class Consumer:
         handle_all: BatchHandler | None = None,
         user: str,
         on_dead_letter: Callable[[], None],
-        on_answer: Callable[[], None],
+        on_answer: Callable[[], object],
     ) -> None:
         """One of `handle` and `handle_all` is given. `user` is ours on the bus; `on_answer` is
         called after each pull that was answered.

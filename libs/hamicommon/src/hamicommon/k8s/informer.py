@@ -21,6 +21,7 @@ from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi
 from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.outages import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,12 @@ class Informer:
         self._on_delete = on_delete
         self._trim = trim
         self.store: dict[Key, Json] = {}
+        self._outage = Outage(
+            logger,
+            failed="watch broken, retrying",
+            again="watch goes on",
+            about={"path": path},
+        )
         self.synced = asyncio.Event()
         self.connected = False
 
@@ -86,6 +93,7 @@ class Informer:
             try:
                 if version is None:
                     version = await self._list()
+                    self._outage.worked()
                     backoff_s = BACKOFF_FIRST_S
                 self.connected = True
                 version = await self._watch(version)
@@ -94,9 +102,7 @@ class Informer:
                 version = None
             except HamiError as exc:
                 self.connected = False
-                logger.warning(
-                    "watch broken, retrying", extra={"path": self._path, "error": str(exc)}
-                )
+                self._outage.failed(exc)
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
                 backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
 
@@ -125,6 +131,7 @@ class Informer:
         latest = version
         try:
             async for event in self._api.watch(self._path, resource_version=version, **self._query):
+                self._outage.worked()
                 latest = event["object"]["metadata"]["resourceVersion"]
                 if event["type"] != "BOOKMARK":
                     with self._object(event["object"]):

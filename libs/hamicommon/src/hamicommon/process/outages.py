@@ -58,11 +58,13 @@ class Outage:
             self._warned = True
             self._logger.warning(self._failed, extra=extra)
 
-    def worked(self) -> None:
-        """It works, maybe again."""
+    def worked(self) -> bool:
+        """It works, maybe again; whether that was logged."""
         if self._clock() - self._last_s < self._calm_s:
-            return
-        if self._warned and self._since_s is not None:
+            return False
+        warned, self._warned, self._worked = self._warned, False, True
+        if warned and self._since_s is not None:
             lasted_s = round(self._clock() - self._since_s, 1)
             self._logger.info(self._again, extra={**self._about, "lasted_s": lasted_s})
-        self._since_s, self._warned, self._worked = None, False, True
+        self._since_s = None
+        return warned
