@@ -171,3 +171,63 @@ async def test_without_a_price_list_there_are_no_costs_and_no_charges(
         assert "hami-metrics has no price list" in shown
         assert "FOCUS" not in shown
         assert "there is no price list" in await text(http, "/showback-focus.csv", 404)
+
+
+def a_span(name: str, service: str, *, uid: str, begin: datetime, ms: float) -> str:
+    """A line as services write it for a local system."""
+    return json.dumps(
+        {
+            "name": name,
+            "service": service,
+            "context": {"trace_id": "a" * 32, "span_id": f"{name[:16]:0<16}"},
+            "parent_id": None,
+            "start_time": begin.isoformat(),
+            "end_time": (begin + timedelta(milliseconds=ms)).isoformat(),
+            "attributes": {"k8s.pod.uid": uid},
+        }
+    )
+
+
+async def test_a_pods_page_has_the_spans_of_all_services_and_how_usual_each_step_is(
+    postgres_dsn: str, nats_url: str, db: Any, tmp_path: Path
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2, waiting=6)
+    # The pod that was decided on last: the hour before has the others.
+    pod = await db.fetchrow("SELECT pod_uid, trace_id FROM decisions ORDER BY at DESC LIMIT 1")
+    uid = pod["pod_uid"]
+    began = datetime.now(UTC)
+    steps = (("admission", "hami-webhook"), ("filter", "hami-scheduler"), ("<b>", "hami-agent"))
+    for name, service in steps:
+        line = a_span(name, service, uid=uid, begin=began, ms=100)
+        (tmp_path / f"{service}.jsonl").write_text(f"{line}\nno span\n")
+    changes = {"pages_traces": tmp_path, "pages_trace_url": "http://viewer/trace/{trace_id}"}
+    async with pages(postgres_dsn, nats_url, **changes) as (_, http):
+        shown = await text(http, f"/pods/uid/{uid}")
+        other = await text(http, await _another(db, uid))
+
+    assert "over all services" in shown
+    for name, service in steps[:2]:
+        assert f">{name}</text>" in shown.replace("\u2003", "")
+        assert f"100.0 ms · {service}" in shown
+    assert "&lt;b&gt;" in shown
+    assert f'href="http://viewer/trace/{pod["trace_id"]}"' in shown
+    assert "1.6 ms · p100" in shown
+    assert "over all services" not in other
+
+
+async def _another(db: Any, uid: str) -> str:
+    found = await db.fetchval("SELECT pod_uid FROM decisions WHERE pod_uid <> $1 LIMIT 1", uid)
+    return f"/pods/uid/{found}"
+
+
+async def test_what_waits_stands_beside_the_card_that_is_nearest(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2, waiting=1)
+    await db.execute("UPDATE devices SET used_memory_mib = 8192, used_slots = 1 WHERE index = 1")
+    await db.execute("UPDATE devices SET used_memory_mib = 40960, used_slots = 1 WHERE index = 0")
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        shown = await text(http, "/pending")
+
+    # 80 GiB are asked for.
+    assert "n0001 card 1: lacks 8 GiB of memory; fits at 72 GiB" in shown
