@@ -1,11 +1,14 @@
-"""Completion in bash and through kubectl's plug-ins; the scripts of zsh and fish."""
+"""Completion in bash, zsh and fish, and through kubectl's plug-ins."""
 
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -64,9 +67,64 @@ def test_kubectl_itself_completes_and_runs_the_plug_in() -> None:
     assert run(kubectl, "hami", "version").startswith("hamictl ")
 
 
-@pytest.mark.parametrize(("shell", "holds"), [("zsh", "compdef"), ("fish", "complete --command")])
-def test_other_shells_get_their_script(shell: str, holds: str) -> None:
-    shown = CliRunner().invoke(app, ["completion", shell])
+def shell(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed (Debian's package {name})")
+    return found
+
+
+def test_fish_completes_verbs_and_kinds_with_the_printed_script() -> None:
+    script = (
+        "hamictl completion fish | source;"
+        ' complete -C "hamictl expl"; complete -C "hamictl get dev"'
+    )
+
+    offered = run(shell("fish"), "-c", script).splitlines()
+
+    assert [line.split("\t")[0] for line in offered] == ["explain", "devices"]
+
+
+def test_zsh_completes_verbs_and_kinds_with_the_printed_script(tmp_path: Path) -> None:
+    """Typed on a terminal: there is no other way to ask zsh."""
+    zsh = shell("zsh")
+    typed = (
+        "autoload -Uz compinit; compinit -u -D; source <(hamictl completion zsh); echo rea''dy\n",
+        "hamictl expl\t",
+        "\x15hamictl get dev\t",
+    )
+    answers = (b"ready", b"hamictl explain", b"hamictl get devices")
+    terminal, theirs = pty.openpty()
+    path = f"{BIN}:{os.environ['PATH']}"
+    child = subprocess.Popen(
+        [zsh, "-f", "-i"],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+        env=os.environ | {"PATH": path, "TERM": "dumb"},
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    try:
+        for keys, answer in zip(typed, answers, strict=True):
+            os.write(terminal, keys.encode())
+            read_until(terminal, answer)
+    finally:
+        child.kill()
+        child.wait()
+        os.close(terminal)
+
+
+def read_until(terminal: int, wanted: bytes) -> None:
+    got, until = b"", time.monotonic() + PATIENCE_S
+    while wanted not in got:
+        ready, _, _ = select.select([terminal], [], [], until - time.monotonic())
+        assert ready, got
+        got += os.read(terminal, 65536)
+
+
+@pytest.mark.parametrize(("name", "holds"), [("zsh", "compdef"), ("fish", "complete --command")])
+def test_other_shells_get_their_script(name: str, holds: str) -> None:
+    shown = CliRunner().invoke(app, ["completion", name])
 
     assert shown.exit_code == 0
     assert holds in shown.stdout
