@@ -10,7 +10,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
+from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hamicommon import events
 from hamicommon.dra.devices import DRIVER, device_name
 from hamicommon.errors import NotFound

@@ -112,6 +112,11 @@ class Settings(BaseSettings):
         default="filter",
         description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",
     )
+    dra_mode: Literal["follow", "lead"] = Field(
+        default="follow",
+        description="who allocates ResourceClaims of our class: follow: kube-scheduler; lead: this "
+        "service, by its policies and quotas (docs/dra.md); as dra_mode of the node-agents",
+    )
     early_answers: bool = Field(
         default=True,
         description="answer /filter while the reservation is written, where it should fit; /bind "

@@ -45,7 +45,6 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
 
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
-    metadata = pod.get("metadata") or {}
     written = keys.bounded(keys.annotations_of(pod))
     containers = tuple(
         ContainerRequest(
@@ -55,6 +54,22 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
         )
         for role, container in containers_of(pod)
     )
+    return request_for(pod, containers, vendors, defaults)
+
+
+def request_for(
+    pod: Json,
+    containers: tuple[ContainerRequest, ...],
+    vendors: Vendors,
+    defaults: Policy = DEFAULT_POLICY,
+) -> PodRequest:
+    """The pod's request for these cards, by whatever way it asks for them: with the policies and
+    selections of its annotations.
+
+    Raises: InvalidRequest naming annotation, value and what would be right.
+    """
+    metadata = pod.get("metadata") or {}
+    written = keys.bounded(keys.annotations_of(pod))
     wanted = {request.vendor for container in containers for request in container.requests}
     # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
     policy = pod_policy(written, defaults) if wanted else defaults

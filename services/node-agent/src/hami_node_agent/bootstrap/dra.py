@@ -78,7 +78,13 @@ async def dra_driver(
         answers=answers_of(settings, connections),
         node_name=settings.node_name,
     )
-    publisher = SlicePublisher(store, cards, connections.state, node=settings.node_name)
+    publisher = SlicePublisher(
+        store,
+        cards,
+        connections.state,
+        node=settings.node_name,
+        led=settings.dra_mode == "lead",
+    )
     driver = serve_driver(
         sockets,
         DraService(preparation),

@@ -29,12 +29,20 @@ class SlicePublisher:
     """Publishes one node's cards to kube-scheduler."""
 
     def __init__(
-        self, store: SliceStore, cards: CardTracker, state: NodeState, *, node: str
+        self,
+        store: SliceStore,
+        cards: CardTracker,
+        state: NodeState,
+        *,
+        node: str,
+        led: bool = False,
     ) -> None:
+        """`led`: the ledger allocates the cards, and nobody else."""
         self._store = store
         self._cards = cards
         self._state = state
         self._node = node
+        self._led = led
         self._registered = False
         self._changed = Signal()
         self.published = False
@@ -77,7 +85,8 @@ class SlicePublisher:
             await asyncio.sleep(SETTLE_S)
 
     async def _write(self) -> None:
-        devices = offered_devices(self._cards.devices(), self._state.book.grants.values())
+        grants = self._state.book.grants.values()
+        devices = offered_devices(self._cards.devices(), grants, led=self._led)
         now = self._store.slices.get(slice_name(self._node))
         body = wanted_slice(self._node, await self._store.node_uid(), devices, now)
         if body is not None:

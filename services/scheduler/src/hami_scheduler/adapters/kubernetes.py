@@ -14,7 +14,6 @@ from functools import partial
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.dra.claims import claim_path
 from hamicommon.dra.shapes import templates_path
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
@@ -85,17 +84,6 @@ class KubernetesPodApi:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._api.create(f"{_path(namespace, name)}/binding", body)
-
-
-class KubernetesClaimApi:
-    """Port ClaimApi."""
-
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
-
-    async def get(self, namespace: str, name: str) -> Json:
-        """See the port."""
-        return await self._api.get(claim_path(namespace, name))
 
 
 class KubernetesTemplateApi:

@@ -27,7 +27,6 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
-    KubernetesClaimApi,
     KubernetesNodeApi,
     KubernetesPodApi,
     KubernetesPodEvents,
@@ -48,6 +47,7 @@ from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.bus.heartbeats import AgentMarks
@@ -59,6 +59,7 @@ from hami_scheduler.ports import (
     AllocationLedger,
     CardReader,
     ClaimApi,
+    ClaimWriter,
     DecisionLog,
     DriftJournal,
     GrantAnnouncer,
@@ -112,6 +113,10 @@ class QueuedEvents(PodEvents, Protocol):
         ...
 
 
+class ResourceClaims(ClaimApi, ClaimWriter, Protocol):
+    """ResourceClaims, read and allocated."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
     """Everything that the bootstrap opened."""
@@ -127,7 +132,7 @@ class Connections:
     relay: OutboxRelay
     lock: ListeningLock
     pods: PodApi
-    claims: ClaimApi
+    claims: ResourceClaims
     templates: TemplateApi
     nodes: NodeApi
     events: QueuedEvents

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.dra.devices import DRIVER
 from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
 from hamicommon.k8s.informer import Informer
@@ -14,6 +15,7 @@ from hamicommon.k8s.types import JsonMapping
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.inventories import InventoryReports
+from hami_scheduler.dra.waiting import WaitingClaims
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
@@ -23,7 +25,18 @@ from hami_scheduler.watch.node_annotations import lives
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
-from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
+from hami_scheduler.watch.trim import trimmed_claim, trimmed_node, trimmed_pod
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimWatches:
+    """ResourceClaims, the pods that wait with them, and the slices that they may be of."""
+
+    waiting: WaitingClaims
+    informer: Informer
+    slices: Informer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +54,15 @@ class Watches:
     templates: ClaimTemplates | None = None
     """Where limits may become claims."""
     template_informer: Informer | None = None
+    claims: ClaimWatches | None = None
+    """Where the ledger allocates ResourceClaims."""
 
     def missing(self) -> dict[str, str]:
         """Informers that have not listed yet."""
         informers = {"pods": self.pod_informer, "nodes": self.node_informer}
+        if self.claims is not None:
+            informers["claims"] = self.claims.informer
+            informers["slices"] = self.claims.slices
         return {
             name: "the API server has not been listed yet"
             for name, informer in informers.items()
@@ -60,6 +78,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         waiting=core.demand.waiting,
         request_of=core.requests.of,
         scheduler_name=core.settings.scheduler_name,
+        with_claims=core.settings.dra_mode == "lead",
         bulkhead=core.instruments.bulkhead,
     )
     node_sync = NodeSync(
@@ -113,12 +132,15 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
             labelSelector=",".join(f"{key}={value}" for key, value in TEMPLATE_LABELS.items()),
         )
 
+    claims = _claim_watches(core, connections) if core.settings.dra_mode == "lead" else None
     cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
 
     def pod_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         pods.on_upsert(new, old)
         if templates is not None:
             templates.pod_seen(new)
+        if claims is not None:
+            claims.waiting.pod_seen(new)
         if cpu is not None:
             cpu.pod_seen(new)
 
@@ -126,6 +148,8 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         pods.on_delete(pod)
         if templates is not None:
             templates.pod_gone(pod)
+        if claims is not None:
+            claims.waiting.forget(PodUid(pod["metadata"]["uid"]))
         if cpu is not None:
             cpu.pod_gone(pod)
 
@@ -176,7 +200,30 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         quota_informer=quota_informer,
         templates=templates,
         template_informer=template_informer,
+        claims=claims,
     )
+
+
+def _claim_watches(core: Core, connections: Connections) -> ClaimWatches:
+    waiting = WaitingClaims()
+    informer = Informer(
+        connections.api,
+        f"{RESOURCES}/resourceclaims",
+        on_upsert=waiting.claim_seen,
+        on_delete=waiting.claim_gone,
+        trim=trimmed_claim,
+        bulkhead=core.instruments.bulkhead,
+    )
+    waiting.claims = informer.store
+    slices = Informer(
+        connections.api,
+        f"{RESOURCES}/resourceslices",
+        on_upsert=lambda _new, _old: None,
+        on_delete=lambda _last: None,
+        bulkhead=core.instruments.bulkhead,
+        fieldSelector=f"spec.driver={DRIVER}",
+    )
+    return ClaimWatches(waiting=waiting, informer=informer, slices=slices)
 
 
 def _cordon_of(node: JsonMapping) -> frozenset[str]:

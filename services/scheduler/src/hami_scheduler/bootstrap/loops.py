@@ -50,9 +50,10 @@ SYNCED_AGAIN_S = 0.5
 TIDY_EVERY_S = 600.0
 
 
-def _periodic(
+def periodic(
     name: str, interval_s: float | Callable[[], float], one_round: Callable[[], Awaitable[object]]
 ) -> tuple[str, Loop]:
+    """A loop of rounds, by its name."""
     return name, lambda: every(interval_s, one_round, name=name)
 
 
@@ -89,31 +90,31 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
     return (
         ("outbox", connections.relay.run),
         ("steps", core.transitions.run),
-        _periodic(
+        periodic(
             "view",
             lambda: settings.reconcile_s if core.view.loaded else LOAD_AGAIN_S,
             core.view.refresh,
         ),
         ("decisions", core.recorder.run),
-        _periodic(
+        periodic(
             "arrivals",
             lambda: AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
             core.demand.arrivals.restore,
         ),
-        _periodic("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
-        _periodic(
+        periodic("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
+        periodic(
             "old-decisions",
             TIDY_EVERY_S,
             partial(connections.decisions.tidy, keep_days=settings.decision_days),
         ),
-        _periodic("old-history", retention.EVERY_S, cleanup.once),
+        periodic("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("deferred", connections.deferred.run),
         ("lock-releases", connections.lock.listen),
         ("requeue", core.requeuer.run),
-        _periodic("reap", settings.reap_s, reaper.once),
-        _periodic("late", settings.reconcile_s, late.once),
-        _periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
+        periodic("reap", settings.reap_s, reaper.once),
+        periodic("late", settings.reconcile_s, late.once),
+        periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
     )
 
 
@@ -148,7 +149,7 @@ def watching_loops(
         ("node-changes", watches.node_sync.run),
         ("annotated-nodes", watches.annotated.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
-        _periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
+        periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
 
 
@@ -246,7 +247,7 @@ def bus_loops(
             replica=secrets.token_hex(4),
             bulkhead=core.instruments.bulkhead,
         )
-        loops.append(_periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
+        loops.append(periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
     if connections.logins is not None:
         respond = connections.logins.respond
         loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))

@@ -20,6 +20,7 @@ from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.bootstrap.connections import Connections, open_connections
+from hami_scheduler.bootstrap.dra import claim_loops
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.informers import Watches, watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
@@ -140,6 +141,7 @@ def build(
             *watching_loops(core, connections, watches),
             *bus_loops(core, connections, inventories, watches, early),
             *limit_loops(core, connections, watches),
+            *claim_loops(core, connections, watches, early),
             ("reservations", early.run),
             ("claims", claims.run),
         ),

@@ -33,7 +33,8 @@ from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.decision_queue import reason_counts
 from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.pod_requests import PodRequests
-from hami_scheduler.placement.reserve import OverQuota, Reservations, Reserved
+from hami_scheduler.placement.refusals import OverQuota
+from hami_scheduler.placement.reserve import Reservations, Reserved
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
     FILTERING_SUCCEED,

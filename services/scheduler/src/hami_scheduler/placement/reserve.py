@@ -25,26 +25,27 @@ from hamicommon.errors import (
     NotFound,
     QuotaConflict,
     Unavailable,
-    Unschedulable,
 )
-from hamicommon.explain.sentence import quota_sentence
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.ledger.model import Draft, Entry
 from hamicommon.placement.engine import Decision, decide
-from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.ledger.early_reservations import EarlyReservations
-from hami_scheduler.ledger.quota import cards_beyond, quota_short
+from hami_scheduler.ledger.quota import cards_beyond
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of, reserved_early
 from hami_scheduler.placement.pod_requests import PodRequests
+from hami_scheduler.placement.refusals import NoRoom, OverQuota
 from hami_scheduler.ports import AllocationStore, PodApi
 
 tracer = get_tracer(__name__)
+
+MakeEntry = Callable[[Draft], Entry]
 
 MAX_REPLANS = 3
 # kube-scheduler waits 30 s for /filter; each step of a plan may wait 5 s for a connection.
@@ -58,14 +59,6 @@ class Reserved:
     allocation: Allocation
     decision: Decision | None
     """None: it had it before, and keeps it."""
-
-
-class OverQuota(HamiError):
-    """The namespace's quota refuses, whatever the node."""
-
-    def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
-        self.quota = quota_short(conflict, vendors)
-        super().__init__(quota_sentence(self.quota))
 
 
 class Reservations:
@@ -104,11 +97,13 @@ class Reservations:
         *,
         replaces: Allocation | None = None,
         early: bool = False,
+        enter: MakeEntry | None = None,
     ) -> Reserved | Decision:
         """Reserves on the best of the nodes; the Decision of a refusal when none fits.
 
         A reservation that the pod holds already is kept if its node is offered, else replaced.
-        `early`: it may still be on its way to the ledger (`EarlyReservations`).
+        `early`: it may still be on its way to the ledger (`EarlyReservations`). `enter`: the grant
+        begins as this entry, past `reserved`.
         Raises: OverQuota, Conflict, Unavailable.
         """
         await self._early.written(request.uid)
@@ -135,7 +130,7 @@ class Reservations:
                 return _kept(live, names) or decision
             try:
                 allocation = await self._take(
-                    request, decision.placement, replaces, trace, early=early
+                    request, decision.placement, replaces, trace, early=early, enter=enter
                 )
             except QuotaConflict as exc:
                 self._instruments.replans.inc()
@@ -226,6 +221,7 @@ class Reservations:
         trace: DecisionTrace,
         *,
         early: bool,
+        enter: MakeEntry | None,
     ) -> Allocation:
         cards = self._view.cluster.cards(placement.node)
         draft = draft_of(
@@ -251,11 +247,13 @@ class Reservations:
                 trace.phase("reserve"),
                 self._early.counted(draft),
             ):
-                change = await self._store.reserve(draft)
+                change = await (
+                    self._store.enter(enter(draft)) if enter else self._store.reserve(draft)
+                )
         finally:
             self._taking -= Counter(uuids)
         self._view.apply(change.counters)
-        self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
+        self._instruments.transitions.labels(change.allocation.state.value).inc()
         return change.allocation
 
     def _broken(self, trace: DecisionTrace, error: HamiError) -> None:
@@ -278,14 +276,6 @@ def _check_in_time(trace: DecisionTrace) -> None:
             f"the ledger was slow: {spent_s:.0f} s went by, no plan is begun after {MOST_S:g} s; "
             "the pod is tried again"
         )
-
-
-class NoRoom(Unschedulable):
-    """The one node that was asked for can't hold the pod."""
-
-    def __init__(self, node: NodeName, reason: str) -> None:
-        super().__init__({node: reason})
-        self.args = (f"node {node} can't hold the pod: {reason}",)
 
 
 def _kept(live: Allocation | None, names: Sequence[NodeName]) -> Reserved | None:

@@ -11,6 +11,7 @@ from hami_scheduler.ports.allocations import (
 )
 from hami_scheduler.ports.apiserver import (
     ClaimApi,
+    ClaimWriter,
     NodeApi,
     PodApi,
     PodEvent,
@@ -35,6 +36,7 @@ __all__ = [
     "AllocationStore",
     "CardReader",
     "ClaimApi",
+    "ClaimWriter",
     "DecisionLog",
     "DecisionRow",
     "DriftJournal",

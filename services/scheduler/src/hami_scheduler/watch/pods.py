@@ -55,9 +55,12 @@ class PodWatch:
         waiting: WaitingPods,
         request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
+        with_claims: bool = False,
         bulkhead: Bulkhead | None = None,
         waits: ItemBackoff | None = None,
     ) -> None:
+        """`with_claims`: pods with ResourceClaims are ours, whoever binds them."""
+        self._with_claims = with_claims
         self._bulkhead = bulkhead or Bulkhead()
         self._waits = waits or ItemBackoff()
         self._store = store
@@ -97,8 +100,11 @@ class PodWatch:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
     def _ours(self, pod: JsonMapping) -> bool:
-        name = (pod.get("spec") or {}).get("schedulerName")
-        return name == self._scheduler_name or ASSIGNED_NODE in annotations_of(pod)
+        spec = pod.get("spec") or {}
+        if self._with_claims and spec.get("resourceClaims"):
+            return True
+        by_us = spec.get("schedulerName") == self._scheduler_name
+        return by_us or ASSIGNED_NODE in annotations_of(pod)
 
     def _keep_waiting(self, pod: JsonMapping, facts: PodFacts) -> None:
         refused = scheduled_verdict(pod)[:1] == ("False",)

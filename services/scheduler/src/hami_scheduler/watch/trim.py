@@ -18,7 +18,9 @@ _METADATA = (
     "annotations",
     "labels",
 )
-_SPEC = ("nodeName", "schedulerName", "priority", "schedulingGates")
+_SPEC = ("nodeName", "schedulerName", "priority", "schedulingGates", "resourceClaims")
+# Who leads a pod's claims chooses among nodes itself; kube-scheduler does so for all others.
+_OF_CLAIMS = ("nodeSelector", "affinity", "tolerations")
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
@@ -31,16 +33,25 @@ def trimmed_pod(pod: Json) -> Json:
     """Identity, annotations, what its containers ask for, where it is and how far it has come."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept_spec = _only(spec, _SPEC)
+    if "resourceClaims" in kept_spec:
+        kept_spec |= _only(spec, _OF_CLAIMS)
     for key in _CONTAINERS:
         if containers := spec.get(key):
             kept_spec[key] = [_only(container, _CONTAINER) for container in containers]
-    kept_status = _only(status, ("phase", "reason", "message"))
+    kept_status = _only(status, ("phase", "reason", "message", "resourceClaimStatuses"))
     if conditions := [c for c in status.get("conditions") or () if c["type"] == "PodScheduled"]:
         kept_status["conditions"] = conditions
     for key in _STATUSES:
         if statuses := status.get(key):
             kept_status[key] = [_only(item, ("name", "containerID")) for item in statuses]
     return {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}
+
+
+def trimmed_claim(claim: Json) -> Json:
+    """Identity, who keeps it, what it asks for, what is allocated to it and for whom."""
+    metadata = _metadata(claim) | _only(claim["metadata"], ("finalizers",))
+    status = _only(claim.get("status") or {}, ("allocation", "reservedFor"))
+    return {"metadata": metadata, "spec": claim["spec"], "status": status}
 
 
 def trimmed_node(node: Json) -> Json:

@@ -1,0 +1,43 @@
+"""ResourceClaims at the API server: read, and allocated where the ledger does so."""
+
+from __future__ import annotations
+
+from hamicommon.dra.claims import claim_path
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""kube-controller-manager removes it with the allocation (resource.k8s.io/v1, Finalizer)."""
+
+
+class KubernetesClaimApi:
+    """Ports ClaimApi and ClaimWriter."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        return await self._api.get(claim_path(namespace, name))
+
+    async def protect(self, claim: Json) -> Json:
+        """See the port."""
+        known = claim["metadata"].get("finalizers") or []
+        if FINALIZER in known:
+            return claim
+        metadata = {**_guard(claim), "finalizers": [*known, FINALIZER]}
+        return await self._api.patch(_path(claim), {"metadata": metadata})
+
+    async def set_status(self, claim: Json, status: Json) -> Json:
+        """See the port."""
+        body = {"metadata": _guard(claim), "status": status}
+        return await self._api.patch(f"{_path(claim)}/status", body)
+
+
+def _path(claim: Json) -> str:
+    return claim_path(claim["metadata"]["namespace"], claim["metadata"]["name"])
+
+
+def _guard(claim: Json) -> Json:
+    """The server refuses (409) a claim that is another one, or that has changed."""
+    return {key: claim["metadata"][key] for key in ("uid", "resourceVersion")}

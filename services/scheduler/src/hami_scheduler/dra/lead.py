@@ -1,0 +1,265 @@
+"""The ledger allocates to ResourceClaims: a grant first, then `status.allocation` from it.
+
+In: pods that wait with claims of ours (`waiting.py`). The row of the ledger is the truth: what is
+written into a claim is derived from it, so whoever finds a row without its claims (this replica
+after a restart, or another one) writes just the same. What ends a grant before its pod is on its
+node: kube-scheduler takes the allocation away, because the node does not fit for another reason;
+the pod does not come for too long; the pod goes. The first two give the cards back here, and the
+pod is placed again on another node; the pod watch does the third.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation, AllocationState, Origin
+from hamicommon.domain.ids import PodUid
+from hamicommon.dra.requests import ClaimedSlices, claimed_slices
+from hamicommon.dra.status import (
+    allocated_status,
+    held_by_others,
+    is_allocated,
+    is_of_grant,
+)
+from hamicommon.errors import Conflict, HamiError, InvalidRequest
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.process.backoff import Backoff
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_scheduler.dra.candidates import Candidates
+from hami_scheduler.dra.placing import ClaimPlacing
+from hami_scheduler.dra.waiting import ClaimingPod, WaitingClaims
+from hami_scheduler.ledger.state_machine import Transition, facts_of
+from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.placement.waiting_pods import WaitingPod
+from hami_scheduler.ports import AllocationStore, ClaimWriter
+
+logger = logging.getLogger(__name__)
+
+ACTOR = "claims"
+AT_ONCE = 16
+"""Pods whose claims are written at the same time."""
+LOOK_EVERY_S = 0.5
+RETRY_FIRST_S, RETRY_LAST_S = 0.5, 60.0
+CLEARED = "kube-scheduler took the allocation away: the node does not fit the pod"
+NOT_COME = "kube-scheduler did not bind the pod in time"
+
+
+class ClaimLead:
+    """The loop."""
+
+    def __init__(
+        self,
+        *,
+        waiting: WaitingClaims,
+        candidates: Candidates,
+        synced: Callable[[], bool],
+        api: ClaimWriter,
+        store: AllocationStore,
+        transitions: Transitions,
+        placing: ClaimPlacing,
+        fitting: Callable[[], Awaitable[Collection[WaitingPod]]],
+        wants_devices: Callable[[JsonMapping], bool],
+        hold_s: float,
+        bulkhead: Bulkhead,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`fitting`: those of `placing.refused` that fit now; `hold_s`: so long a grant waits for
+        its pod, less than the lease of its row."""
+        self._waiting = waiting
+        self._candidates = candidates
+        self._synced = synced
+        self._api = api
+        self._store = store
+        self._transitions = transitions
+        self._placing = placing
+        self._fitting = fitting
+        self._wants_devices = wants_devices
+        self._hold_s = hold_s
+        self._bulkhead = bulkhead
+        self._clock = clock
+        self._freed = False
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._held: dict[PodUid, float] = {}
+        """Pods whose claims are written, and until when their grants wait for them."""
+        self._again: dict[PodUid, float] = {}
+        self._backoffs: dict[PodUid, Backoff] = {}
+
+    def freed(self) -> None:
+        """Something became free."""
+        self._freed = True
+        self._waiting.woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_EVERY_S):
+                    await self._waiting.woken.wait()
+            self._waiting.woken.clear()
+            if self._synced():
+                await self.once()
+
+    async def once(self) -> None:
+        """Looks at every pod that is due."""
+        waiting, now = self._waiting, self._clock()
+        self._keep(waiting.pods)
+        if self._freed:
+            self._freed = False
+            waiting.due.update(pod.uid for pod in await self._fitting())
+        waiting.due.update(uid for uid, at in self._held.items() if at <= now)
+        for uid in [uid for uid, at in self._again.items() if at <= now]:
+            del self._again[uid]
+            waiting.due.add(uid)
+        due = [waiting.pods[uid] for uid in waiting.due if uid in waiting.pods]
+        waiting.due.clear()
+        async with asyncio.TaskGroup() as tasks:
+            for claiming in sorted(due, key=lambda each: each.order):
+                tasks.create_task(self._turn(claiming))
+
+    async def sweep(self) -> None:
+        """What nobody waits for is taken away, and what was passed over is due.
+
+        Raises: Conflict, Forbidden, Unavailable.
+        """
+        if not self._synced():
+            return
+        for claim in filter(self._candidates.has_allocated, self._waiting.unused()):
+            await self._clear(claim)
+        known = self._held.keys() | self._again.keys()
+        refused = {pod.uid for pod in self._placing.refused.in_order()}
+        self._waiting.due.update(self._waiting.pods.keys() - known - refused)
+        self._waiting.woken.set()
+
+    def _keep(self, uids: Collection[PodUid]) -> None:
+        """Forgets all pods but these."""
+        self._held = {uid: at for uid, at in self._held.items() if uid in uids}
+        self._again = {uid: at for uid, at in self._again.items() if uid in uids}
+        self._backoffs = {uid: each for uid, each in self._backoffs.items() if uid in uids}
+        self._candidates.keep(uids)
+        for pod in self._placing.refused.in_order():
+            if pod.uid not in uids:
+                self._placing.refused.remove(pod.uid)
+
+    async def _turn(self, claiming: ClaimingPod) -> None:
+        uid = PodUid(claiming.pod["metadata"]["uid"])
+        async with self._gate:
+            try:
+                with self._bulkhead.item("claims", uid):
+                    await self._look(uid, claiming)
+                self._backoffs.pop(uid, None)
+            except HamiError as exc:
+                backoff = self._backoffs.setdefault(uid, Backoff(RETRY_FIRST_S, RETRY_LAST_S))
+                wait_s = backoff.failed()
+                self._again[uid] = self._clock() + wait_s
+                extra = {"pod_uid": uid, "error": clip(str(exc)), "retry_s": wait_s}
+                logger.info("claims not allocated, retrying", extra=extra)
+
+    async def _look(self, uid: PodUid, claiming: ClaimingPod) -> None:
+        """Raises: Conflict, Forbidden, NotFound, InvalidRequest, Unavailable."""
+        claims = self._waiting.of(claiming)
+        if not claims:
+            return
+        ends = self._ends(uid, claiming)
+        done = all(map(is_allocated, claims.values()))
+        if done and not ends and (uid in self._held or facts_of(claiming.pod).node):
+            return
+        live = await self._store.live_of(uid)
+        try:
+            slices = self._slices(claiming, claims)
+        except InvalidRequest as exc:
+            self._placing.refuse(claiming.pod, str(exc))
+            return
+        if live is not None and live.origin is not Origin.CLAIM:
+            return
+        if live is not None and live.state is AllocationState.BINDING and ends:
+            await self._withdraw(live, claims.values(), ends)
+            claims, live = self._waiting.of(claiming) or {}, None
+        self._waiting.cleared.discard(uid)
+        if live is None:
+            self._held.pop(uid, None)
+            live = await self._placed(uid, claiming, claims, slices)
+        if live is None:
+            return
+        pool = self._candidates.pool(live.node)
+        for claim in (self._waiting.of(claiming) or {}).values():
+            await self._write(claim, live, slices, pool)
+        self._held.setdefault(uid, self._clock() + self._hold_s)
+
+    def _slices(self, claiming: ClaimingPod, claims: Mapping[str, Json]) -> ClaimedSlices:
+        """Raises: InvalidRequest."""
+        if self._wants_devices(claiming.pod):
+            raise InvalidRequest(
+                "the pod asks for cards by limits and by claims; use one of both in a pod"
+            )
+        return claimed_slices(claiming.pod, claims)
+
+    def _ends(self, uid: PodUid, claiming: ClaimingPod) -> str:
+        """Why the grant of a pod without a node is to end; empty: it is not."""
+        if facts_of(claiming.pod).node is not None:
+            return ""
+        if uid in self._waiting.cleared:
+            return CLEARED
+        return NOT_COME if self._held.get(uid, self._clock() + 1) <= self._clock() else ""
+
+    async def _placed(
+        self,
+        uid: PodUid,
+        claiming: ClaimingPod,
+        claims: Mapping[str, Json],
+        slices: ClaimedSlices,
+    ) -> Allocation | None:
+        for claim in claims.values():
+            if not is_allocated(claim):
+                continue
+            if held_by_others(claim, uid):
+                self._placing.refuse(
+                    claiming.pod,
+                    f"claim {claim['metadata']['name']} is held by another pod, and a slice has "
+                    "one; use a ResourceClaimTemplate, which makes a claim for each pod",
+                )
+                return None
+            if not self._candidates.has_allocated(claim):
+                # On a node whose cards kube-scheduler allocates: it goes on with it.
+                return None
+            # Of a grant that has ended, or of no grant.
+            await self._clear(claim)
+        return await self._placing.place(claiming.pod, slices, self._candidates.of(claiming.pod))
+
+    async def _withdraw(self, live: Allocation, claims: Iterable[Json], why: str) -> None:
+        """First the claims, then the cards: what the ledger gives back, nobody may use."""
+        uid = live.pod_uid
+        for claim in claims:
+            if is_allocated(claim) and is_of_grant(claim, live):
+                await self._clear(claim)
+        step = Transition(target=AllocationState.RELEASED, reason=why)
+        await self._transitions.apply(live, step, actor=ACTOR, token=live.token)
+        self._held.pop(uid, None)
+        self._again[uid] = self._candidates.miss(uid, live.node)
+
+    async def _write(self, claim: Json, live: Allocation, slices: ClaimedSlices, pool: str) -> None:
+        if is_allocated(claim):
+            if is_of_grant(claim, live):
+                return
+            if held_by_others(claim, live.pod_uid):
+                raise Conflict(f"claim {claim['metadata']['name']} is held by another pod")
+            claim = await self._clear(claim)
+        status = allocated_status(claim, live, slices.containers, pool=pool)
+        claim = await self._api.protect(claim)
+        self._waiting.wrote(claim)
+        self._waiting.wrote(await self._api.set_status(claim, status))
+
+    async def _clear(self, claim: Json) -> Json:
+        uid = str(claim["metadata"]["uid"])
+        self._waiting.clearing.add(uid)
+        try:
+            answer = await self._api.set_status(claim, {"allocation": None, "reservedFor": None})
+            self._waiting.wrote(answer)
+        finally:
+            self._waiting.clearing.discard(uid)
+        return answer
