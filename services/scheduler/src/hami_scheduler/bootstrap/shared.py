@@ -117,6 +117,7 @@ def core_of(
             instruments=instruments,
             lines=LineBudget(),
             marks=marks,
+            led=settings.dra_mode == "lead",
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
         outcomes=Outcomes(
