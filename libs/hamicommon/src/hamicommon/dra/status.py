@@ -1,6 +1,7 @@
 """`status.allocation` of a ResourceClaim, as the ledger writes it for a grant. Pure.
 
-The same grant gives the same text, whoever writes it and how often: share ids are derived from it.
+The same grant gives the same text, whichever replica writes it and how often: share ids are derived
+from it.
 kube-scheduler honours an allocation that is there. It must have `allocationTimestamp`, which
 kube-scheduler 1.36 would add, and an allocation can't change.
 """

@@ -1,8 +1,8 @@
 """The ledger allocates to ResourceClaims: a grant first, then `status.allocation` from it.
 
 In: pods that wait with claims of ours (`waiting.py`). The row of the ledger is the truth: what is
-written into a claim is derived from it, so whoever finds a row without its claims (this replica
-after a restart, or another one) writes just the same. What ends a grant before its pod is on its
+written into a claim is derived from it, so a replica that finds a row without its claims (this one
+after a restart, or another) writes just the same. What ends a grant before its pod is on its
 node: kube-scheduler takes the allocation away, because the node does not fit for another reason;
 the pod does not come for too long; the pod goes. The first two give the cards back here, and the
 pod is placed again on another node; the pod watch does the third.

@@ -1,6 +1,6 @@
 """Which nodes a pod with claims may be placed on. Pure.
 
-kube-scheduler has the last word: what is looked at here (cordons, taints, node selectors, required
+kube-scheduler decides in the end: what is looked at here (cordons, taints, node selectors, required
 affinity) only keeps cards from being taken on nodes where the pod can't go. Source: v1.PodSpec,
 "nodeSelector", "affinity.nodeAffinity", "tolerations".
 """

@@ -59,7 +59,7 @@ class PodWatch:
         bulkhead: Bulkhead | None = None,
         waits: ItemBackoff | None = None,
     ) -> None:
-        """`with_claims`: pods with ResourceClaims are ours, whoever binds them."""
+        """`with_claims`: pods with ResourceClaims are ours, whichever scheduler binds them."""
         self._with_claims = with_claims
         self._bulkhead = bulkhead or Bulkhead()
         self._waits = waits or ItemBackoff()
