@@ -171,6 +171,9 @@ def test_the_component_dra_lead_switches_both_sides(render: Render, tmp_path: Pa
         [container] = found[kind, name]["spec"]["template"]["spec"]["containers"]
         env = {each["name"]: each.get("value") for each in container["env"]}
         assert env[variable] == "lead"
+    [webhook] = found["Deployment", "hami-webhook"]["spec"]["template"]["spec"]["containers"]
+    switches = [e["value"] for e in webhook["env"] if e["name"] == "HAMI_WEBHOOK_DRA"]
+    assert switches == ["off"]
     verbs = {
         (resource, verb)
         for rule in found["ClusterRole", "hami-scheduler-claim-lead"]["rules"]

@@ -1,7 +1,8 @@
 """What a pod asks for by its ResourceClaims, before anything is allocated to them. Pure.
 
-A claim has what limits have: how many cards, how much memory, which share of the cores. Policies and selections of cards are the pod's annotations, as with limits, so both ways are decided
-alike. What a claim can ask of kube-scheduler and not of the ledger (CEL selectors, constraints,
+A claim has what limits have: how many cards, how much memory, which share of the cores. Policies
+and selections of cards are the pod's annotations, as with limits, so both ways are decided alike.
+What a claim can ask of kube-scheduler and not of the ledger (CEL selectors, constraints,
 alternatives) is refused with a sentence, never passed over.
 """
 

@@ -113,7 +113,7 @@ class QueuedEvents(PodEvents, Protocol):
         ...
 
 
-class ResourceClaims(ClaimApi, ClaimWriter, Protocol):
+class ClaimAccess(ClaimApi, ClaimWriter, Protocol):
     """ResourceClaims, read and allocated."""
 
 
@@ -132,7 +132,7 @@ class Connections:
     relay: OutboxRelay
     lock: ListeningLock
     pods: PodApi
-    claims: ResourceClaims
+    claims: ClaimAccess
     templates: TemplateApi
     nodes: NodeApi
     events: QueuedEvents
