@@ -21,7 +21,10 @@ LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 LEGAL = {
     "": ("reserved", "bound", "allocated"),
     "reserved": ("binding", "released", "expired", "failed"),
-    "binding": ("binding", "bound", "released", "expired", "failed"),
+    "binding": (
+        *("binding", "bound", "releasing", "released"),
+        *("expired", "failed", "released_unconfirmed"),
+    ),
     "bound": ("bound", "allocated", "releasing", "released", "failed", "released_unconfirmed"),
     "allocated": ("allocated", "releasing", "released", "failed", "released_unconfirmed"),
     "releasing": ("releasing", "released", "released_unconfirmed"),

@@ -88,13 +88,15 @@ def test_a_deletion_timestamp_alone_releases_nothing(state: S) -> None:
     ("state", "expected"),
     [
         (S.RESERVED, S.RELEASED),
-        (S.BINDING, S.RELEASED),
+        (S.BINDING, S.RELEASING),
         (S.BOUND, S.RELEASING),
         (S.ALLOCATED, S.RELEASING),
         (S.RELEASING, None),
     ],
 )
-def test_a_deleted_pod_waits_for_its_node_once_it_was_bound(state: S, expected: S | None) -> None:
+def test_a_deleted_pod_waits_for_its_node_once_it_may_have_been_bound(
+    state: S, expected: S | None
+) -> None:
     assert target(state, exists=False) is expected
 
 
@@ -144,7 +146,7 @@ def test_a_live_pod_is_not_released_on_the_report_of_its_node() -> None:
         pytest.param(S.RESERVED, {}, S.EXPIRED, id="reserved"),
         pytest.param(S.BINDING, {}, S.EXPIRED, id="never-bound"),
         pytest.param(S.BINDING, {"node": NODE}, S.BOUND, id="bound-after-all"),
-        pytest.param(S.BINDING, {"exists": False}, S.EXPIRED, id="gone"),
+        pytest.param(S.BINDING, {"exists": False}, S.RELEASING, id="gone"),
         pytest.param(S.RELEASING, {"exists": False}, S.RELEASED_UNCONFIRMED, id="silent-node"),
         pytest.param(S.RELEASING, {"node": NODE, "deleting": True}, None, id="still-there"),
     ],

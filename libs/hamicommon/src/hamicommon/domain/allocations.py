@@ -55,7 +55,9 @@ TRANSITIONS: Mapping[AllocationState, frozenset[AllocationState]] = {
             AllocationState.RESERVED,
             AllocationState.EXPIRED,
             AllocationState.FAILED,
+            AllocationState.RELEASING,
             AllocationState.RELEASED,
+            AllocationState.RELEASED_UNCONFIRMED,
         }
     ),
     AllocationState.BOUND: frozenset(

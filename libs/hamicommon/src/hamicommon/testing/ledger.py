@@ -188,6 +188,9 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         old = self._live_of(claim.pod_uid)
         if old is None or old.node != claim.node or old.state is not AllocationState.RESERVED:
             return None
+        assert old.deadline is not None
+        # A deadline that is late enough is left as it is, also where the clock went back.
+        left_s = (old.deadline - self._clock()).total_seconds()
         change = await self.advance(
             StateStep(
                 allocation_id=old.id,
@@ -195,15 +198,10 @@ class FakeLedger(LedgerRows, LedgerCapacity):
                 target=AllocationState.BINDING,
                 actor=claim.actor,
                 new_token=True,
-                lease_s=claim.lease_s,
+                lease_s=max(claim.lease_s, left_s),
             )
         )
-        assert change is not None
-        assert change.allocation.deadline is not None
-        assert old.deadline is not None
-        latest = max(change.allocation.deadline, old.deadline)
-        new = self._allocations[old.id] = replace(change.allocation, deadline=latest)
-        return new
+        return None if change is None else change.allocation
 
     def _apply(self, old: Allocation, step: StateStep) -> Change:
         counters: tuple[CardCounters, ...] = ()

@@ -139,9 +139,12 @@ def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
 def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if _bound_since(allocation, facts):
         return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
-    if allocation.state in _UNBOUND:
+    if allocation.state is AllocationState.RESERVED:
         # A binding of a pod that is gone is refused by the API server.
         return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
+    if allocation.state is AllocationState.BINDING and not allocation.has_agent:
+        return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
+    # Whether it was bound before it went, its binder may not have lived to write down.
     if not facts.node_exists:
         return Transition(
             target=AllocationState.RELEASED_UNCONFIRMED,
@@ -208,6 +211,8 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if allocation.state is AllocationState.BINDING:
         if facts.exists and facts.node == allocation.node:
             return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
+        if not facts.exists:
+            return _gone(allocation, facts)
         return Transition(target=AllocationState.EXPIRED, reason="the binding did not come about")
     if allocation.state is AllocationState.RELEASING and not facts.exists:
         if allocation.reason == AGENT_SEES_NONE:
