@@ -7,8 +7,22 @@ from hamicommon.telemetry.kept import MOST_SPANS, MOST_TRACES, KeptSpans, Record
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, ParentBased, Sampler
-from opentelemetry.trace import Span, StatusCode, Tracer, set_span_in_context
+from opentelemetry.sdk.trace.sampling import (
+    ALWAYS_OFF,
+    ALWAYS_ON,
+    Decision,
+    ParentBased,
+    Sampler,
+)
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    set_span_in_context,
+)
 
 SLOW_S = 1.0
 SECOND = 1_000_000_000
@@ -117,3 +131,39 @@ def test_what_waits_is_bounded() -> None:
     root.end(1)
 
     assert len(traced.names) <= MOST_SPANS + 1
+
+
+def linked_to(*, sampled: bool) -> list[Link]:
+    """To an admission."""
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    return [Link(SpanContext(1, 2, is_remote=True, trace_flags=flags))]
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_decision_is_sampled_where_the_pods_admission_was(sampled: bool) -> None:
+    traced = Traced()
+
+    root = traced.tracer.start_span("filter", links=linked_to(sampled=sampled))
+    traced.tracer.start_span("place", set_span_in_context(root)).end()
+    root.end()
+
+    assert root.get_span_context().trace_flags.sampled == sampled
+    assert traced.names == (["place", "filter"] if sampled else [])
+    assert traced.let_go == (0 if sampled else 2)
+
+
+def test_a_link_samples_nothing_inside_a_trace_that_is_left_out() -> None:
+    traced = Traced()
+
+    root = traced.tracer.start_span("filter")
+    inside = set_span_in_context(root)
+    traced.tracer.start_span("place", inside, links=linked_to(sampled=True)).end()
+    root.end()
+
+    assert traced.names == []
+
+
+def test_a_sampler_that_goes_by_no_parent_goes_by_no_link() -> None:
+    result = RecordAll(ALWAYS_OFF).should_sample(None, 1, "filter", links=linked_to(sampled=True))
+
+    assert result.decision is Decision.RECORD_ONLY

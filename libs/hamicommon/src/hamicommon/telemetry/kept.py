@@ -14,8 +14,16 @@ from collections.abc import Callable, Sequence
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
-from opentelemetry.trace import Link, SpanContext, SpanKind, StatusCode, TraceFlags, TraceState
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, SamplingResult
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+    get_current_span,
+)
 from opentelemetry.util.types import Attributes
 
 MOST_TRACES = 1000
@@ -27,7 +35,11 @@ _REFUSALS = {"hami.outcome": ("refused", "error"), "hami.verdict": ("denied", "f
 
 
 class RecordAll(Sampler):
-    """A sampler whose left out spans are recorded, though not sampled."""
+    """A sampler whose left out spans are recorded, though not sampled.
+
+    A trace that follows from a sampled one is sampled too, where the sampler goes by the parent:
+    a pod's admission and its decisions are several traces, and a part of them explains little.
+    """
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
@@ -48,11 +60,20 @@ class RecordAll(Sampler):
         )
         if found.decision is not Decision.DROP:
             return found
+        if isinstance(self._sampler, ParentBased) and _follows_a_sampled(parent_context, links):
+            return SamplingResult(Decision.RECORD_AND_SAMPLE, found.attributes, found.trace_state)
         return SamplingResult(Decision.RECORD_ONLY, found.attributes, found.trace_state)
 
     def get_description(self) -> str:
         """For the SDK's own messages."""
         return f"RecordAll({self._sampler.get_description()})"
+
+
+def _follows_a_sampled(parent: Context | None, links: Sequence[Link] | None) -> bool:
+    """Of a first span; others go by their parent alone."""
+    if get_current_span(parent).get_span_context().is_valid:
+        return False
+    return any(link.context.trace_flags.sampled for link in links or ())
 
 
 def is_worth_keeping(span: ReadableSpan, *, slow_s: float) -> bool:
