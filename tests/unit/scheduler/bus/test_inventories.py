@@ -121,6 +121,31 @@ async def test_another_run_of_the_agent_is_no_heartbeat_of_the_one_before() -> N
     assert store.calls == [["n1"], ["n1"]]
 
 
+@pytest.mark.parametrize(
+    ("written", "instead", "answer"),
+    [
+        (b'"node":"n1"', b'"node":"n2"', InvalidRequest),
+        (b'"version":1', b'"version":9', InvalidRequest),
+        (b'"agent_id":"a",', b"", InvalidRequest),
+        (b'"agent_id":"a"', b'"agent_id":"a","more":{"devices":[]}', type(None)),
+        (b'"agent_id":"a"', b'"agent_id":"a","more":"\\"devices\\":"', type(None)),
+    ],
+)
+async def test_the_head_of_a_heartbeat_is_read_whatever_its_cards_are(
+    written: bytes, instead: bytes, answer: type[object]
+) -> None:
+    store = Store()
+    taking = Taking(store)
+    await taking.reports.handle_all([message("n1", 1)])
+    again = message("n1", 2)
+    changed = replace(again, data=again.data.replace(written, instead))
+
+    [found] = await taking.reports.handle_all([changed])
+
+    assert type(found) is answer
+    assert taking.memory_mib("n1") == 1000
+
+
 async def test_what_changes_between_two_heartbeats_is_written_in_order() -> None:
     store = Store()
     taking = Taking(store)
