@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import cast
@@ -63,7 +64,7 @@ class PlayedNodes:
         self._late = late
         self._on_running = on_running
         self._agent_id = uuid.uuid4().hex
-        self._sequence = 0
+        self._sequences: Counter[str] = Counter()
         self._devices = {name: self._cards_of(name) for name in names}
         self._grants: dict[str, Grant] = {}
         self._bound: dict[str, Json] = {}
@@ -82,16 +83,16 @@ class PlayedNodes:
             await self._publish_inventories(self._names[at : at + AT_ONCE])
 
     async def _publish_inventories(self, names: list[str]) -> None:
-        self._sequence += 1
         errors = await self._bus.publish_all([self._inventory(name) for name in names])
         for error in filter(None, errors):
             raise error
 
     def _inventory(self, name: str) -> Outgoing:
+        self._sequences[name] += 1
         inventory = events.Inventory(
             node=name,
             agent_id=self._agent_id,
-            sequence=self._sequence,
+            sequence=self._sequences[name],
             observed_at=datetime.now(UTC),
             devices=self._devices[name],
         )

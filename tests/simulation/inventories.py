@@ -54,9 +54,20 @@ class Inventories(FakeLedger):
     ) -> Sequence[RecordedInventory | None]:
         """See the port InventoryStore."""
         return [
-            await self.record(each.inventory, agent_id=each.agent_id, sequence=each.sequence)
+            self._heard(each)
+            if each.repeats
+            else await self.record(each.inventory, agent_id=each.agent_id, sequence=each.sequence)
             for each in reports
         ]
+
+    def _heard(self, report: AgentInventory) -> RecordedInventory | None:
+        node = self._nodes.get(report.inventory.node)
+        if node is None or node.gone or not node.has_agent or node.agent_id != report.agent_id:
+            return None
+        if node.sequence >= report.sequence:
+            return None
+        node.sequence, node.observed_at = report.sequence, report.inventory.observed_at
+        return RecordedInventory(changed=False)
 
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int

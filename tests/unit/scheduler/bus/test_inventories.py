@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from hami_scheduler.bus import inventories
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -28,12 +29,15 @@ class Store(Inventories):
     def __init__(self, *, broken: Sequence[str] = (), error: Exception | None = None) -> None:
         super().__init__(clock=lambda: datetime.now(UTC))
         self.calls: list[list[str]] = []
+        self.compared: list[int] = []
+        """Sequences of the reports that came with their cards."""
         self._broken, self._error = broken, error or Conflict("a card is locked")
 
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
         names = [str(each.inventory.node) for each in reports]
+        self.compared += [each.sequence for each in reports if not each.repeats]
         self.calls.append(names)
         if set(names) & set(self._broken):
             raise self._error
@@ -144,6 +148,66 @@ async def test_the_head_of_a_heartbeat_is_read_whatever_its_cards_are(
 
     assert type(found) is answer
     assert taking.memory_mib("n1") == 1000
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(inventories, "time", made)
+    return made
+
+
+async def beats(taking: Taking, clock: Clock, sequences: Sequence[int]) -> None:
+    """One each 10 s."""
+    for sequence in sequences:
+        clock.now += 10
+        assert await taking.reports.handle_all([message("n1", sequence)]) == [None]
+
+
+async def test_that_a_node_was_heard_is_written_each_30_s_and_compared_each_5_min(
+    clock: Clock,
+) -> None:
+    store = Store()
+    taking = Taking(store)
+    await beats(taking, clock, range(1, 62))
+
+    assert len(store.calls) == 1 + 60 // 3
+    assert store.compared == [1, 31, 61]
+    assert len(taking.heard) == 61
+
+
+async def test_where_another_replica_may_have_taken_one_the_cards_are_compared(
+    clock: Clock,
+) -> None:
+    store = Store()
+    taking = Taking(store)
+    await beats(taking, clock, [1, 2, 4, 6, 8, 9, 10, 11, 12, 13])
+
+    # Each first one after 30 s; from 10 on all came here.
+    assert store.compared == [1, 6, 10]
+    assert len(store.calls) == 4
+
+
+async def test_a_node_whose_row_is_anothers_is_compared_with_its_next_heartbeat(
+    clock: Clock,
+) -> None:
+    store = Store()
+    taking = Taking(store)
+    await beats(taking, clock, [1, 2, 3])
+    await store.mark_gone(NodeName("n1"))
+
+    await beats(taking, clock, [4, 5])
+
+    assert store.compared == [1, 5]
+    assert taking.heard == ["n1"] * 4
 
 
 async def test_what_changes_between_two_heartbeats_is_written_in_order() -> None:

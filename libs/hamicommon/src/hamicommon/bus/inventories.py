@@ -23,6 +23,6 @@ def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
 
 
 def _device(item: InventoryDevice) -> GpuDevice:
-    values = item.model_dump(exclude={"mig_profiles", "uuid"})
-    profiles = tuple(MigProfile(**profile.model_dump()) for profile in item.mig_profiles)
-    return GpuDevice(uuid=GpuUuid(item.uuid), mig_profiles=profiles, **values)
+    # Not by `model_dump`: 8 cards of each of thousands of nodes.
+    profiles = tuple(MigProfile(**vars(profile)) for profile in item.mig_profiles)
+    return GpuDevice(**{**vars(item), "uuid": GpuUuid(item.uuid), "mig_profiles": profiles})

@@ -2,8 +2,9 @@
 
 Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
 messages a second, nearly all without news. What repeats the last one costs the reading of its head;
-every 30 s it is compared with the ledger, and written down that the node was heard, for all nodes
-that came together in one transaction.
+every 30 s it is written down that the node was heard, for all nodes that came together in one
+transaction. It is compared with the ledger then where another replica may have taken a report in
+between, else every 5 min.
 """
 
 from __future__ import annotations
@@ -31,17 +32,22 @@ logger = logging.getLogger(__name__)
 
 # A heartbeat without news is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
+COMPARE_S = 300.0
 _DEVICES = b'"devices":'
 CLOCK_SKEW_S = 5.0
 """A clock that is off by less is no news: reports travel for a second or two."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _LastInventory:
     agent_id: str
     cards: bytes
     """A digest: the cards themselves would be a quarter of a replica's memory."""
+    sequence: int
+    """Of the latest that had these cards, as long as all came to this replica."""
     written_at: float
+    compared_at: float
+    """With the ledger's cards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class _Report:
 
     cards: bytes
     """Digest of the message from its cards on; agents write what changes each time before them."""
+    repeats: bool = False
+    """The ledger has these cards by the last one; they were not read."""
 
     @property
     def node(self) -> NodeName:
@@ -63,6 +71,7 @@ class _Report:
             inventory=inventory_of(self.inventory, received_at=self.message.received_at),
             agent_id=self.inventory.agent_id,
             sequence=self.inventory.sequence,
+            repeats=self.repeats,
         )
 
 
@@ -104,7 +113,7 @@ class InventoryReports:
                 answers[number] = exc
                 continue
             self._note_clock(report)
-            if self._repeats(report):
+            if report.repeats and not self._write_is_due(report):
                 self._on_heard(report.node)
             else:
                 due.append(report)
@@ -113,29 +122,31 @@ class InventoryReports:
         return answers
 
     def _read(self, number: int, message: Message) -> _Report:
-        """The cards of what repeats the last one were read before, and are left out.
-
-        Raises: InvalidRequest.
-        """
+        """The cards of what repeats the last one are left out. Raises: InvalidRequest."""
         head, devices, tail = message.data.partition(_DEVICES)
         cards = blake2b(tail, digest_size=16).digest()
         last = self._last.get(message.subject)
         if last is not None and last.cards == cards:
             short = replace(message, data=head + devices + b"[]}")
             with suppress(InvalidRequest):  # also one that has the word elsewhere
-                report = _Report(number, _read(short), message, cards)
-                if self._repeats(report):
+                report = _Report(number, _read(short), message, cards, repeats=True)
+                if self._follows(report.inventory, last):
                     return report
         return _Report(number, _read(message), message, cards)
 
-    def _repeats(self, report: _Report) -> bool:
-        """Whether it is as the last one, which was written down a moment ago."""
-        last = self._last.get(report.message.subject)
-        return (
-            last is not None
-            and (last.agent_id, last.cards) == (report.inventory.agent_id, report.cards)
-            and time.monotonic() - last.written_at < HEARTBEAT_WRITE_S
-        )
+    def _follows(self, inventory: Inventory, last: _LastInventory) -> bool:
+        """Whether the ledger has what this repeats."""
+        if inventory.agent_id != last.agent_id:
+            return False
+        now = time.monotonic()
+        if inventory.sequence == last.sequence + 1:
+            last.sequence = inventory.sequence
+            return now - last.compared_at < COMPARE_S
+        return now - last.written_at < HEARTBEAT_WRITE_S
+
+    def _write_is_due(self, report: _Report) -> bool:
+        last = self._last[report.message.subject]
+        return time.monotonic() - last.written_at >= HEARTBEAT_WRITE_S
 
     async def _take(self, reports: Sequence[_Report], answers: list[Exception | None]) -> None:
         """All at once; where one of them keeps the others from it, one after the other."""
@@ -156,18 +167,31 @@ class InventoryReports:
         now = time.monotonic()
         changed: set[NodeName] = set()
         for report, written in zip(reports, recorded, strict=True):
+            subject, inventory, node = report.message.subject, report.inventory, report.node
+            last = self._last.get(subject)
+            if report.repeats:
+                if written is None:
+                    # The ledger has another state of the node: the next one is compared with it.
+                    self._last.pop(subject, None)
+                    continue
+                if last is not None:
+                    last.written_at = now
+                self._on_heard(node)
+                continue
             if written is None:
                 self._ignored(report)
                 continue
-            inventory, node = report.inventory, report.node
             malformed = dict.fromkeys(inventory.malformed, "malformed")
             await self._refused.note(node, {**malformed, **written.refused})
             self._on_heard(node)
-            last = self._last.get(report.message.subject)
             if written.changed or (last is not None and last.cards != report.cards):
                 changed.add(node)
-            self._last[report.message.subject] = _LastInventory(
-                inventory.agent_id, report.cards, now
+            self._last[subject] = _LastInventory(
+                inventory.agent_id,
+                report.cards,
+                sequence=inventory.sequence,
+                written_at=now,
+                compared_at=now,
             )
         if changed:
             await self._view.refresh_nodes(changed)

@@ -63,6 +63,8 @@ class AgentInventory:
     inventory: NodeInventory
     agent_id: str
     sequence: int
+    repeats: bool = False
+    """It is as the one before it of this agent, which was recorded; the cards are left out."""
 
 
 class InventoryStore(Protocol):
@@ -71,7 +73,11 @@ class InventoryStore(Protocol):
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
-        """As `record` for reports of different nodes, all or none. Raises: also Conflict."""
+        """As `record` for reports of different nodes, all or none.
+
+        Of what repeats it is recorded that the node was heard; None also when its last report is
+        another agent's, or the node was given up since. Raises: also Conflict.
+        """
         ...
 
     async def record(

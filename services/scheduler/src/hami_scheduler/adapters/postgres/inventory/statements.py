@@ -24,6 +24,19 @@ RETURNING name
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
 # An agent's node is taken over only when its Node object was deleted since.
+HEARD_NODES = """
+WITH heard AS (
+  SELECT n.name, r.agent_sequence, r.inventory_at
+    FROM unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[])
+         AS r(name, agent_id, agent_sequence, inventory_at)
+    JOIN nodes n ON n.name = r.name AND n.agent_id = r.agent_id
+   WHERE n.source = 'agent' AND n.gone_at IS NULL AND n.agent_sequence < r.agent_sequence
+   ORDER BY n.name FOR NO KEY UPDATE OF n
+)
+UPDATE nodes n SET agent_sequence = heard.agent_sequence, inventory_at = heard.inventory_at
+  FROM heard WHERE n.name = heard.name
+RETURNING n.name
+"""
 UPSERT_ANNOTATED = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 VALUES ($1, 'annotation', $2, $3, $4, $5)

@@ -24,6 +24,7 @@ from hami_scheduler.adapters.postgres.inventory.statements import (
     CORDON,
     GONE,
     HEALTH,
+    HEARD_NODES,
     INSERT_CARD,
     SELECT_CARDS,
     SELECT_REPORTED,
@@ -66,10 +67,13 @@ class PostgresInventory:
         cards that are as reported need no lock of their own.
         """
         recorded: dict[NodeName, RecordedInventory] = {}
+        whole = [each for each in reports if not each.repeats]
         async with self._database.transaction() as connection:
-            accepted = await _upsert_nodes(connection, reports)
+            for node in await _heard(connection, [each for each in reports if each.repeats]):
+                recorded[node] = RecordedInventory(changed=False)
+            accepted = await _upsert_nodes(connection, whole)
             current = await _cards_of(connection, accepted)
-            for report in sorted(reports, key=lambda each: each.inventory.node):
+            for report in sorted(whole, key=lambda each: each.inventory.node):
                 inventory = report.inventory
                 if inventory.node not in accepted:
                     continue
@@ -197,10 +201,26 @@ class PostgresInventory:
         return {NodeName(row["name"]): row["pair_scores"] for row in rows}
 
 
+async def _heard(connection: Connection, reports: Sequence[AgentInventory]) -> frozenset[NodeName]:
+    """The nodes of which this was recorded; each is in `reports` once."""
+    if not reports:
+        return frozenset()
+    rows = await connection.fetch(
+        HEARD_NODES,
+        [each.inventory.node for each in reports],
+        [each.agent_id for each in reports],
+        [each.sequence for each in reports],
+        [each.inventory.observed_at for each in reports],
+    )
+    return frozenset(NodeName(row["name"]) for row in rows)
+
+
 async def _upsert_nodes(
     connection: Connection, reports: Sequence[AgentInventory]
 ) -> frozenset[NodeName]:
     """The nodes whose report is the newest; each is in `reports` once."""
+    if not reports:
+        return frozenset()
     rows = await connection.fetch(
         UPSERT_NODES,
         [each.inventory.node for each in reports],
