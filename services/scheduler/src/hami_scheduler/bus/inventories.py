@@ -128,7 +128,7 @@ class InventoryReports:
         last = self._last.get(message.subject)
         if last is not None and last.cards == cards:
             short = replace(message, data=head + devices + b"[]}")
-            with suppress(InvalidRequest):  # also one that has the word elsewhere
+            with suppress(InvalidRequest):  # also where the key stands elsewhere
                 report = _Report(number, _read(short), message, cards, repeats=True)
                 if self._follows(report.inventory, last):
                     return report
