@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hami_scheduler.ledger.state_machine import Transition
 from hamicommon.domain.allocations import AllocationState, Origin
+from hamicommon.domain.ids import PodUid
 from hamicommon.k8s.types import Json
 
 from tests.unit.scheduler.dra.world import CARD_MIB, HOLD_S, World
@@ -164,6 +167,33 @@ async def test_limits_and_claims_in_one_pod_are_refused() -> None:
     world.pod("a", containers=[{"name": "cuda", "resources": limits}])
     await world.settle()
     assert any("by limits and by claims" in event.message for event in world.events.shown)
+    assert not world.allocation("a")
+
+
+async def test_what_is_refused_for_good_is_not_shown_again_by_each_sweep() -> None:
+    world = World("n1")
+    world.claim("a", allocationMode="All")
+    world.pod("a")
+    for _ in range(3):
+        await world.settle()
+        await world.lead.sweep()
+    assert len(world.events.shown) == 1
+    world.waiting.forget(PodUid("pod-a"))
+    world.claim("a")
+    world.pod("a")
+    await world.settle()
+    await world.check()
+    assert world.allocation("a")
+
+
+async def test_cards_in_mig_mode_are_no_claims() -> None:
+    world = World("n1")
+    for uuid, node in world.ledger.places.items():
+        mig = replace(world.ledger.usage(uuid).device, mode="mig")
+        world.ledger.add_card(node, mig)
+    world.claim("a")
+    world.pod("a")
+    await world.settle()
     assert not world.allocation("a")
 
 

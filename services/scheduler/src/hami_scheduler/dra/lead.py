@@ -88,6 +88,8 @@ class ClaimLead:
         self._held: dict[PodUid, float] = {}
         """Pods whose claims are written, and until when their grants wait for them."""
         self._again: dict[PodUid, float] = {}
+        self._refused: set[PodUid] = set()
+        """Pods that ask for what can't be; another pod or claim may change that."""
         self._backoffs: dict[PodUid, Backoff] = {}
 
     def freed(self) -> None:
@@ -131,7 +133,7 @@ class ClaimLead:
             return
         for claim in filter(self._candidates.has_allocated, self._waiting.unused()):
             await self._clear(claim)
-        known = self._held.keys() | self._again.keys()
+        known = self._held.keys() | self._again.keys() | self._refused
         refused = {pod.uid for pod in self._placing.refused.in_order()}
         self._waiting.due.update(self._waiting.pods.keys() - known - refused)
         self._waiting.woken.set()
@@ -141,6 +143,7 @@ class ClaimLead:
         self._held = {uid: at for uid, at in self._held.items() if uid in uids}
         self._again = {uid: at for uid, at in self._again.items() if uid in uids}
         self._backoffs = {uid: each for uid, each in self._backoffs.items() if uid in uids}
+        self._refused &= set(uids)
         self._candidates.keep(uids)
         for pod in self._placing.refused.in_order():
             if pod.uid not in uids:
@@ -162,6 +165,7 @@ class ClaimLead:
 
     async def _look(self, uid: PodUid, claiming: ClaimingPod) -> None:
         """Raises: Conflict, Forbidden, NotFound, InvalidRequest, Unavailable."""
+        self._refused.discard(uid)
         claims = self._waiting.of(claiming)
         if not claims:
             return
@@ -173,7 +177,7 @@ class ClaimLead:
         try:
             slices = self._slices(claiming, claims)
         except InvalidRequest as exc:
-            self._placing.refuse(claiming.pod, str(exc))
+            self._refuse(uid, claiming, str(exc))
             return
         if live is not None and live.origin is not Origin.CLAIM:
             return
@@ -190,6 +194,10 @@ class ClaimLead:
         for claim in (self._waiting.of(claiming) or {}).values():
             await self._write(claim, live, slices, pool)
         self._held.setdefault(uid, self._clock() + self._hold_s)
+
+    def _refuse(self, uid: PodUid, claiming: ClaimingPod, why: str) -> None:
+        self._refused.add(uid)
+        self._placing.refuse(claiming.pod, why)
 
     def _slices(self, claiming: ClaimingPod, claims: Mapping[str, Json]) -> ClaimedSlices:
         """Raises: InvalidRequest."""
@@ -218,8 +226,9 @@ class ClaimLead:
             if not is_allocated(claim):
                 continue
             if held_by_others(claim, uid):
-                self._placing.refuse(
-                    claiming.pod,
+                self._refuse(
+                    uid,
+                    claiming,
                     f"claim {claim['metadata']['name']} is held by another pod, and a slice has "
                     "one; use a ResourceClaimTemplate, which makes a claim for each pod",
                 )
