@@ -5,12 +5,25 @@ from datetime import UTC, datetime
 import pytest
 from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
 from hamicommon.simulation.replay.history import PodHistory
-from hamicommon.simulation.replay.trace import Trace
-from hamictl.view.replay_churn import sentences
+from hamicommon.simulation.replay.trace import Trace, TracePod
+from hamictl.view.replay_churn import sentences, tables
 
 HISTORY = PodHistory(
-    trace=Trace(nodes=[], pods=[]),
-    since=datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+    trace=Trace(
+        nodes=[],
+        pods=[
+            TracePod(
+                name=f"p{hour}",
+                cpu_milli=0,
+                memory_mib=0,
+                cards=1,
+                card_milli=500,
+                arrives_s=3600.0 * hour,
+            )
+            for hour in (30, 24)
+        ],
+    ),
+    since=datetime(2026, 1, 1, 3, 4, tzinfo=UTC),
     until=datetime(2026, 2, 3, tzinfo=UTC),
     granted_only=1,
     without_host=1,
@@ -61,3 +74,14 @@ def test_the_answer_is_the_difference_to_the_first_policy(other: ChurnSummary, a
         "Of 1 pod only what was granted",
         "The CPU of 1 node",
     ]
+
+
+def test_of_a_short_history_the_hours_are_no_zeros() -> None:
+    found = {
+        "binpack": summary(0.1, waited=0, refused=0),
+        "fragmentation": summary(0.125, waited=0, refused=0),
+    }
+
+    assert "0.025 card-hours more in use than binpack" in next(sentences(HISTORY, found))
+    [shown, *_] = tables(HISTORY.trace, [], {0.5: found})
+    assert [str(cell) for cell in shown.columns[-1].cells] == ["0.100", "0.125 (+0.025)"]

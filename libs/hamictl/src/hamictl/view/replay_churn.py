@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
@@ -70,7 +71,14 @@ def _row(one: ChurnSummary, first: ChurnSummary) -> Iterator[str]:
     yield _time(one.mean(lambda course: course.mean_wait_s))
     yield _time(one.mean(lambda course: course.longest_wait_s))
     hours, base = _hours(one), _hours(first)
-    yield f"{hours:.0f}" if one is first else f"{hours:.0f} ({hours - base:+.0f})"
+    digits = _digits(base)
+    beside = "" if one is first else f" ({hours - base:+.{digits}f})"
+    yield f"{hours:.{digits}f}{beside}"
+
+
+def _digits(hours: float) -> int:
+    """Behind the point, so that a short history is not all zeros."""
+    return 0 if hours >= 1000 else 1 if hours >= 10 else 3
 
 
 def _hours(one: ChurnSummary) -> float:
@@ -152,10 +160,12 @@ def about(history: PodHistory) -> dict[str, Any]:
 def sentences(history: PodHistory, found: Mapping[str, ChurnSummary]) -> Iterator[str]:
     """The answer in card-hours and pods, and what it was made without."""
     names = list(found)
+    arrived = min((pod.arrives_s or 0.0 for pod in history.trace.pods), default=0.0)
+    begins = history.since + timedelta(seconds=arrived)
     for name in names[1:]:
         one, first = found[name], found[names[0]]
         yield (
-            f"From {history.since:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC {name} "
+            f"From {begins:%Y-%m-%d %H:%M} to {history.until:%Y-%m-%d %H:%M} UTC {name} "
             f"would have had {_hours_beside(one, first, names[0])}; "
             f"{_pods_beside(one, first, lambda course: course.waited)} would have had to wait, "
             f"and {_pods_beside(one, first, lambda course: course.refused)} would never have got "
@@ -180,10 +190,12 @@ def sentences(history: PodHistory, found: Mapping[str, ChurnSummary]) -> Iterato
 
 
 def _hours_beside(one: ChurnSummary, first: ChurnSummary, name: str) -> str:
-    gained = _hours(one) - _hours(first)
-    if abs(gained) < 0.05:
+    digits = _digits(_hours(first))
+    gained = round(_hours(one) - _hours(first), digits)
+    if not gained:
         return f"as many card-hours in use as {name}"
-    return f"{abs(gained):.1f} card-hours {'more' if gained > 0 else 'less'} in use than {name}"
+    what = "more" if gained > 0 else "less"
+    return f"{abs(gained):.{digits}f} card-hours {what} in use than {name}"
 
 
 def _pods_beside(
