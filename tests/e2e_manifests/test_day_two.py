@@ -1,4 +1,4 @@
-"""Secrets made new on a running `k8s/base`.
+"""Secrets made new, a node drained and rights compared, on a running `k8s/base`.
 
 What is not real here is as in `test_from_nothing.py`. The commands are those of
 `docs/operations.md`, as they stand there.
@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests import measured
 from tests.e2e.system import a_pod, slice_of
-from tests.e2e_manifests.conftest import Cluster
+from tests.e2e_manifests.conftest import NODE, Cluster
 from tests.e2e_manifests.page import commands
 from tests.e2e_manifests.pod_objects import NAMESPACE
-from tests.e2e_manifests.test_from_nothing import installed, runs, sql, status
+from tests.e2e_manifests.rights import Call, Mutants, Right, calls, granted
+from tests.e2e_manifests.test_from_nothing import installed, job_is_done, runs, sql, status
 
 __all__ = ["installed"]
 
 PODS = "/api/v1/namespaces/default/pods"
+PROJECT = Path(__file__).parents[2]
 TLS = {
     "hami-webhook-tls",
     "hami-scheduler-tls",
@@ -43,16 +46,62 @@ ROTATED = {
     "The key that signs grants": {"hami-grant-key", "hami-grant-public-key"},
 }
 """By heading of the page, the Secrets that are others afterwards."""
+_SCHEDULER = "tests/integration/scheduler"
+_POLICIES = "tests/contract/policies/test_nodes.py"
+_HERE = "tests/e2e_manifests/test_day_two.py"
+_SAME_AGAIN = f"{_SCHEDULER}/test_explaining.py::test_another_replica_counts_up_the_same_event"
+USED_ELSEWHERE = {
+    # A reason why a pod waits, the same again, and again by another replica.
+    ("hami-scheduler", "create", "events"): _SAME_AGAIN,
+    ("hami-scheduler", "get", "events"): _SAME_AGAIN,
+    ("hami-scheduler", "patch", "events"): _SAME_AGAIN,
+    # A binding whose answer was lost; annotations that somebody changed.
+    ("hami-scheduler", "get", "pods"): (
+        f"{_SCHEDULER}/test_binding.py::test_a_lost_answer_to_the_binding_is_read_back"
+    ),
+    ("hami-scheduler", "patch", "pods"): (
+        f"{_SCHEDULER}/test_mirrored_grants.py"
+        "::test_an_annotation_that_somebody_changed_is_the_ledgers_again"
+    ),
+    # Nodes of HAMi's own plugin.
+    ("hami-scheduler", "get", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",
+    ("hami-scheduler", "patch", "nodes"): f"{_POLICIES}::test_the_scheduler_locks_and_asks_nodes",
+    # People with tokens.
+    ("hami-scheduler", "create", "subjectaccessreviews"): (
+        "tests/integration/k8s/test_hamictl_on_a_cluster.py::test_who_may_read_reads"
+    ),
+    # A container that the node refuses; a pod that may be gone.
+    ("hami-node-agent", "create", "events"): (
+        f"{_POLICIES}::test_an_agent_speaks_for_its_own_node_in_events"
+    ),
+    ("hami-node-agent", "get", "pods"): (
+        "tests/unit/node_agent/cleanup/test_garbage_collection.py"
+        "::test_a_pod_that_runs_on_after_its_grant_ended_is_reported_once"
+    ),
+    # What was deleted.
+    ("hami-webhook-certificate", "create", "secrets"): (
+        f"{_HERE}::test_a_secret_is_made_new_while_pods_come"
+    ),
+    ("hami-webhook-certificate", "create", "configmaps"): (
+        "tests/integration/webhook/test_renewing.py::test_it_is_made_trusted_and_then_left_alone"
+    ),
+}
+"""(account, verb, resource) that this case may not use -> the case that does."""
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
-def steady(installed: Cluster) -> Iterator[Cluster]:
-    """A pod with a slice runs from here to the end, and nothing touches it."""
+def began(installed: Cluster) -> tuple[object, object]:
+    """A pod with a slice runs."""
     create(installed, "steady")
     wait_until_runs(installed, "steady")
-    began = identity(installed, "steady")
+    return identity(installed, "steady")
+
+
+@pytest.fixture
+def steady(installed: Cluster, began: tuple[object, object]) -> Iterator[Cluster]:
+    """Nothing touches that pod."""
     yield installed
     assert identity(installed, "steady") == began
 
@@ -118,3 +167,83 @@ def test_a_secret_is_made_new_while_pods_come(steady: Cluster, heading: str) -> 
         f"{heading}: made new beside {len(made)} pods that came, 0 failed;"
         f" {refused} creations refused while the only webhook was restarted"
     )
+
+
+def test_a_drained_node_gives_its_slices_back_and_takes_pods_again(installed: Cluster) -> None:
+    cluster = installed
+    create(cluster, "drained")
+    wait_until_runs(cluster, "drained")
+    live = "SELECT count(*) FROM allocations WHERE ended_at IS NULL"
+    assert sql(cluster, live) != "0"
+
+    drained, again = commands("Draining a node")
+    cluster.run(*(NODE if part == "NODE" else part for part in drained))
+    cluster.wait(lambda: sql(cluster, live) == "0", "the slices are free")
+    create(cluster, "again")
+    assert not runs(cluster, "again")
+    cluster.run(*(NODE if part == "NODE" else part for part in again))
+    wait_until_runs(cluster, "again")
+    assert cluster.denied() == []
+
+
+def spoil(cluster: Cluster) -> None:
+    """As after two thirds of every certificate's life: none of them is good any more."""
+    for name in ("hami-ca", *sorted(TLS)):
+        body = json.dumps({"data": {"tls.crt": ""}})
+        # With a warning, which is right.
+        cluster.run("kubectl", "-n", NAMESPACE, "patch", "secret", name, "-p", body)
+
+
+def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster) -> None:
+    cluster = installed
+    create(cluster, "stays")
+    wait_until_runs(cluster, "stays")
+    spoil(cluster)
+    renew = ("create", "job", "due", "--from=cronjob/hami-webhook-certificate")
+    cluster.sh("kubectl", "-n", NAMESPACE, *renew)
+    cluster.wait(lambda: job_is_done(cluster, "due"), "the CronJob renews what is due")
+    spoil(cluster)
+    cluster.run("kubectl", "-n", NAMESPACE, "delete", "job", "-lapp.kubernetes.io/part-of=hami")
+    cluster.run("kubectl", "apply", "--kustomize", str(cluster.single()))
+    finished = ("--for=condition=Complete", "--timeout=300s", "-lapp.kubernetes.io/part-of=hami")
+    cluster.run("kubectl", "-n", NAMESPACE, "wait", *finished, "job")
+
+    rights, made = granted(cluster.api), calls(cluster.folder / "audit.log")
+    unused = {right for right in rights if not any(call.needs(right) for call in made)}
+    elsewhere = {
+        right for right in unused if (right.account, right.verb, right.resource) in USED_ELSEWHERE
+    }
+    assert cluster.denied() == []
+    assert sorted(map(str, unused - elsewhere)) == []
+    assert USED_ELSEWHERE.keys() <= {(r.account, r.verb, r.resource) for r in rights}
+    for case in USED_ELSEWHERE.values():
+        file, _, name = case.partition("::")
+        assert f"def {name}(" in (PROJECT / file).read_text(), case
+    missed = without_each(cluster, rights - unused, rights, made)
+    measured.note(
+        f"RBAC: {len(rights)} rights of our accounts, {len(unused)} of them used by faults alone;"
+        f" without each of {len(rights - unused)}, {missed} of {len(made)} kinds of calls denied"
+    )
+
+
+def without_each(cluster: Cluster, used: set[Right], rights: set[Right], made: set[Call]) -> int:
+    """Each right taken away alone denies the calls that need it, and no other."""
+    mutants = Mutants(cluster.api)
+    users = {right: mutants.without(right, rights) for right in sorted(used)}
+    missed: set[Call] = set()
+    for right, user in users.items():
+        own = {call for call in made if call.account == right.account}
+        # What two rules allow needs neither alone.
+        others = rights - {right}
+        needing = {c for c in own if not any(c.needs(each) for each in others)}
+        allowed = {c for c in own - needing if any(c.needs(each) for each in others)}
+        assert needing, f"{right}: another rule allows all of it"
+        cluster.wait(
+            lambda user=user, allowed=allowed: (
+                mutants.known(user) and all(mutants.may(user, call) for call in allowed)
+            ),
+            f"{user} has the other rights",
+        )
+        assert [call for call in needing if mutants.may(user, call)] == [], str(right)
+        missed |= needing
+    return len(missed)
