@@ -10,8 +10,8 @@ from hamicommon.k8s.types import Json
 
 from tests.e2e_manifests.pod_objects import NAMESPACE, Missing, PodObjects
 
-# Places of the machine itself that pods look into.
-MACHINES_OWN = ("/sys", "/proc", "/usr/local/vgpu", "/var/lib/hami")
+# Places of the machine itself that pods look into, but for the kubelet's in the last one.
+MACHINES_OWN = ("/sys", "/proc", "/usr/local", "/var/lib")
 
 
 class PodVolumes:
@@ -92,10 +92,10 @@ class PodVolumes:
 
     def _host(self, volume: Json) -> Path:
         path = volume["path"]
-        if path.startswith(MACHINES_OWN):
-            place = Path(path)
-        elif path.startswith("/var/lib/kubelet"):
+        if path.startswith("/var/lib/kubelet"):
             place = self._kubelet / path.removeprefix("/var/lib/kubelet/")
+        elif path.startswith(MACHINES_OWN):
+            place = Path(path)
         else:
             place = self._folder / "host" / path[1:]
         if volume.get("type") == "Directory":

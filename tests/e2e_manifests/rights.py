@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ def granted(api: httpx.Client) -> set[Right]:
             for subject in binding["subjects"]:
                 if subject["kind"] == "ServiceAccount":
                     of = rules.get(binding["roleRef"]["name"], ())
-                    found |= set(_rights(subject["name"], namespace, of))
+                    found |= set(rights_of(subject["name"], namespace, of))
     return found
 
 
@@ -104,7 +104,8 @@ def _items(api: httpx.Client, kind: str) -> list[Json]:
     return list(answer.json()["items"])
 
 
-def _rights(account: str, namespace: str, rules: Iterable[Json]) -> Iterator[Right]:
+def rights_of(account: str, namespace: str, rules: Iterable[Json]) -> Iterator[Right]:
+    """Each one of these rules of a role."""
     for rule in rules:
         for group in rule["apiGroups"]:
             for resource in rule["resources"]:
@@ -182,3 +183,34 @@ class Mutants:
         answer = self._api.post(path, json={"spec": spec})
         assert answer.status_code == 201, answer.text
         return bool(answer.json()["status"]["allowed"])
+
+
+def denied_without(
+    mutants: Mutants,
+    used: set[Right],
+    rights: set[Right],
+    made: set[Call],
+    wait: Callable[[Callable[[], bool], str], object],
+) -> int:
+    """Each right taken away alone denies the calls that need it, and no other.
+
+    Returns how many kinds of calls that were.
+    """
+    users = {right: mutants.without(right, rights) for right in sorted(used)}
+    missed: set[Call] = set()
+    for right, user in users.items():
+        own = {call for call in made if call.account == right.account}
+        # What two rules allow needs neither alone.
+        others = rights - {right}
+        needing = {c for c in own if not any(c.needs(each) for each in others)}
+        allowed = {c for c in own - needing if any(c.needs(each) for each in others)}
+        assert needing, f"{right}: another rule allows all of it"
+        wait(
+            lambda user=user, allowed=allowed: (
+                mutants.known(user) and all(mutants.may(user, call) for call in allowed)
+            ),
+            f"{user} has the other rights",
+        )
+        assert [call for call in needing if mutants.may(user, call)] == [], str(right)
+        missed |= needing
+    return len(missed)

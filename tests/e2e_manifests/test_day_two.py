@@ -1,4 +1,4 @@
-"""Secrets made new, a node drained and rights compared, on a running `k8s/base`.
+"""Secrets made new, a node drained, rights compared, and the removal, of a running `k8s/base`.
 
 What is not real here is as in `test_from_nothing.py`. The commands are those of
 `docs/operations.md`, as they stand there.
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests import measured
@@ -17,7 +18,7 @@ from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
 from tests.e2e_manifests.page import commands
 from tests.e2e_manifests.pod_objects import NAMESPACE
-from tests.e2e_manifests.rights import Call, Mutants, Right, calls, granted
+from tests.e2e_manifests.rights import Mutants, calls, denied_without, granted
 from tests.e2e_manifests.test_from_nothing import installed, job_is_done, runs, sql, status
 
 __all__ = ["installed"]
@@ -219,31 +220,53 @@ def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster)
     for case in USED_ELSEWHERE.values():
         file, _, name = case.partition("::")
         assert f"def {name}(" in (PROJECT / file).read_text(), case
-    missed = without_each(cluster, rights - unused, rights, made)
+    missed = denied_without(Mutants(cluster.api), rights - unused, rights, made, cluster.wait)
     measured.note(
         f"RBAC: {len(rights)} rights of our accounts, {len(unused)} of them used by faults alone;"
         f" without each of {len(rights - unused)}, {missed} of {len(made)} kinds of calls denied"
     )
 
 
-def without_each(cluster: Cluster, used: set[Right], rights: set[Right], made: set[Call]) -> int:
-    """Each right taken away alone denies the calls that need it, and no other."""
-    mutants = Mutants(cluster.api)
-    users = {right: mutants.without(right, rights) for right in sorted(used)}
-    missed: set[Call] = set()
-    for right, user in users.items():
-        own = {call for call in made if call.account == right.account}
-        # What two rules allow needs neither alone.
-        others = rights - {right}
-        needing = {c for c in own if not any(c.needs(each) for each in others)}
-        allowed = {c for c in own - needing if any(c.needs(each) for each in others)}
-        assert needing, f"{right}: another rule allows all of it"
-        cluster.wait(
-            lambda user=user, allowed=allowed: (
-                mutants.known(user) and all(mutants.may(user, call) for call in allowed)
-            ),
-            f"{user} has the other rights",
-        )
-        assert [call for call in needing if mutants.may(user, call)] == [], str(right)
-        missed |= needing
-    return len(missed)
+def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(installed: Cluster) -> None:
+    cluster = installed
+    create(cluster, "last")
+    wait_until_runs(cluster, "last")
+    running = [p["metadata"]["name"] for p in cluster.pods.objects.get(PODS)["items"]]
+    steps = typed(cluster, "Removing it")
+    next(steps)
+    next(steps)
+    cluster.wait(lambda: "default/last" in waits_for(), "the agent's removal waits", why=waits_for)
+    assert all(runs(cluster, name) for name in running)
+    assert Path("/usr/local/vgpu/containers").is_dir()
+    for name in running:
+        cluster.sh("kubectl", "delete", "pod", name, "--grace-period=1")
+    for _ in steps:
+        pass
+
+    assert cluster.denied() == []
+    kinds = cluster.sh("kubectl", "api-resources", "--verbs=list", "-o", "name").stdout.split()
+    # The two with a deprecation's warning hold nothing of their own.
+    skipped = ("events", "componentstatuses", "endpoints")
+    listed = ",".join(kind for kind in kinds if not kind.startswith(skipped))
+    names = cluster.sh("kubectl", "get", listed, "-A", "-o", "name").stdout.split()
+    # The RBAC case's own.
+    left = [name for name in names if "hami" in name and "hami-mutant-" not in name]
+    assert left == []
+    for node in cluster.pods.objects.get("/api/v1/nodes")["items"]:
+        notes = {**node["metadata"].get("annotations", {}), **node["metadata"]["labels"]}
+        assert [key for key in notes if "hami.io" in key or key == "gpu"] == []
+        assert not node["metadata"].get("finalizers")
+    written = [each.name for n in (0, 1) for each in (cluster.folder / f"upper-{n}").iterdir()]
+    assert written == [], "left in /usr/local or /var/lib"
+    assert list((cluster.folder / "host" / "var" / "run" / "cdi").iterdir()) == []
+    kubelet = {each.name for each in (cluster.folder / "kubelet").rglob("*.sock")}
+    assert {name for name in kubelet if name != "kubelet.sock"} == set()
+
+
+def waits_for() -> str:
+    """As the removal on the node reports it; empty while it does not serve."""
+    try:
+        answer = httpx.get("http://127.0.0.1:9394/readyz", timeout=5)
+    except httpx.HTTPError:
+        return ""
+    return str(answer.json().get("reason", ""))

@@ -86,6 +86,7 @@ class Guarded:
 
     admin: User
     kubeconfig: Path
+    audit_log: Path
 
     def make(self, path: str, body: Json) -> Json:
         """As the administrator; what is there already stays."""

@@ -24,6 +24,8 @@ from hami_node_agent.devices.device_list import ContainerSpec
 logger = logging.getLogger(__name__)
 
 _PREFIX = "hami.io-slice_"
+OUR_FILES = f"{_PREFIX}*.json"
+"""As a glob, of the directory of all vendors."""
 # containerd follows the directory by inotify and takes a file that comes at once for the old one.
 REWRITE_PAUSE_S = 0.02
 
@@ -79,7 +81,7 @@ class CdiFiles:
         return frozenset(found)
 
     def _ours(self) -> list[Path]:
-        return sorted(self._directory.glob(f"{_PREFIX}*.json"))
+        return sorted(self._directory.glob(OUR_FILES))
 
     def _path(self, nonce: str) -> Path:
         return self._directory / f"{_PREFIX}{nonce}.json"

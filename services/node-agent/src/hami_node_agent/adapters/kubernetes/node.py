@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from hamicommon.k8s.client import KubeApi
 
@@ -33,6 +33,12 @@ class NodeObject:
     async def annotate(self, annotations: Mapping[str, str]) -> None:
         """Merges annotations into the Node. Raises: Unavailable, NotFound, Forbidden."""
         await self._api.patch(self._path, {"metadata": {"annotations": dict(annotations)}})
+
+    async def forget(self, keys: Iterable[str]) -> None:
+        """Removes annotations from the Node. Raises: Unavailable, NotFound, Forbidden."""
+        gone = dict.fromkeys(keys)
+        if gone:
+            await self._api.patch(self._path, {"metadata": {"annotations": gone}})
 
     async def warn(self, reason: str, message: str) -> None:
         """A Warning event on the Node. Raises: Unavailable, Forbidden."""
