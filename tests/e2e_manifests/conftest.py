@@ -102,11 +102,12 @@ class Cluster:
             "PATH": f"{self.folder / 'bin'}:{self.plane.assets.folder}:{os.environ['PATH']}",
         }
 
-    def single(self) -> Path:
+    def single(self, *components: str) -> Path:
         """An overlay of k8s/base with one replica of each, and never two pods of one: a machine
         has each port once."""
         folder = self.folder / "single"
         folder.mkdir(exist_ok=True)
+        k8s = Path(os.path.relpath(PROJECT / "k8s", folder))
         names = ("hami-scheduler", "hami-kube-scheduler", "hami-webhook")
         patch = {
             "apiVersion": "apps/v1",
@@ -115,7 +116,8 @@ class Cluster:
             "spec": {"strategy": {"type": "Recreate", "rollingUpdate": None}},
         }
         kustomization = {
-            "resources": [os.path.relpath(PROJECT / "k8s" / "base", folder)],
+            "resources": [str(k8s / "base")],
+            "components": [str(k8s / "components" / name) for name in components],
             "replicas": [{"name": name, "count": 1} for name in names],
             "patches": [{"target": {"kind": "Deployment"}, "patch": json.dumps(patch)}],
         }

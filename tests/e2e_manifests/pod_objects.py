@@ -36,6 +36,10 @@ class PodObjects:
             raise Missing(path)
         return self.get(path)
 
+    def exists(self, kind: str, name: str) -> bool:
+        path = f"/api/v1/namespaces/{NAMESPACE}/{kind}/{name}"
+        return self.api.get(path).status_code != 404
+
     def data(self, kind: str, name: str) -> dict[str, bytes]:
         held = self.object(kind, name).get("data") or {}
         if kind == "secrets":

@@ -87,6 +87,10 @@ class PodProcesses:
             source = entry.get("valueFrom", {})
             if "secretKeyRef" in source:
                 reference = source["secretKeyRef"]
+                if reference.get("optional") and not self._objects.exists(
+                    "secrets", reference["name"]
+                ):
+                    continue
                 value = self._objects.data("secrets", reference["name"])[reference["key"]].decode()
             elif "configMapKeyRef" in source:
                 reference = source["configMapKeyRef"]

@@ -133,8 +133,9 @@ def secrets(cluster: Cluster) -> dict[str, object]:
 
 def typed(cluster: Cluster, heading: str) -> Iterator[None]:
     """Runs the page's commands; the manifests are those of a machine with each port once."""
+    others = {"k8s/base": str(cluster.single()), "--replicas=2": "--replicas=1"}
     for argv in commands(heading):
-        cluster.run(*(str(cluster.single()) if part == "k8s/base" else part for part in argv))
+        cluster.run(*(others.get(part, part) for part in argv))
         yield
 
 
@@ -225,6 +226,37 @@ def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster)
         f"RBAC: {len(rights)} rights of our accounts, {len(unused)} of them used by faults alone;"
         f" without each of {len(rights - unused)}, {missed} of {len(made)} kinds of calls denied"
     )
+
+
+def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> None:
+    cluster = installed
+    cluster.sh("kubectl", "apply", "--kustomize", str(cluster.single("backup")))
+    for name in ("kept", "ended"):
+        create(cluster, name)
+        wait_until_runs(cluster, name)
+    for _ in typed(cluster, "Backups"):
+        pass
+    cluster.sh("kubectl", "delete", "pod", "ended", "--grace-period=1")
+    create(cluster, "came")
+    wait_until_runs(cluster, "came")
+    began = {name: identity(cluster, name) for name in ("kept", "came")}
+
+    for _ in typed(cluster, "Restoring the newest dump"):
+        pass
+
+    create(cluster, "afterwards")
+    wait_until_runs(cluster, "afterwards")
+    pods = cluster.pods.objects.get(PODS)["items"]
+    names = " ".join(sorted(pod["metadata"]["name"] for pod in pods))
+    live = (
+        "SELECT string_agg(pod_name, ' ' ORDER BY pod_name COLLATE \"C\")"
+        " FROM allocations WHERE ended_at IS NULL"
+    )
+    cluster.wait(
+        lambda: sql(cluster, live) == names, "ledger = pods", why=lambda: sql(cluster, live)
+    )
+    assert {name: identity(cluster, name) for name in began} == began
+    assert cluster.denied() == []
 
 
 def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(installed: Cluster) -> None:

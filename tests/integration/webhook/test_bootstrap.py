@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hami_webhook.certificate.plan import AUTHORITY_LIFE
 from hami_webhook.credentials.create import check_version, create
 from hami_webhook.credentials.plan import NAMES
 from hami_webhook.settings import RenewalSettings
@@ -87,6 +88,20 @@ async def test_secrets_of_the_users_own_are_left_alone(api: KubeApi) -> None:
     await create(api, RenewalSettings(), NOW)
 
     assert (await held(api, "secrets"))["hami-postgres-owner"] == own
+
+
+async def test_authorities_of_the_users_own_stores_are_left_alone(api: KubeApi) -> None:
+    own = {"stores.crt": "theirs"}
+    await api.create(f"{NAMESPACE}/configmaps", {"metadata": {"name": "hami-ca"}, "data": own})
+
+    await create(api, RenewalSettings(), NOW)
+    made = (await held(api, "configmaps"))["hami-ca"]
+    await create(api, RenewalSettings(), NOW + AUTHORITY_LIFE)
+
+    renewed = (await held(api, "configmaps"))["hami-ca"]
+    assert made.keys() == renewed.keys() == {"ca.crt", "stores.crt"}
+    assert made["ca.crt"] != renewed["ca.crt"]
+    assert made["stores.crt"] == renewed["stores.crt"] == "theirs"
 
 
 async def test_two_at_once_make_one_installation(api: KubeApi) -> None:

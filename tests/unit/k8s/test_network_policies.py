@@ -75,7 +75,8 @@ def texts_of(spec: dict[str, Any]) -> Iterator[str]:
         for entry in container.get("env", ()):
             yield str(entry.get("value", ""))
             secret = entry.get("valueFrom", {}).get("secretKeyRef", {})
-            if secret.get("key") in ("dsn", "url"):
+            # What is optional is of the user's own, and elsewhere.
+            if secret.get("key") in ("dsn", "url") and not secret.get("optional"):
                 yield SECRETS[secret["name"]][secret["key"]].decode()
     for volume in spec.get("volumes", ()):
         yield from maps.get(volume.get("configMap", {}).get("name"), {}).values()

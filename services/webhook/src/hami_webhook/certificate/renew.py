@@ -132,7 +132,10 @@ async def _renew_leaf(
 
 
 async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> None:
-    """The authorities that the services trust, former ones included."""
+    """The authorities that the services trust, former ones included.
+
+    Other keys are the user's: authorities of stores of their own.
+    """
     path = f"/api/v1/namespaces/{settings.namespace}/configmaps/{settings.authority_secret}"
     try:
         held = await api.get(path)
@@ -141,8 +144,9 @@ async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> No
         body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
         await api.create(collection, {**body, "data": {"ca.crt": bundle.decode()}})
         return
-    if (held.get("data") or {}).get("ca.crt") != bundle.decode():
-        await api.replace(path, {**held, "data": {"ca.crt": bundle.decode()}})
+    data = held.get("data") or {}
+    if data.get("ca.crt") != bundle.decode():
+        await api.replace(path, {**held, "data": {**data, "ca.crt": bundle.decode()}})
 
 
 async def _restart(api: KubeApi, namespace: str, store: str, secret: str) -> None:
