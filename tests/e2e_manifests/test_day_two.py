@@ -188,46 +188,6 @@ def test_a_drained_node_gives_its_slices_back_and_takes_pods_again(installed: Cl
     assert cluster.denied() == []
 
 
-def spoil(cluster: Cluster) -> None:
-    """As after two thirds of every certificate's life: none of them is good any more."""
-    for name in ("hami-ca", *sorted(TLS)):
-        body = json.dumps({"data": {"tls.crt": ""}})
-        # With a warning, which is right.
-        cluster.run("kubectl", "-n", NAMESPACE, "patch", "secret", name, "-p", body)
-
-
-def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster) -> None:
-    cluster = installed
-    create(cluster, "stays")
-    wait_until_runs(cluster, "stays")
-    spoil(cluster)
-    renew = ("create", "job", "due", "--from=cronjob/hami-webhook-certificate")
-    cluster.sh("kubectl", "-n", NAMESPACE, *renew)
-    cluster.wait(lambda: job_is_done(cluster, "due"), "the CronJob renews what is due")
-    spoil(cluster)
-    cluster.run("kubectl", "-n", NAMESPACE, "delete", "job", "-lapp.kubernetes.io/part-of=hami")
-    cluster.run("kubectl", "apply", "--kustomize", str(cluster.single()))
-    finished = ("--for=condition=Complete", "--timeout=300s", "-lapp.kubernetes.io/part-of=hami")
-    cluster.run("kubectl", "-n", NAMESPACE, "wait", *finished, "job")
-
-    rights, made = granted(cluster.api), calls(cluster.folder / "audit.log")
-    unused = {right for right in rights if not any(call.needs(right) for call in made)}
-    elsewhere = {
-        right for right in unused if (right.account, right.verb, right.resource) in USED_ELSEWHERE
-    }
-    assert cluster.denied() == []
-    assert sorted(map(str, unused - elsewhere)) == []
-    assert USED_ELSEWHERE.keys() <= {(r.account, r.verb, r.resource) for r in rights}
-    for case in USED_ELSEWHERE.values():
-        file, _, name = case.partition("::")
-        assert f"def {name}(" in (PROJECT / file).read_text(), case
-    missed = denied_without(Mutants(cluster.api), rights - unused, rights, made, cluster.wait)
-    measured.note(
-        f"RBAC: {len(rights)} rights of our accounts, {len(unused)} of them used by faults alone;"
-        f" without each of {len(rights - unused)}, {missed} of {len(made)} kinds of calls denied"
-    )
-
-
 def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> None:
     cluster = installed
     cluster.sh("kubectl", "apply", "--kustomize", str(cluster.single("backup")))
@@ -259,15 +219,56 @@ def test_a_backup_is_made_and_restored_while_pods_run(installed: Cluster) -> Non
     assert cluster.denied() == []
 
 
+def spoil(cluster: Cluster) -> None:
+    """As after two thirds of every certificate's life: none of them is good any more."""
+    for name in ("hami-ca", *sorted(TLS)):
+        body = json.dumps({"data": {"tls.crt": ""}})
+        # With a warning, which is right.
+        cluster.run("kubectl", "-n", NAMESPACE, "patch", "secret", name, "-p", body)
+
+
+def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster) -> None:
+    """After it nothing is placed: the authority that everybody trusted is gone."""
+    cluster = installed
+    create(cluster, "stays")
+    wait_until_runs(cluster, "stays")
+    spoil(cluster)
+    renew = ("create", "job", "due", "--from=cronjob/hami-webhook-certificate")
+    cluster.sh("kubectl", "-n", NAMESPACE, *renew)
+    cluster.wait(lambda: job_is_done(cluster, "due"), "the CronJob renews what is due")
+    spoil(cluster)
+    cluster.run("kubectl", "-n", NAMESPACE, "delete", "job", "-lapp.kubernetes.io/part-of=hami")
+    cluster.run("kubectl", "apply", "--kustomize", str(cluster.single()))
+    finished = ("--for=condition=Complete", "--timeout=300s", "-lapp.kubernetes.io/part-of=hami")
+    cluster.run("kubectl", "-n", NAMESPACE, "wait", *finished, "job")
+
+    rights, made = granted(cluster.api), calls(cluster.folder / "audit.log")
+    unused = {right for right in rights if not any(call.needs(right) for call in made)}
+    elsewhere = {
+        right for right in unused if (right.account, right.verb, right.resource) in USED_ELSEWHERE
+    }
+    assert cluster.denied() == []
+    assert sorted(map(str, unused - elsewhere)) == []
+    assert USED_ELSEWHERE.keys() <= {(r.account, r.verb, r.resource) for r in rights}
+    for case in USED_ELSEWHERE.values():
+        file, _, name = case.partition("::")
+        assert f"def {name}(" in (PROJECT / file).read_text(), case
+    missed = denied_without(Mutants(cluster.api), rights - unused, rights, made, cluster.wait)
+    measured.note(
+        f"RBAC: {len(rights)} rights of our accounts, {len(unused)} of them used by faults alone;"
+        f" without each of {len(rights - unused)}, {missed} of {len(made)} kinds of calls denied"
+    )
+
+
 def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(installed: Cluster) -> None:
     cluster = installed
-    create(cluster, "last")
-    wait_until_runs(cluster, "last")
     running = [p["metadata"]["name"] for p in cluster.pods.objects.get(PODS)["items"]]
     steps = typed(cluster, "Removing it")
     next(steps)
     next(steps)
-    cluster.wait(lambda: "default/last" in waits_for(), "the agent's removal waits", why=waits_for)
+    assert running
+    held = "pods that hold slices: default/"
+    cluster.wait(lambda: held in waits_for(), "the agent's removal waits", why=waits_for)
     assert all(runs(cluster, name) for name in running)
     assert Path("/usr/local/vgpu/containers").is_dir()
     for name in running:

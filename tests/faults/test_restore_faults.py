@@ -63,7 +63,12 @@ def restore(system: System, backup: Path) -> None:
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND datname = current_database()"
     )
-    restore = ("-c", "DROP SCHEMA public CASCADE", "-c", "CREATE SCHEMA public", "-f", backup)
+    statements = (
+        "DROP SCHEMA public CASCADE",
+        "CREATE SCHEMA public",
+        "GRANT USAGE ON SCHEMA public TO PUBLIC",
+    )
+    restore = (*(part for each in statements for part in ("-c", each)), "-f", backup)
     tool("psql", "-Xq", "--single-transaction", "-v", "ON_ERROR_STOP=1", *restore, dsn)
     system.sql(numbers_no_longer_used())
     for pid in pids.values():

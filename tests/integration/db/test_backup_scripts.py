@@ -70,7 +70,8 @@ async def test_a_restore_brings_the_ledger_of_the_dump_and_its_rights_and_no_num
     described = (
         "SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'public'::regnamespace"
     )
-    may = "SELECT has_schema_privilege('hami_reader', 'public', 'usage')"
+    # The services' roles have it as everybody has.
+    may = "SELECT has_schema_privilege('public', 'public', 'usage')"
     before = sorted(map(tuple, await ledger.fetch(described)))
     assert await ledger.fetchval(may)
     token = await ledger.fetchval("SELECT nextval('allocation_tokens')")
@@ -95,6 +96,10 @@ async def test_a_restore_brings_the_ledger_of_the_dump_and_its_rights_and_no_num
     assert await ledger.fetchval(may)
     assert await ledger.fetchval("SELECT nextval('allocation_tokens')") > token + 1_000_000
     assert await ledger.fetchval("SELECT version FROM devices") == version + 1_000_000
+    for name in ("backup.sh", "restore.sh"):
+        assert run(name).returncode == 0, "of what was restored"
+    assert sorted(map(tuple, await ledger.fetch(described))) == before
+    assert await ledger.fetchval(may)
     await ledger.close()
 
 
