@@ -11,8 +11,10 @@ from pathlib import Path
 
 import yaml
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
-from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
+from hami_scheduler.adapters.kubernetes import KubernetesClaimApi, KubernetesTemplateApi
+from hamicommon.dra.shapes import templates_path
 from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.informer import Informer
 
 from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded, User, allowed
 from tests.contract.policies.test_slices import COMPONENT, a_slice, agent
@@ -49,6 +51,14 @@ async def use_all(agents: Path, schedulers: Path) -> None:
     """What both services do with claims and slices, by their own clients."""
     async with open_kube_api(schedulers) as api:
         await KubernetesClaimApi(api).get(TENANTS, "held")
+        templates = KubernetesTemplateApi(api)
+        seen = Informer(api, templates_path(), on_upsert=lambda *_: None, on_delete=lambda _: None)
+        following = asyncio.create_task(seen.run())
+        made = await templates.create(TENANTS, {"metadata": {"name": "t"}, "spec": {"spec": {}}})
+        await eventually(lambda: (TENANTS, "t") in seen.store)
+        await templates.delete(TENANTS, "t", uid=made["metadata"]["uid"])
+        await eventually(lambda: (TENANTS, "t") not in seen.store)
+        following.cancel()
     async with open_kube_api(agents) as api:
         await ResourceClaims(api).claim(TENANTS, "held")
         slices = ResourceSlices(api, "node-a")
@@ -78,7 +88,7 @@ async def test_each_right_of_the_driver_is_used_and_a_call_fails_without_it(
     )
 
     rights = granted()
-    assert len(rights) == 7
+    assert len(rights) == 11
 
     def made() -> set[Call]:
         return {c for c in calls(guarded.audit_log) if any(c.needs(right) for right in rights)}
