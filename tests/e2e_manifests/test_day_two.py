@@ -260,13 +260,15 @@ def test_accounts_have_the_rights_that_they_use_and_no_other(installed: Cluster)
     )
 
 
-def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(installed: Cluster) -> None:
+def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(
+    installed: Cluster, began: tuple[object, object]
+) -> None:
     cluster = installed
     running = [p["metadata"]["name"] for p in cluster.pods.objects.get(PODS)["items"]]
     steps = typed(cluster, "Removing it")
     next(steps)
     next(steps)
-    assert running
+    assert running, began
     held = "pods that hold slices: default/"
     cluster.wait(lambda: held in waits_for(), "the agent's removal waits", why=waits_for)
     assert all(runs(cluster, name) for name in running)
@@ -286,7 +288,7 @@ def test_nothing_is_left_of_it_in_the_cluster_and_on_its_hosts(installed: Cluste
     left = [name for name in names if "hami" in name and "hami-mutant-" not in name]
     assert left == []
     for node in cluster.pods.objects.get("/api/v1/nodes")["items"]:
-        notes = {**node["metadata"].get("annotations", {}), **node["metadata"]["labels"]}
+        notes = {**node["metadata"].get("annotations", {}), **node["metadata"].get("labels", {})}
         assert [key for key in notes if "hami.io" in key or key == "gpu"] == []
         assert not node["metadata"].get("finalizers")
     written = [each.name for n in (0, 1) for each in (cluster.folder / f"upper-{n}").iterdir()]
