@@ -16,7 +16,7 @@ from hamicommon.dra.conversion import ENTRY, is_converted
 from hamicommon.dra.shapes import shape_from
 from hamicommon.k8s.annotations import CLAIM_SHAPE, FRONT_END
 from hamicommon.k8s.types import Json
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.hamicommon.admission.pods import CORES, GPU, container, patched, pod, rules
@@ -214,6 +214,7 @@ ROLES: st.SearchStrategy[tuple[Role | None, dict[str, int]]] = st.tuples(
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(ROLES, max_size=5), ASKED)
 def test_any_pod_is_converted_once_and_no_two_side_by_side_share(
     parts: list[tuple[str, dict[str, int]]], last: dict[str, int]

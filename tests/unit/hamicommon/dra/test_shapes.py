@@ -15,7 +15,7 @@ from hamicommon.dra.shapes import (
     template_of,
 )
 from hamicommon.errors import InvalidRequest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 ONE = SliceShape(count=1, memory_mib=4096, memory_percent=0, core_percent=30)
@@ -23,6 +23,7 @@ PART = SliceShape(count=2, memory_mib=0, memory_percent=50, core_percent=0)
 TEXTS = st.lists(st.text(max_size=10), max_size=3).map(tuple)
 
 
+@settings(max_examples=40, deadline=None)
 @given(TEXTS, TEXTS, st.lists(st.sampled_from([ONE, PART]), min_size=1, max_size=4))
 def test_the_annotation_gives_the_same_shape_back(
     types: tuple[str, ...], uuids: tuple[str, ...], slices: list[SliceShape]
@@ -61,6 +62,7 @@ def test_what_a_tenant_wrote_is_refused_with_the_annotations_name(text: str) -> 
         shape_from(text)
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_reader(text: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -214,7 +214,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(STEP, max_size=20))
 async def test_whatever_comes_and_goes_each_pod_has_its_template_and_nothing_leaks(
     steps: list[tuple[object, ...]],
