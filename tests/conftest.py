@@ -68,12 +68,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="good and broken reviews that the webhook is asked (make test-reviews)",
     )
     parser.addoption(
-        "--claim-rounds",
-        type=int,
-        default=4,
-        help="rounds of pods by limits and by claims under kills on a real node (make test-dra)",
-    )
-    parser.addoption(
         "--update-golden",
         action="store_true",
         help="tests/unit/hamicommon/admission: rewrites the answers to HAMi's examples",

@@ -105,24 +105,6 @@ def claim(system: NodeSystem, name: str, **requests: Mapping[str, Any]) -> str:
     return str(made.json()["metadata"]["uid"])
 
 
-def template(system: NodeSystem, name: str, wanted: Mapping[str, str]) -> None:
-    """A ResourceClaimTemplate of one request with this capacity."""
-    request = {
-        "name": "gpu",
-        "exactly": {"deviceClassName": CLASS, "capacity": {"requests": dict(wanted)}},
-    }
-    made = system.api.post(
-        TEMPLATES,
-        json={
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name},
-            "spec": {"spec": {"devices": {"requests": [request]}}},
-        },
-    )
-    assert made.status_code == 201, made.text
-
-
 def forget(system: NodeSystem, name: str) -> None:
     """As the claim controller does when no pod has it any more."""
     system.api.delete(f"{CLAIMS}/{name}")
@@ -134,16 +116,11 @@ def forget(system: NodeSystem, name: str) -> None:
     wait(lambda: system.api.get(f"{CLAIMS}/{name}").status_code == 404, f"claim {name} to go")
 
 
-def claiming_pod(
-    system: NodeSystem, name: str, *, of: str | None = None, made_from: str | None = None
-) -> Json:
-    """A pod of one probe whose card comes by the claim `of`, else by one made from a template."""
+def claiming_pod(system: NodeSystem, name: str, *, of: str | None = None) -> Json:
+    """A pod of one probe whose card comes by a claim."""
     pod = system.pod_like(name)
     pod["spec"]["schedulerName"] = "default-scheduler"
-    source = {"resourceClaimName": of or name}
-    if made_from is not None:
-        source = {"resourceClaimTemplateName": made_from}
-    pod["spec"]["resourceClaims"] = [{"name": "card", **source}]
+    pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": of or name}]
     pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
     return pod
 

@@ -178,12 +178,6 @@ def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSys
 
 
 @pytest.fixture
-def claim_rounds(request: pytest.FixtureRequest) -> int:
-    """How long pods by limits and by claims come and go."""
-    return int(request.config.getoption("--claim-rounds"))
-
-
-@pytest.fixture
 def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
     """kube-controller-manager: Deployments, claims from templates, and the release of claims."""
     binary = node_assets.folder / "kube-controller-manager"

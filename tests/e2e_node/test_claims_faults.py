@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import pytest
 from hamicommon.k8s.types import Json
 
-from tests import measured
 from tests.e2e.system import wait
 from tests.e2e_node.claims import (
     CLAIMS,
@@ -18,11 +17,8 @@ from tests.e2e_node.claims import (
     claiming_pod,
     descriptions,
     directories,
-    forget,
     reasons,
     start,
-    template,
-    wait_until_published,
 )
 from tests.e2e_node.node_system import NodeSystem
 from tests.faults.processes import serving_pid, wait_until_back
@@ -33,7 +29,6 @@ pytestmark = pytest.mark.e2e
 SIZE_MIB, CORES = 3072, 20
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 NO_BINDING = "no-binding"
-BATCH = 100
 
 IN_THE_DRIVER = (
     "node_claims.claim.before",
@@ -214,79 +209,3 @@ def test_a_node_that_reboots_with_an_empty_cdi_folder_prepares_again(
     wait(started, "the container to start again", why=lambda: reasons(system, "one"))
     has_its_slice(system)
     go(system)
-
-
-def test_a_claim_that_is_deleted_under_its_pod_stays_until_the_pod_has_ended(
-    claiming: NodeSystem, controllers: None
-) -> None:
-    del controllers
-    system = claiming
-    come(system)
-    pod = has_its_slice(system)
-    pid = system.container_pid(pod)
-
-    system.api.delete(f"{CLAIMS}/one")
-    assert system.get(f"{CLAIMS}/one")["metadata"]["deletionTimestamp"]
-    system.agent.kill()
-    start(system)
-    has_its_slice(system)
-    assert system.container_pid(pod) == pid
-    go(system)
-    wait(
-        lambda: system.api.get(f"{CLAIMS}/one").status_code == 404,
-        "the claim to go",
-    )
-
-
-def test_a_claim_that_is_gone_by_force_takes_nothing_from_its_pod(claiming: NodeSystem) -> None:
-    system = claiming
-    come(system)
-    pod = has_its_slice(system)
-    pid = system.container_pid(pod)
-
-    forget(system, "one")
-    system.agent.kill()
-    start(system)
-    system.node.restart_kubelet()
-    wait_until_published(system)
-    system.wait_until_offered()
-    has_its_slice(system)
-    assert system.container_pid(pod) == pid
-    go(system)
-
-
-@pytest.mark.slow
-def test_a_batch_of_a_hundred_claims_is_prepared_each_once(
-    claiming: NodeSystem, controllers: None
-) -> None:
-    """Far more than the node has slots: each ends by itself, and the next has its turn."""
-    del controllers
-    system = claiming
-    sizes = {f"batch-{number}": 500 + 10 * number for number in range(BATCH)}
-    for name, memory_mib in sizes.items():
-        template(system, name, {"memory": f"{memory_mib}Mi"})
-        pod = claiming_pod(system, name, made_from=name)
-        pod["spec"]["restartPolicy"] = "Never"
-        pod["spec"]["containers"][0]["command"] = ["bash", "-c", "cat /etc/hami/limits"]
-        assert system.create(pod).status_code == 201
-
-    def phases() -> list[str]:
-        return [pod["status"].get("phase", "") for pod in system.pods()]
-
-    wait(
-        lambda: phases() == ["Succeeded"] * BATCH,
-        "all of the batch to have ended well",
-        timeout_s=900,
-        why=lambda: str(phases()),
-    )
-    granted = system.sql(
-        "SELECT a.pod_name, count(*), max(x.memory_mib) FROM allocations a"
-        " JOIN allocation_devices x ON x.allocation_id = a.id"
-        " WHERE a.pod_name LIKE 'batch-%' GROUP BY 1"
-    ).splitlines()
-    assert sorted(granted) == sorted(f"{name}|1|{size}" for name, size in sizes.items())
-    for name, memory_mib in sizes.items():
-        printed = system.node.pod_log("default", name, "cuda")
-        assert f"memory_bytes {memory_mib << 20} " in printed, name
-    system.check_invariants()
-    measured.note(f"a batch of {BATCH} claims: {BATCH} granted once, 0 with another's limits")
