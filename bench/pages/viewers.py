@@ -22,7 +22,7 @@ from bench.pages.service import Service
 
 CORE_BUDGET_PERCENT = 20.0
 BATCHES_PER_S = 10
-SETTLE_S = 60.0
+SETTLE_S = 180.0
 PARTS = 10
 """Of the run; memory is looked at after each."""
 _CHANGE = """
