@@ -18,7 +18,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import Change, Draft, Entry, LockHolder, Move, StateStep
+from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, Move, StateStep
 
 from tests.simulation.inventories import Inventories
 
@@ -52,6 +52,13 @@ class SimLedger(Inventories):
         """As FakeLedger, with the announcement."""
         old = await self.get(step.allocation_id)
         change = await super().advance(step)
+        if change is not None:
+            self._announce((change, old))
+        return change
+
+    async def _claim(self, claim: BindingClaim) -> Change | None:
+        old = self._live_of(claim.pod_uid)
+        change = await super()._claim(claim)
         if change is not None:
             self._announce((change, old))
         return change

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import (
     KubernetesNodeApi,
     KubernetesPodApi,
+    KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
@@ -131,6 +132,7 @@ class Replica:
             "pods": KubernetesPodApi(cast(Any, connection)),
             "nodes": KubernetesNodeApi(cast(Any, connection)),
             "claims": KubernetesClaimApi(cast(Any, connection)),
+            "templates": KubernetesTemplateApi(cast(Any, connection)),
             "events": _Events(),
             "deferred": DeferredWrites(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),

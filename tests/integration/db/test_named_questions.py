@@ -156,7 +156,8 @@ async def test_the_pods_that_wait_are_counted_under_their_reason(
     assert [(row["pod_name"], row["ahead_count"]) for row in waiting.rows] == [("waits", 0)]
     assert waiting.rows[0]["reason_counts"] == {"CardTypeMismatch": 100}
     assert waiting.unknown["card_count"] == "the decision was recorded without its request"
-    assert [row["pod_name"] for row in before.rows] == ["gave-up"]
+    # A job of the history may wait at that moment, too.
+    assert "gave-up" in {row["pod_name"] for row in before.rows}
 
 
 async def test_what_fits_is_the_sum_over_cards_and_shortfalls_are_the_others(

@@ -122,7 +122,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         if write.claim is not None and is_plain(write.draft, self._rules):
             claimed = await self._claim(write.claim)
             assert claimed is not None
-            return replace(change, allocation=claimed)
+            return replace(change, allocation=claimed.allocation)
         return change
 
     async def enter(self, entry: Entry) -> Change:
@@ -182,28 +182,27 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     async def claim_all(self, claims: Sequence[BindingClaim]) -> list[Allocation | None]:
         """See the port."""
-        return [await self._claim(claim) for claim in claims]
+        changes = [await self._claim(claim) for claim in claims]
+        return [None if change is None else change.allocation for change in changes]
 
-    async def _claim(self, claim: BindingClaim) -> Allocation | None:
+    async def _claim(self, claim: BindingClaim) -> Change | None:
         old = self._live_of(claim.pod_uid)
         if old is None or old.node != claim.node or old.state is not AllocationState.RESERVED:
             return None
-        assert old.deadline is not None
-        # A deadline that is late enough is left as it is, also where the clock went back.
-        left_s = (old.deadline - self._clock()).total_seconds()
-        change = await self.advance(
-            StateStep(
-                allocation_id=old.id,
-                sources=frozenset({AllocationState.RESERVED}),
-                target=AllocationState.BINDING,
-                actor=claim.actor,
-                new_token=True,
-                lease_s=max(claim.lease_s, left_s),
-            )
+        step = StateStep(
+            allocation_id=old.id,
+            sources=frozenset({AllocationState.RESERVED}),
+            target=AllocationState.BINDING,
+            actor=claim.actor,
+            new_token=True,
+            lease_s=claim.lease_s,
         )
-        return None if change is None else change.allocation
+        # A deadline that is late enough is left as it is, also where the clock went back.
+        return self._apply(old, step, earliest=old.deadline)
 
-    def _apply(self, old: Allocation, step: StateStep) -> Change:
+    def _apply(
+        self, old: Allocation, step: StateStep, *, earliest: datetime | None = None
+    ) -> Change:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
             self._count_quota(old.namespace, self._quota_of(old.containers), -1)
@@ -214,6 +213,8 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             self._token += 1
             token = self._token
         deadline = None if step.lease_s is None else self._clock() + timedelta(seconds=step.lease_s)
+        if deadline is not None and earliest is not None:
+            deadline = max(deadline, earliest)
         new = replace(old, state=step.target, reason=step.reason, token=token, deadline=deadline)
         self._allocations[new.id] = new
         if new.state is AllocationState.BOUND:
