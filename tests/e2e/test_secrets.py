@@ -25,7 +25,7 @@ def test_no_secret_is_in_a_log_or_a_trace(system: System) -> None:
 
 
 def test_every_line_is_an_object_with_the_pod_and_trace_that_it_has(system: System) -> None:
-    [pod] = system.run(a_pod("named", slice_of(1000)))
+    [pod] = system.run(a_pod("every-line", slice_of(1000)))
     uid = pod["metadata"]["uid"]
 
     def lines() -> list[dict[str, object]]:
@@ -48,7 +48,7 @@ def test_every_line_is_an_object_with_the_pod_and_trace_that_it_has(system: Syst
 
     assert {line["service"] for line in found} == {"hami-scheduler", "hami-node-agent"}
     assert all(line["level"] == "INFO" and len(str(line["trace_id"])) == 32 for line in found)
-    admitted = next(line for line in lines() if line.get("pod") == "named")
+    admitted = next(line for line in lines() if line.get("pod") == "every-line")
     assert (admitted["service"], admitted["namespace"]) == ("hami-webhook", "default")
     trace_id = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
     assert admitted["trace_id"] == trace_id

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
@@ -13,6 +14,8 @@ from hamictl.__main__ import app
 from hamictl.commands.replay import runs
 from hamictl.input_file import MOST_BYTES
 from typer.testing import CliRunner, Result
+
+from tests.waiting import PATIENCE_S
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(
     f"n{number},32000,100000,4,A100\n" for number in range(4)
@@ -262,6 +265,9 @@ def test_on_a_terminal_a_bar_shows_how_far_each_run_is(
         trace = read_trace(NODES, PODS, nodes_file="n", pods_file="p")
         runs.arriving(trace, ["fgd"], [7], 1.3)
         terminal.flush()
-        shown = os.read(seen.fileno(), 65_536).decode()
+        shown = b""
+        # What was written comes in pieces.
+        while b"fgd, seed 7" not in shown and select.select([seen], [], [], PATIENCE_S)[0]:
+            shown += os.read(seen.fileno(), 65_536)
 
-    assert "fgd, seed 7" in shown
+    assert b"fgd, seed 7" in shown

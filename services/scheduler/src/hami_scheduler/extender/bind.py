@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -199,8 +200,13 @@ class Bind:
 
     async def _give_up(self, allocation: Allocation, reason: str) -> None:
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
+        token = allocation.token
         try:
-            await self._transitions.apply(allocation, verdict, actor=ACTOR, token=allocation.token)
+            if await self._transitions.apply(allocation, verdict, actor=ACTOR, token=token) is None:
+                # The watch saw the pod go first; that it got no node is known here alone.
+                seen = replace(allocation, state=AllocationState.RELEASING)
+                verdict = Transition(target=AllocationState.RELEASED, reason=reason)
+                await self._transitions.apply(seen, verdict, actor=ACTOR, token=token)
         except HamiError as exc:
             # The deadline of `binding` ends it.
             logger.warning("failed binding not written down", extra={"error": str(exc)})
