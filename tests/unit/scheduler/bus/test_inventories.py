@@ -172,7 +172,7 @@ async def beats(taking: Taking, clock: Clock, sequences: Sequence[int]) -> None:
         assert await taking.reports.handle_all([message("n1", sequence)]) == [None]
 
 
-async def test_that_a_node_was_heard_is_written_each_30_s_and_compared_each_5_min(
+async def test_that_a_node_was_heard_is_written_and_compared_each_30_s(
     clock: Clock,
 ) -> None:
     store = Store()
@@ -180,7 +180,7 @@ async def test_that_a_node_was_heard_is_written_each_30_s_and_compared_each_5_mi
     await beats(taking, clock, range(1, 62))
 
     assert len(store.calls) == 1 + 60 // 3
-    assert store.compared == [1, 31, 61]
+    assert store.compared == list(range(1, 62, 3))
     assert len(taking.heard) == 61
 
 
@@ -192,11 +192,11 @@ async def test_where_another_replica_may_have_taken_one_the_cards_are_compared(
     await beats(taking, clock, [1, 2, 4, 6, 8, 9, 10, 11, 12, 13])
 
     # Each first one after 30 s; from 10 on all came here.
-    assert store.compared == [1, 6, 10]
+    assert store.compared == [1, 6, 10, 13]
     assert len(store.calls) == 4
 
 
-async def test_a_node_whose_row_is_anothers_is_compared_with_its_next_heartbeat(
+async def test_a_node_that_was_gone_is_compared_with_its_next_heartbeat(
     clock: Clock,
 ) -> None:
     store = Store()
@@ -206,8 +206,8 @@ async def test_a_node_whose_row_is_anothers_is_compared_with_its_next_heartbeat(
 
     await beats(taking, clock, [4, 5])
 
-    assert store.compared == [1, 5]
-    assert taking.heard == ["n1"] * 4
+    assert store.compared == [1, 4]
+    assert taking.heard == ["n1"] * 5
 
 
 async def test_what_changes_between_two_heartbeats_is_written_in_order() -> None:

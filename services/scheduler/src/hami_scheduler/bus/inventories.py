@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 
 # A heartbeat without news is written down at most this often.
 HEARTBEAT_WRITE_S = 30.0
-COMPARE_S = 300.0
+# Promise LIVE-2: a view that missed a change has the ledger's cards again this soon.
+COMPARE_S = 30.0
 _DEVICES = b'"devices":'
 CLOCK_SKEW_S = 5.0
 """A clock that is off by less is no news: reports travel for a second or two."""
