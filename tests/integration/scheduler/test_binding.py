@@ -62,65 +62,6 @@ async def test_a_binding_that_never_arrived_gives_everything_back(
     assert await world.used(card) == (0, 0, 0)
 
 
-async def test_a_binder_that_dies_half_way_is_taken_over(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = await world.replica(), await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
-    never, reached = asyncio.Event(), asyncio.Event()
-    really_bind = KubernetesPodApi.bind
-
-    async def hang(self: KubernetesPodApi, *args: str, **kwargs: str) -> None:
-        reached.set()
-        await never.wait()
-
-    monkeypatch.setattr(KubernetesPodApi, "bind", hang)
-    dying = asyncio.create_task(first.bind(pod, "n1"))
-    await world.until(pod, "binding")
-
-    async with asyncio.timeout(PATIENCE_S):
-        await reached.wait()  # the lock and the grant on the bus are its
-    dying.cancel()
-    monkeypatch.setattr(KubernetesPodApi, "bind", really_bind)
-
-    assert await second.bind(pod, "n1") == ""
-    await world.until(pod, "bound")
-
-
-async def test_a_pod_that_the_slow_binder_bound_first_is_bound_for_the_one_that_took_over(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = await world.replica(), await world.replica()
-    await world.add_node("n1")
-    pod = await world.pod("slice")
-    await first.filter(pod, "n1")
-    sent, slow = asyncio.Event(), asyncio.Event()
-    really_bind = KubernetesPodApi.bind
-    grants: list[str] = []
-
-    async def bind(self: KubernetesPodApi, *args: Any, **kwargs: Any) -> None:
-        grants.append(kwargs["annotations"]["hami.io/grant"])
-        if len(grants) == 1:
-            sent.set()
-            await slow.wait()
-        else:
-            slow.set()
-            await world.until(pod, "bound")
-        await really_bind(self, *args, **kwargs)
-
-    monkeypatch.setattr(KubernetesPodApi, "bind", bind)
-    binding = asyncio.create_task(first.bind(pod, "n1"))
-    await sent.wait()
-
-    assert await second.bind(pod, "n1") == ""
-    assert await binding == ""
-    await world.until(pod, "bound")
-    # The token of the first counts no more, so neither does the grant that came with its binding.
-    assert (await world.read(pod))["metadata"]["annotations"]["hami.io/grant"] == grants[1]
-
-
 async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

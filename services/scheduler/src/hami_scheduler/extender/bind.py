@@ -103,7 +103,7 @@ class Bind:
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
         try:
-            allocation = await self._claims.claim(args)
+            allocation, taken_over = await self._claims.claim(args)
         except NoCards:
             await self._bind_plainly(args)
             return
@@ -129,7 +129,7 @@ class Bind:
             except AnswerUnknown:
                 raise
             except HamiError as exc:
-                if not await self._bound_after_all(allocation):
+                if not await self._bound_after_all(allocation, taken_over=taken_over):
                     await self._give_up(allocation, str(exc))
                     raise
         self._announce_bound(args, allocation)
@@ -183,14 +183,18 @@ class Bind:
             await self._locks.acquire(allocation, deadline=deadline)
         self._outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
-    async def _bound_after_all(self, allocation: Allocation) -> bool:
+    async def _bound_after_all(self, allocation: Allocation, *, taken_over: bool) -> bool:
         """True when the pod is on the node all the same, through a binder that we took over from.
 
-        Raises: AnswerUnknown when that can't be found out; the grant then stays until its deadline.
+        Raises: AnswerUnknown when that can't be found out; the grant then stays until its node's
+        report or its deadline.
         """
         try:
             bound = await self._pod.is_bound(allocation)
-        except NotFound:
+        except NotFound as exc:
+            if taken_over:
+                # The other binder may have got it through before the pod went: it may run there.
+                raise AnswerUnknown(f"{exc}; its node shows whether it had been bound") from exc
             return False
         except Unavailable as exc:
             raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
@@ -43,6 +44,14 @@ class NoCards(Exception):
     """The pod asks for no card."""
 
 
+class ClaimedBinding(NamedTuple):
+    """What /bind is to carry out."""
+
+    allocation: Allocation
+    taken_over: bool = False
+    """Another binder had claimed it, and may have bound the pod before it died."""
+
+
 class BindingClaims:
     """Claims reservations for /bind."""
 
@@ -69,7 +78,7 @@ class BindingClaims:
         """Writes what goes in batches, until cancelled."""
         await self._batches.run()
 
-    async def claim(self, args: BindArgs) -> Allocation:
+    async def claim(self, args: BindArgs) -> ClaimedBinding:
         """The allocation in state `binding` with a new token; as it is when it is bound on the node
         already by its row.
 
@@ -81,7 +90,7 @@ class BindingClaims:
         claimed = await self._early.claim(claim) or await self._batches.ask(claim)
         if claimed is not None:
             self._count()
-            return claimed
+            return ClaimedBinding(claimed)
         waits = _ELSEWHERE if self._early.enabled else 0
         for look in range(_CLAIMS + waits):
             live = await self._store.live_of(uid)
@@ -90,7 +99,7 @@ class BindingClaims:
                 await asyncio.sleep(PACE_S)
                 continue
             if live is not None and live.node == node and live.state in _BOUND:
-                return live
+                return ClaimedBinding(live)
             if live is not None and live.state is not AllocationState.RESERVED:
                 if live.node != node or live.state is not AllocationState.BINDING:
                     raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
@@ -111,7 +120,8 @@ class BindingClaims:
             )
             if change is not None:
                 self._count()
-                return change.allocation
+                taken_over = live.state is AllocationState.BINDING
+                return ClaimedBinding(change.allocation, taken_over=taken_over)
         raise Conflict(f"the reservation of pod {uid} changed {_CLAIMS} times while it was bound")
 
     async def check(self, allocation: Allocation) -> None:

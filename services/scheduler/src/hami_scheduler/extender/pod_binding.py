@@ -78,8 +78,8 @@ class PodBinding:
 
     async def is_bound(self, allocation: Allocation) -> bool:
         """Whether this very pod is on the node. Raises: NotFound, Unavailable."""
-        pod = await self._pods.get(allocation.namespace, allocation.pod_name)
-        return _is_there(pod, allocation.pod_uid, allocation.node)
+        pod = await self._get(allocation.namespace, allocation.pod_name, allocation.pod_uid)
+        return facts_of(pod).node == allocation.node
 
     async def label(self, allocation: Allocation, labels: Mapping[str, str]) -> None:
         """The label that HAMi's tools select by, when nobody waits for a decision any more.
@@ -110,18 +110,27 @@ class PodBinding:
     ) -> Json:
         """The pod, which is where it should be."""
         try:
-            pod = await self._pods.get(namespace, name)
-        except NotFound:
-            raise NotFound(f"pod {namespace}/{name} is gone") from error
+            pod = await self._get(namespace, name, uid)
+        except NotFound as exc:
+            if isinstance(error, Unavailable):
+                raise AnswerUnknown(
+                    f"the answer to the binding was lost, and {exc}; its node shows whether it runs"
+                ) from error
+            raise exc from error
         except Unavailable as exc:
             raise AnswerUnknown(
                 f"the answer to the binding was lost, and so is the API server: {exc}"
             ) from error
-        if not _is_there(pod, uid, node):
+        if facts_of(pod).node != node:
             raise error
         return pod
 
-
-def _is_there(pod: Json, uid: PodUid, node: NodeName) -> bool:
-    facts = facts_of(pod)
-    return facts.uid == uid and facts.node == node
+    async def _get(self, namespace: str, name: str, uid: PodUid) -> Json:
+        """This very pod. Raises: NotFound, also where the name is another pod's, Unavailable."""
+        try:
+            pod = await self._pods.get(namespace, name)
+        except NotFound:
+            pod = None
+        if pod is None or facts_of(pod).uid != uid:
+            raise NotFound(f"pod {namespace}/{name} is gone")
+        return pod
