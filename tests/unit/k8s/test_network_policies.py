@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,9 +28,14 @@ class Arrow(NamedTuple):
     port: int
 
 
-def objects() -> Iterator[dict[str, Any]]:
-    for path in sorted(BASE.rglob("*.yaml")):
-        yield from filter(None, yaml.safe_load_all(path.read_text()))
+@cache
+def objects() -> tuple[dict[str, Any], ...]:
+    return tuple(
+        each
+        for path in sorted(BASE.rglob("*.yaml"))
+        for each in yaml.safe_load_all(path.read_text())
+        if each
+    )
 
 
 def of_kind(*kinds: str) -> list[dict[str, Any]]:
