@@ -13,11 +13,9 @@ import argparse
 import asyncio
 import json
 import statistics
-import subprocess
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,22 +30,16 @@ from hamicommon.ledger.invariants import INVARIANTS
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
-from hamilocal.servers.data import postgres
-from hamilocal.servers.processes import running
-from pydantic import SecretStr
 
 from bench.filter.figures import fdatasync_ms, machine
 from bench.sql.auditing import fill_audit
-from bench.sql.filler import fill
+from bench.sql.ledger import DAYS, FILLED_AT, MIGRATIONS, ledger, server
 from bench.sql.questions import questions
+from bench.sql.report import report
 from bench.sql.writers import writing
 
 ROOT = Path(__file__).resolve().parents[2]
-MIGRATIONS = ROOT / "migrations"
 RESULTS = ROOT / "bench" / "results" / "sql.json"
-FILLED_AT = "0007"
-"""The revision at which the ledger is filled: the one before the indexes of periods."""
-DAYS = 60.0
 BUDGET_MS = 200.0
 RUNS = 7
 QUIET_S = 5.0
@@ -161,23 +153,6 @@ async def retention(settings: PostgresSettings) -> Row:
     return await beside_writers(settings, keep)
 
 
-async def filled(settings: PostgresSettings, allocations: int, usage: int) -> dict[str, float]:
-    """An empty database at `FILLED_AT` with the history; seconds of each part."""
-    await asyncio.to_thread(upgrade.upgrade, settings, MIGRATIONS, FILLED_AT)
-    connection = await asyncpg.connect(settings.dsn.get_secret_value(), timeout=30)
-    try:
-        return await fill(
-            connection,
-            allocations=allocations,
-            usage=usage,
-            days=DAYS,
-            until=datetime.now(UTC),
-            report=lambda text: print(f"  {text}", flush=True),
-        )
-    finally:
-        await connection.close()
-
-
 async def measure(settings: PostgresSettings) -> Row:
     """Everything after the filling, in the order of the docstring."""
     beside = await migrated(settings)
@@ -216,78 +191,6 @@ async def measure(settings: PostgresSettings) -> Row:
     }
 
 
-def report(result: Row) -> list[str]:
-    """Prints the tables; returns the questions that were too slow."""
-    counts = ", ".join(f"{count:,} {table}" for table, count in result["rows"].items())
-    print(f"{counts}; {result['size']}; {result['filled_s']}")
-    print(f"\n{'':<52}{'rows':>6}{'first':>8}{'median':>8}{'worst':>8}{'cpu':>8}{'loaded':>8}  ms")
-    for title, row in result["questions"].items():
-        loaded = result["questions_beside_writers"][title]["median_ms"]
-        print(
-            f"{title[:51]:<52}{row['rows']:>6}{row['first_ms']:>8}{row['median_ms']:>8}"
-            f"{row['max_ms']:>8}{row['cpu_ms']:>8}{loaded:>8}"
-        )
-    print(
-        f"\n{'beside writers':<24}{'seconds':>8}{'grant p50':>11}{'p99':>7}{'max':>8}"
-        f"{'usage p50':>11}{'p99':>7}{'max':>8}{'refused':>9}"
-    )
-    for what, row in result["writers_beside"].items():
-        figures = [
-            row.get(f"{name}_{key}_ms", "-")
-            for name in ("grant", "usage")
-            for key in ("p50", "p99", "max")
-        ]
-        print(
-            f"{what:<24}{row.get('seconds', '-'):>8}{figures[0]:>11}{figures[1]:>7}"
-            f"{figures[2]:>8}{figures[3]:>11}{figures[4]:>7}{figures[5]:>8}{row['refused']:>9}"
-        )
-    sums = result["sums_of_namespaces"]
-    print(
-        f"\nsums of namespaces: {sums['hours']} hours in {sums['first_s']} s, "
-        f"then {sums['again_s']} s a round"
-    )
-    capacity = result["sums_of_capacity"]
-    print(
-        f"sums of capacity: {capacity['hours']} hours in {capacity['first_s']} s, "
-        f"then {capacity['again_s']} s a round"
-    )
-    print(f"promises over the whole ledger: {sum(result['promises_s'].values()):.1f} s")
-    print(
-        "samples: {samples_before:,} before retention, {samples_left:,} left".format(
-            **result["retention"]
-        )
-    )
-    return [title for title, row in result["questions"].items() if row["median_ms"] > BUDGET_MS]
-
-
-@contextmanager
-def server(folder: Path) -> Iterator[PostgresSettings]:
-    """A durable one over this folder."""
-    plan = postgres.prepare(folder, durable=True)
-    with running(plan, die_with_parent=True) as started:
-        yield PostgresSettings(dsn=SecretStr(started.value.url), command_timeout_s=600, pool_max=4)
-
-
-def ledger(folder: Path, arguments: argparse.Namespace) -> dict[str, float]:
-    """Makes the filled ledger in `folder`; what took how many seconds.
-
-    With `--keep` it is filled there once, under the name of its size, and copied from then on.
-    """
-    sizes = (arguments.allocations, arguments.usage)
-    if arguments.keep is None:
-        with server(folder) as settings:
-            return asyncio.run(filled(settings, *sizes))
-    kept = arguments.keep / f"{FILLED_AT}-{arguments.allocations}-{arguments.usage}"
-    took: dict[str, float] = {}
-    if not kept.exists():
-        with server(folder) as settings:
-            took = asyncio.run(filled(settings, *sizes))
-        folder.rename(kept)
-    started = time.perf_counter()
-    subprocess.run(["cp", "-a", str(kept), str(folder)], check=True)
-    return {**took, "copied": round(time.perf_counter() - started, 1)}
-
-
 def main() -> None:
     """Measures, prints and writes."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -306,7 +209,7 @@ def main() -> None:
         took = ledger(folder / "postgres", arguments)
         with server(folder / "postgres") as settings:
             result = {"filled_s": took, **asyncio.run(measure(settings))}
-    slow = report(result)
+    slow = report(result, BUDGET_MS)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps({"machine": where, **result}, indent=2) + "\n")
     if slow:
