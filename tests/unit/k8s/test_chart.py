@@ -51,7 +51,7 @@ def render(tmp_path: Path) -> Render:
         given = [part for api in known for part in ("--api-versions", api)]
         done = helm("template", "x", str(CHART), "-n", namespace, "-f", str(file), *given)
         assert done.returncode == 0, done.stderr
-        return {key_of(each): each for each in yaml.safe_load_all(done.stdout) if each}
+        return {key_of(each): each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each}
 
     return run
 
@@ -64,7 +64,7 @@ def base() -> Objects:
     for path in sorted(BASE.rglob("*.yaml")):
         if path.name == "kustomization.yaml":
             continue
-        for each in filter(None, yaml.safe_load_all(path.read_text())):
+        for each in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
             each["metadata"].setdefault("labels", {})["app.kubernetes.io/part-of"] = "hami"
             for container in containers(each):
                 container["image"] += ":" + tags[container["image"]]

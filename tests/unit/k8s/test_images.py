@@ -42,7 +42,7 @@ def pods() -> list[tuple[str, dict[str, Any]]]:
     """(object, pod spec) of everything in k8s/base that runs an image of ours."""
     found = []
     for path in sorted((ROOT / "k8s" / "base").rglob("*.yaml")):
-        for item in yaml.safe_load_all(path.read_text()):
+        for item in yaml.load_all(path.read_text(), yaml.CSafeLoader):
             if item is None or item.get("kind") == "Kustomization":
                 continue
             spec = item.get("spec", {})

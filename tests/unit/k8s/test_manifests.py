@@ -33,7 +33,7 @@ RESOURCES = SERVED.resource_names
 
 
 def objects(path: Path) -> list[dict[str, Any]]:
-    return [item for item in yaml.safe_load_all(path.read_text()) if item]
+    return [item for item in yaml.load_all(path.read_text(), yaml.CSafeLoader) if item]
 
 
 def config_map(path: Path, name: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ def objects() -> tuple[dict[str, Any], ...]:
     return tuple(
         each
         for path in sorted(BASE.rglob("*.yaml"))
-        for each in yaml.safe_load_all(path.read_text())
+        for each in yaml.load_all(path.read_text(), yaml.CSafeLoader)
         if each
     )
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def render() -> Render:
     if binary is None:
         pytest.skip("kubectl is neither installed nor in KUBEBUILDER_ASSETS")
 
+    @cache
     def run(path: Path) -> Objects:
         done = subprocess.run(
             [binary, "kustomize", str(path)],
@@ -37,7 +39,7 @@ def render() -> Render:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        found = filter(None, yaml.safe_load_all(done.stdout))
+        found = filter(None, yaml.load_all(done.stdout, yaml.CSafeLoader))
         return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
     return run

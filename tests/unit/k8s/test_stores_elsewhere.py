@@ -129,7 +129,7 @@ def test_the_backups_values(chart: test_chart.Render) -> None:
 
 def test_a_backups_pod_is_as_restricted_as_the_others() -> None:
     path = K8S / "components" / "backup" / "backup.yaml"
-    pods = [pod_of(each) for each in yaml.safe_load_all(path.read_text())]
+    pods = [pod_of(each) for each in yaml.load_all(path.read_text(), yaml.CSafeLoader)]
     for pod in filter(None, pods):
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["automountServiceAccountToken"] is False
