@@ -1,5 +1,7 @@
 # Two commands matter: `make up` and `make test`. Each does its own set-up.
 .DEFAULT_GOAL := help
+# Containers often set it; every process that a test starts would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # Folders that keep to the dictionary of scripts/words.txt.
 TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8s scripts bench
