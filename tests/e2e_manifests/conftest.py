@@ -251,7 +251,7 @@ def cluster(kubernetes_assets: Assets) -> Iterator[Cluster]:
                 service_accounts=True,
             )
         )
-        _controllers(stack, folder, plane)
+        spawn_controllers(stack, folder, plane)
         api = stack.enter_context(kubernetes_client(plane.kubeconfig))
         gpu = _gpu_node(stack, folder, plane)
         pods = StandInKubelet(
@@ -275,7 +275,8 @@ def cluster(kubernetes_assets: Assets) -> Iterator[Cluster]:
         yield cluster
 
 
-def _controllers(stack: ExitStack, folder: Path, plane: ControlPlane) -> None:
+def spawn_controllers(stack: ExitStack, folder: Path, plane: ControlPlane) -> None:
+    """kube-controller-manager, until the stack ends."""
     key = folder / "plane" / "apiserver" / "service-account.key"
     argv = [
         str(plane.assets.folder / "kube-controller-manager"),

@@ -1,0 +1,158 @@
+"""Every overlay and component of `k8s/` on a real API server with its controllers.
+
+Applied server-side with strict fields, RBAC on, Pod Security `restricted` wherever a namespace has
+no label of its own. The controllers make the pods, so each passes admission, our own policies too;
+nothing runs. Kinds of other projects are taken from the folder HAMI_CRDS, where there is one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+from hamicommon.k8s.types import Json
+from hamilocal.servers.control_plane.assets import Assets, control_plane
+
+from tests.e2e.conftest import kubernetes_client
+from tests.e2e_manifests.applied import WITH_PODS, ApiServer, job_of, kinds_of
+from tests.e2e_manifests.conftest import spawn_controllers
+from tests.waiting import wait
+
+K8S = Path(__file__).parents[2] / "k8s"
+OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir())
+COMPONENTS = sorted(path.name for path in (K8S / "components").iterdir())
+NEEDED = {"dra-lead": ("dra",), "cloudnative-pg-backup": ("cloudnative-pg",)}
+"""Components that are named after others."""
+SUCCESSORS = {"batch/v1beta1": "batch/v1", "policy/v1beta1": "policy/v1"}
+"""Versions that only older API servers have, and the later ones of the same fields."""
+LABELS = {"gpu": "on", "node-restriction.kubernetes.io/hami-gpu": "on"}
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def server(
+    kubernetes_assets: Assets, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApiServer]:
+    if not (kubernetes_assets.folder / "kube-controller-manager").exists():
+        pytest.skip("KUBEBUILDER_ASSETS holds no kube-controller-manager")
+    folder = tmp_path_factory.mktemp("overlays")
+    restricted = {
+        "apiVersion": "pod-security.admission.config.k8s.io/v1",
+        "kind": "PodSecurityConfiguration",
+        "defaults": {"enforce": "restricted", "enforce-version": "latest"},
+    }
+    admission = {
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "PodSecurity", "configuration": restricted}],
+    }
+    file = folder / "admission.json"
+    file.write_text(json.dumps(admission))
+    arguments = [
+        f"--admission-control-config-file={file}",
+        "--enable-admission-plugins=NodeRestriction",
+    ]
+    with ExitStack() as stack:
+        plane = stack.enter_context(
+            control_plane(
+                folder / "plane",
+                assets=kubernetes_assets,
+                arguments=arguments,
+                service_accounts=True,
+            )
+        )
+        spawn_controllers(stack, folder, plane)
+        client = stack.enter_context(kubernetes_client(plane.kubeconfig))
+        server = ApiServer(client)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-0", "labels": LABELS}}
+        server.apply([node])
+        crds = os.environ.get("HAMI_CRDS")
+        if crds:
+            kinds = kinds_of(Path(crds))
+            server.apply(kinds)
+            for each in kinds:
+                wait(lambda each=each: established(server, each), f"{each['metadata']['name']}")
+        # What other projects mark as deprecated in their own kinds is not ours.
+        server.warnings.clear()
+        yield server
+
+
+def established(server: ApiServer, kind: Json) -> bool:
+    conditions = server.get(server.path(kind)).get("status", {}).get("conditions", ())
+    return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
+
+
+def rendered(folder: Path, assets: Assets) -> list[Json]:
+    done = subprocess.run(
+        [assets.folder / "kubectl", "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def with_components(folder: Path, names: tuple[str, ...]) -> Path:
+    """An overlay of the base with these, as a reader of k8s/README.md writes it."""
+    paths = [K8S / "base", *(K8S / "components" / name for name in names)]
+    base, *components = (os.path.relpath(path, folder.resolve()) for path in paths)
+    kustomization = {"resources": [base], "components": components}
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["base", *OVERLAYS, *(f"components/{c}" for c in COMPONENTS)])
+def test_all_objects_are_taken_without_a_warning_and_all_pods_are_made(
+    server: ApiServer, kubernetes_assets: Assets, name: str, tmp_path: Path
+) -> None:
+    folder = K8S / name if name == "base" else K8S / "overlays" / name
+    component = name.removeprefix("components/")
+    if component != name:
+        folder = with_components(tmp_path, (*NEEDED.get(component, ()), component))
+    objects = rendered(folder, kubernetes_assets)
+    if kubernetes_assets.version >= (1, 25):
+        for each in objects:
+            each["apiVersion"] = SUCCESSORS.get(each["apiVersion"], each["apiVersion"])
+    lacking = {f"{e['apiVersion']} {e['kind']}" for e in objects if not server.serves(e)}
+    if lacking:
+        pytest.skip(f"the API server has no {', '.join(sorted(lacking))} (HAMI_CRDS)")
+
+    try:
+        server.apply(objects)
+        crons = [job_of(each) for each in objects if each["kind"] == "CronJob"]
+        server.apply(crons)
+        for each in [*objects, *crons]:
+            if each["kind"] in WITH_PODS:
+                wait(
+                    lambda each=each: server.has_pods(each),
+                    f"pods of {each['kind']} {each['metadata']['name']}",
+                    within_s=60,
+                    why=lambda: "\n".join(server.refusals()),
+                )
+        before = generations(server, objects)
+        server.apply(objects)
+
+        assert server.refusals() == []
+        assert server.warnings == []
+        # A GitOps tool that applies again finds nothing to change.
+        assert generations(server, objects) == before
+    finally:
+        server.remove(objects)
+
+
+def generations(server: ApiServer, objects: list[Json]) -> dict[str, int | None]:
+    """Of each object's spec; none where its kind counts none."""
+    return {
+        path: server.get(path)["metadata"].get("generation")
+        for path in (server.path(each) for each in objects)
+    }
