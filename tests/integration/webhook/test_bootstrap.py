@@ -72,6 +72,9 @@ async def test_everything_is_made_once_and_the_webhook_is_trusted(api: KubeApi) 
     bundle = base64.b64encode(maps["hami-ca"]["ca.crt"].encode()).decode()
     [found] = (await api.get(CONFIGURATIONS))["items"]
     assert {hook["clientConfig"]["caBundle"] for hook in found["webhooks"]} == {bundle}
+    # What other operators read, such as CloudNativePG: the authority beside each certificate.
+    authority = secrets["hami-ca"]["tls.crt"]
+    assert {secrets[name]["ca.crt"] for name in CERTIFICATES - {"hami-ca"}} == {authority}
 
     await create(api, RenewalSettings(), NOW)
 

@@ -187,13 +187,14 @@ def test_policies_are_left_out_where_the_api_server_has_none(render: Render) -> 
             {"scheduler": {"kubeScheduler": {"enabled": False}}},
             {("Deployment", "hami-kube-scheduler")},
         ),
+        ({"devicePlugin": {"enabled": False}}, {("DaemonSet", "hami-node-agent")}),
         ({"networkPolicies": {"enabled": False}}, {("NetworkPolicy", "hami-default")}),
         (
             {"admissionPolicies": {"enabled": False}},
             {("ValidatingAdmissionPolicy", "hami-system-pods")},
         ),
     ],
-    ids=["postgres", "redis", "kube-scheduler", "network", "policies"],
+    ids=["postgres", "redis", "kube-scheduler", "agents", "network", "policies"],
 )
 def test_what_is_switched_off_is_not_there(
     render: Render, values: Json, gone: set[tuple[str, str]]
@@ -253,6 +254,42 @@ def test_every_secret_of_a_certificate_is_mounted_by_somebody(render: Render) ->
         served = name.removesuffix("-tls")
         if "server auth" in spec["usages"]:
             assert f"{served}.gpu.svc" in spec["dnsNames"]
+
+
+def test_a_releases_own_labels_and_annotations_are_on_every_object_and_pod(render: Render) -> None:
+    given = {"labels": {"team": "gpu"}, "annotations": {"cost": "12"}}
+    rendered = render({"global": given, "scheduler": {"certManager": {"enabled": True}}})
+
+    templates = [
+        spec.get("jobTemplate", {}).get("spec", spec)["template"]["metadata"]
+        for (kind, _), each in rendered.items()
+        for spec in [each.get("spec")]
+        if kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
+    ]
+    assert len(templates) > 10
+    for metadata in (*(each["metadata"] for each in rendered.values()), *templates):
+        assert metadata["labels"].items() >= {("team", "gpu")}
+        assert metadata["annotations"].items() >= {("cost", "12")}
+
+
+def test_each_image_may_have_a_pull_policy(render: Render) -> None:
+    never = {"image": {"pullPolicy": "Never"}}
+    stores = dict.fromkeys(("postgres", "redis", "nats"), never)
+    scheduler = {**never, "kubeScheduler": never, "admissionWebhook": never}
+    values = {"scheduler": scheduler, "devicePlugin": never, "metrics": never, **stores}
+
+    for key, each in render(values).items():
+        for container in containers(each):
+            assert container["imagePullPolicy"] == "Never", key
+
+
+def test_kube_scheduler_takes_arguments_after_its_own(render: Render) -> None:
+    values = {"scheduler": {"kubeScheduler": {"extraNewArgs": ["-v=4"]}}}
+
+    [before] = containers(render()["Deployment", "hami-kube-scheduler"])
+    [after] = containers(render(values)["Deployment", "hami-kube-scheduler"])
+
+    assert after["command"] == [*before["command"], "-v=4"]
 
 
 def test_images_come_from_the_registry_with_its_secrets(render: Render) -> None:
@@ -363,8 +400,34 @@ def test_jobs_have_other_names_with_other_values(render: Render) -> None:
             'nodeSchedulerPolicy must be one of the following: "binpack", "spread"',
         ),
         ({"postgres": {"storage": "much"}}, "postgres.storage: Does not match pattern"),
+        ({"scheduler": {"replicas": "two"}}, "scheduler.replicas: Invalid type. Expected: integer"),
+        (
+            {"scheduler": {"defaultSchedulerPolicy": {"gpuSchedulerPolicy": "best"}}},
+            "scheduler.defaultSchedulerPolicy.gpuSchedulerPolicy: Does not match pattern",
+        ),
+        (
+            {"scheduler": {"image": {"pullPolicy": "Sometimes"}}},
+            'pullPolicy must be one of the following: "Always", "IfNotPresent", "Never"',
+        ),
+        ({"backup": {"schedule": "nightly"}}, "backup.schedule: Does not match pattern"),
+        ({"nats": {"enabled": False}}, "nats.url: with nats.enabled=false it names the servers"),
+        (
+            {"device-config": {"content": "nvidia: ["}},
+            "device-config.content: not the YAML of a device-config",
+        ),
     ],
-    ids=["typo", "replicas", "policy", "storage"],
+    ids=[
+        "typo",
+        "replicas",
+        "policy",
+        "storage",
+        "type",
+        "card-policy",
+        "pull-policy",
+        "schedule",
+        "nats",
+        "device-config",
+    ],
 )
 def test_a_wrong_value_is_one_sentence(tmp_path: Path, values: Json, sentence: str) -> None:
     file = tmp_path / "values.yaml"
@@ -382,7 +445,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 
     def check(described: Json, held: object, path: str) -> None:
         if isinstance(held, dict) and "properties" in described:
-            extra = {"registry"} if path.endswith(".image") else set()
+            extra = {"registry", "pullPolicy"} if path.endswith(".image") else set()
             assert described["properties"].keys() - extra == held.keys(), path
             for key, value in held.items():
                 check(described["properties"][key], value, f"{path}.{key}")

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.dra.server import DriverSockets
+from hami_webhook.credentials.plan import missing
 from hamicommon.dra.devices import DRIVER
 
 K8S = Path(__file__).parents[3] / "k8s"
@@ -115,6 +117,39 @@ def test_stores_of_the_users_own_take_only_the_stores_away(render: Render) -> No
     gone = base.keys() - other.keys()
     assert {name for _, name in gone} == {"hami-postgres", "hami-redis"}
     assert other.keys() <= base.keys()
+
+
+def test_cloudnative_pg_takes_the_place_of_the_single_postgres(
+    render: Render, tmp_path: Path
+) -> None:
+    base = render(K8S / "base")
+    found = render(with_components(tmp_path, "cloudnative-pg", "cloudnative-pg-backup"))
+
+    gone = base.keys() - found.keys()
+    assert {name for _, name in gone} == {"hami-postgres"}
+    assert {kind for kind, _ in gone} == {"StatefulSet", "Service", "ConfigMap", "NetworkPolicy"}
+    spec = found["Cluster", "hami-pg"]["spec"]
+    owner = {each.name: each.data for each in missing({}, "hami-system")}["hami-postgres-owner"]
+    [service] = spec["managed"]["services"]["additional"]
+    dsn = urlsplit(owner["dsn"].decode())
+    assert dsn.hostname == f"{service['serviceTemplate']['metadata']['name']}.hami-system.svc"
+    assert service["selectorType"] == "rw"
+    database = spec["bootstrap"]["initdb"]
+    assert (database["owner"], f"/{database['database']}") == (dsn.username, dsn.path)
+    [role] = spec["managed"]["roles"]
+    assert role["name"] == owner["username"].decode() == dsn.username
+    assert role["createrole"] is True
+    assert role["passwordSecret"] == database["secret"] == {"name": "hami-postgres-owner"}
+    assert set(spec["certificates"].values()) == {"hami-postgres-tls"}
+    [plugin] = spec["plugins"]
+    assert ("ObjectStore", plugin["parameters"]["barmanObjectName"]) in found
+    [old] = base["NetworkPolicy", "hami-postgres"]["spec"]["ingress"]
+    names = {
+        name
+        for rule in found["NetworkPolicy", "hami-pg"]["spec"]["ingress"][0]["from"]
+        for name in rule["podSelector"]["matchExpressions"][0]["values"]
+    }
+    assert names >= set(old["from"][0]["podSelector"]["matchExpressions"][0]["values"])
 
 
 def with_components(folder: Path, *names: str) -> Path:

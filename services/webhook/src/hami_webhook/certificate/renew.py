@@ -38,6 +38,8 @@ from hami_webhook.settings import RenewalSettings
 logger = logging.getLogger(__name__)
 
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
+_ISSUER = "ca.crt"
+"""Of leaves' Secrets, as cert-manager has it: operators of stores look for the authority there."""
 _ANNOTATION = "hami.io/certificate"
 """Of the stores' pods: the serial number of the certificate that they began with."""
 
@@ -106,7 +108,14 @@ async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
         )
     await _trust(api, configuration, wanted)
     if serving is None or serving[0] != wanted.serving:
-        await _write(api, settings.namespace, settings.serving_secret, wanted.serving, serving)
+        await _write(
+            api,
+            settings.namespace,
+            settings.serving_secret,
+            wanted.serving,
+            serving,
+            issuer=wanted.authority.certificate,
+        )
     await _publish(api, settings, wanted.bundle)
     for name in settings.servers:
         await _renew_leaf(api, settings, wanted.authority, name, now, client=False)
@@ -128,7 +137,7 @@ async def _renew_leaf(
     names = [secret] if client else settings.names_of(name)
     pair = renewed(held[0] if held else None, authority, names=names, client=client, now=now)
     if held is None or held[0] != pair:
-        await _write(api, settings.namespace, secret, pair, held)
+        await _write(api, settings.namespace, secret, pair, held, issuer=authority.certificate)
 
 
 async def _publish(api: KubeApi, settings: RenewalSettings, bundle: bytes) -> None:
@@ -179,7 +188,13 @@ async def _read(api: KubeApi, namespace: str, name: str) -> tuple[Pair, Json] | 
 
 
 async def _write(
-    api: KubeApi, namespace: str, name: str, pair: Pair, known: tuple[Pair, Json] | None
+    api: KubeApi,
+    namespace: str,
+    name: str,
+    pair: Pair,
+    known: tuple[Pair, Json] | None,
+    *,
+    issuer: bytes | None = None,
 ) -> None:
     """Creates the Secret, or replaces the very version that was read."""
     collection = f"/api/v1/namespaces/{namespace}/secrets"
@@ -187,6 +202,8 @@ async def _write(
     if known is not None:
         secret = {key: value for key, value in known[1].items() if key != "data"}
     held = {_CERTIFICATE: pair.certificate, _KEY: pair.key}
+    if issuer is not None:
+        held[_ISSUER] = issuer
     secret["data"] = {key: base64.b64encode(value).decode() for key, value in held.items()}
     if known is None:
         await api.create(collection, {"apiVersion": "v1", "kind": "Secret", **secret})

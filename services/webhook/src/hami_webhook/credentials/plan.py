@@ -108,7 +108,8 @@ def _postgres(role: str, namespace: str) -> Data:
         f"postgresql://{role}:{password}@hami-postgres.{namespace}.svc:5432/hami"
         "?sslmode=verify-full&sslrootcert=/ca/ca.crt"
     )
-    return {"password": password.encode(), "dsn": dsn.encode()}
+    # As Kubernetes' basic-auth Secrets name them, which operators of Postgres read.
+    return {"username": role.encode(), "password": password.encode(), "dsn": dsn.encode()}
 
 
 def _redis(namespace: str) -> Data:
