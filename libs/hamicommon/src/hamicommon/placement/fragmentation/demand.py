@@ -28,14 +28,16 @@ class CardNeed(NamedTuple):
     """Percent of the card, rounded up; at least 1, because a card without cores takes nobody."""
     memory: int
     """Permille of the card, rounded up."""
+    memory_percent: int
+    """The same in percent, rounded up; at least 1."""
     core_part: float
     memory_part: float
-    """The same, 0..1 and not rounded."""
+    """0..1 and not rounded."""
 
     @property
     def percents(self) -> tuple[int, int]:
-        """Percent of the card's cores and of its memory, rounded up; 1..100 each."""
-        return _percent(self.core_part), _percent(self.memory_part)
+        """Percent of the card's cores and of its memory; 1..100 each."""
+        return self.core, self.memory_percent
 
 
 class Lots(NamedTuple):
@@ -89,20 +91,23 @@ def _need(
         return None
     need = rules(request.vendor).need(request, shape.selection, model)
     whole = model.core_percent if need.of_core is None else need.of_core
-    core = need.core / whole if whole else 0.0
-    memory = need.memory_mib / model.memory_mib if model.memory_mib else 0.0
-    if core > 1 or memory > 1:
+    core = (need.core, whole) if whole else (0, 1)
+    memory = (need.memory_mib, model.memory_mib) if model.memory_mib else (0, 1)
+    if core[0] > core[1] or memory[0] > memory[1]:
         return None
-    return CardNeed(max(_up(core * CARD), 1), _up(memory * PERMILLE), core, memory)
+    return CardNeed(
+        core=max(rounded_up(*core, of=CARD), 1),
+        memory=rounded_up(*memory, of=PERMILLE),
+        memory_percent=max(rounded_up(*memory, of=CARD), 1),
+        core_part=core[0] / core[1],
+        memory_part=memory[0] / memory[1],
+    )
 
 
-def _up(amount: float) -> int:
-    """Rounded up, but for the error of a division."""
-    return int(np.ceil(amount - 1e-9))
-
-
-def _percent(part: float) -> int:
-    return min(max(-int(-part * CARD // 1), 1), CARD)
+def rounded_up(amount: int, whole: int, *, of: int) -> int:
+    """Percent (`of` 100) or permille (1000) of the whole: in integers, because 55 of 100 are more
+    than 55 percent as floating point has them."""
+    return -(-amount * of // whole)
 
 
 def mean_milli(mix: Mix, needs: Needs) -> float:
