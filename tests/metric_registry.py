@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.exposition import build_info, families
+from hami_metrics.exposition.families import build_info, families
 from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.devices.health import HealthCause

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fastapi import FastAPI
-from hami_metrics.exposition import build_info, families
+from hami_metrics.exposition.families import build_info, families
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.questions.bills import bill_routes
 from hami_metrics.questions.routes import question_routes

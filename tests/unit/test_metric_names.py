@@ -17,7 +17,7 @@ from hami_metrics.domain.cluster import (
     PodSlice,
     Quota,
 )
-from hami_metrics.exposition import families
+from hami_metrics.exposition.families import families
 from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector

@@ -37,7 +37,7 @@ from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.adapters.refusals import PostgresRefusalStore
 from hami_metrics.adapters.server_certificates import nats_certificate, postgres_certificate
-from hami_metrics.exposition import LedgerCollector, build_info
+from hami_metrics.exposition.families import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.pages.entry import Pages, PagesNeeds, check_bind
 from hami_metrics.ports import Certificate, UsageStore

@@ -11,7 +11,7 @@ from hami_metrics.domain.cluster import (
     PodSlice,
     Quota,
 )
-from hami_metrics.exposition import LedgerCollector, build_info, families
+from hami_metrics.exposition.families import LedgerCollector, build_info, families
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 

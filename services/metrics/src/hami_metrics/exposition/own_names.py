@@ -1,0 +1,103 @@
+"""The families that are our own. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from hamicommon.domain.allocations import LIVE_STATES
+from hamicommon.placement.rules import REASON_LABELS, reason_label
+from prometheus_client.metrics_core import Metric
+
+from hami_metrics.domain.capacity import fitting_pods, unallocatable_bytes
+from hami_metrics.domain.cluster import ClusterSnapshot, PendingAge, silent_nodes
+from hami_metrics.exposition.gauges import CARD, card_labels, gauge
+
+
+def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
+    """Cards, allocations, decisions and heartbeats."""
+    yield gauge(
+        "hami_gpu_shared_containers",
+        "Containers that share the card, as hami_gpu_shared_count",
+        CARD,
+        [(card_labels(card), card.used_slots) for card in snapshot.cards],
+    )
+    yield gauge(
+        "hami_device_core_allocated_ratio",
+        "Share of the card's cores that is granted, 0-1",
+        CARD,
+        [
+            (card_labels(card), card.used_core_percent / card.core_percent)
+            for card in snapshot.cards
+            if card.core_percent > 0
+        ],
+    )
+    yield gauge(
+        "hami_gpu_healthy",
+        "1 while the node-agent reports the card healthy, else 0",
+        CARD,
+        [(card_labels(card), float(card.healthy)) for card in snapshot.cards],
+    )
+    # The ledger was read: a state that no row is in counts 0, and its series never breaks off.
+    by_state = dict.fromkeys(LIVE_STATES, 0) | dict(snapshot.allocations_by_state)
+    yield gauge(
+        "hami_allocations",
+        "Live allocations by state",
+        ("state",),
+        [((state,), count) for state, count in sorted(by_state.items())],
+    )
+    yield gauge(
+        "hami_decisions_last_5m",
+        "Placement decisions of the last five minutes by outcome, repeats counted",
+        ("outcome",),
+        [((name,), count) for name, count in sorted(snapshot.decisions_by_outcome.items())],
+    )
+    yield gauge(
+        "hami_agent_last_heartbeat_timestamp_seconds",
+        "When the node-agent's last report reached the ledger (Unix time)",
+        ("node",),
+        [((node,), at.timestamp()) for node, at in sorted(snapshot.heartbeats.items())],
+    )
+    yield gauge(
+        "hami_node_agent_heartbeat_age_seconds",
+        "Time since the node-agent's last report reached the ledger",
+        ("node",),
+        [
+            ((node,), max(0.0, (now - at).total_seconds()))
+            for node, at in sorted(snapshot.heartbeats.items())
+        ],
+    )
+
+
+def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    """Pods that wait."""
+    # Every series from the start on: that nobody waits is known, and 0.
+    counts = dict.fromkeys(((reason, age) for reason in REASON_LABELS for age in PendingAge), 0)
+    for (reason, age), pods in snapshot.pending.items():
+        counts[reason_label(reason), age] += pods
+    yield gauge(
+        "hami_pending_pods",
+        "Pods that were refused lately and not placed since, by the reason that the most nodes "
+        "gave and for how long they wait",
+        ("reason", "age"),
+        [((reason, age.value), pods) for (reason, age), pods in sorted(counts.items())],
+    )
+
+
+def capacity_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric]:
+    """What still fits, and what is free in vain."""
+    silent = silent_nodes(snapshot, now)
+    yield gauge(
+        "hami_capacity_fitting_pods",
+        "How many more pods of a class fit now: slices of 8 or 40 GiB, idle cards, nodes with "
+        "eight idle cards",
+        ("request_class",),
+        [((one.value,), n) for one, n in fitting_pods(snapshot.cards, silent).items()],
+    )
+    yield gauge(
+        "hami_capacity_unallocatable_bytes",
+        "Memory that is free and that no pod can have: its card has no slot or no cores left, is "
+        "sick, cordoned, or on a node whose agent is silent",
+        (),
+        [((), unallocatable_bytes(snapshot.cards, silent))],
+    )
