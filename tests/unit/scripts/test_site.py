@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,21 +110,24 @@ def test_a_picture_is_described_and_fetches_nothing(name: str) -> None:
     assert f"pictures/{name}.svg" in (DOCS / "concepts.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def reference() -> Any:
+@pytest.fixture
+def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """With its neighbours, as when it is the program."""
+    monkeypatch.syspath_prepend(ROOT / "scripts" / "site")
     return loaded("reference")
 
 
 def test_the_reference_has_every_setting_with_its_default(reference: Any) -> None:
     page = reference.settings_page()
+    settings_page = sys.modules["settings_page"]
 
     assert "| `HAMI_SCHEDULER_DECISION_DAYS` | integer >= 1 | `14` | decisions are kept" in page
     assert "| `HAMI_POSTGRES_DSN` | secret | **required** |" in page
-    for settings in reference.SERVICES.values():
+    for settings in settings_page.SERVICES.values():
         prefix = settings.model_config["env_prefix"]
         for name, field in settings.model_fields.items():
-            if not reference._is_group(field):
-                assert f"`{reference._variable(prefix, name, field)}`" in page
+            if not settings_page.is_group(field):
+                assert f"`{settings_page.variable_of(prefix, name, field)}`" in page
 
 
 def test_the_reference_has_every_verb_metric_and_path(reference: Any) -> None:
