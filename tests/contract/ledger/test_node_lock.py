@@ -19,6 +19,8 @@ from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import PostgresSettings, RedisSettings
 from hamicommon.testing.locks import FakeNodeLock
 
+from tests.waiting import PATIENCE_S
+
 NODE = NodeName("node-a")
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 
@@ -79,9 +81,9 @@ async def test_a_holder_that_the_ledger_knows_to_be_done_holds_up_nobody(
     request: pytest.FixtureRequest, away: bool
 ) -> None:
     async with opened_lock(request, away=away, done=[1]) as lock:
-        await lock.acquire(NODE, holder(1), wait_s=1)
+        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
 
-        await lock.acquire(NODE, holder(2), wait_s=10)
+        await lock.acquire(NODE, holder(2), wait_s=PATIENCE_S)
 
         assert await lock.holder(NODE) == holder(2)
         with pytest.raises(Conflict):
@@ -89,7 +91,7 @@ async def test_a_holder_that_the_ledger_knows_to_be_done_holds_up_nobody(
 
 
 async def test_one_pod_holds_a_node(lock: NodeLock) -> None:
-    await lock.acquire(NODE, holder(1), wait_s=1)
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
 
     assert await lock.holder(NODE) == holder(1)
     with pytest.raises(Conflict):
@@ -98,14 +100,14 @@ async def test_one_pod_holds_a_node(lock: NodeLock) -> None:
 
 
 async def test_nodes_are_apart(lock: NodeLock) -> None:
-    await lock.acquire(NODE, holder(1), wait_s=1)
-    await lock.acquire(NodeName("node-b"), holder(2), wait_s=1)
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    await lock.acquire(NodeName("node-b"), holder(2), wait_s=PATIENCE_S)
 
     assert await lock.holder(NODE) == holder(1)
 
 
 async def test_only_the_token_that_holds_it_frees_it(lock: NodeLock) -> None:
-    await lock.acquire(NODE, holder(7), wait_s=1)
+    await lock.acquire(NODE, holder(7), wait_s=PATIENCE_S)
 
     assert not await lock.release(NODE, 6)
     assert await lock.holder(NODE) == holder(7)
@@ -115,16 +117,16 @@ async def test_only_the_token_that_holds_it_frees_it(lock: NodeLock) -> None:
 
 
 async def test_the_same_allocation_takes_over_with_its_new_token(lock: NodeLock) -> None:
-    await lock.acquire(NODE, holder(1, token=5), wait_s=1)
-    await lock.acquire(NODE, holder(1, token=9), wait_s=1)
+    await lock.acquire(NODE, holder(1, token=5), wait_s=PATIENCE_S)
+    await lock.acquire(NODE, holder(1, token=9), wait_s=PATIENCE_S)
 
     assert await lock.holder(NODE) == holder(1, token=9)
     assert not await lock.release(NODE, 5)
 
 
 async def test_a_waiter_gets_it_when_it_is_freed(lock: NodeLock) -> None:
-    await lock.acquire(NODE, holder(1), wait_s=1)
-    waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=5))
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))
     await asyncio.sleep(0)
 
     await lock.release(NODE, 1)
@@ -137,7 +139,7 @@ async def test_waiters_get_it_one_after_the_other(lock: NodeLock) -> None:
     served: list[int] = []
 
     async def hold(number: int) -> None:
-        await lock.acquire(NODE, holder(number), wait_s=5)
+        await lock.acquire(NODE, holder(number), wait_s=PATIENCE_S)
         assert await lock.holder(NODE) == holder(number)
         served.append(number)
         await lock.release(NODE, number)
@@ -154,8 +156,8 @@ async def test_redis_that_lost_its_keys_costs_the_order_and_nothing_else(
     request: pytest.FixtureRequest, redis_url: str
 ) -> None:
     async with opened_lock(request, away=False) as lock:
-        await lock.acquire(NODE, holder(1), wait_s=1)
-        waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=5))
+        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+        waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))
         async with redis.asyncio.from_url(redis_url) as client:
             await client.flushall()
 
@@ -182,7 +184,7 @@ async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
         began_s = time.monotonic()
         async with opened_lock(request, away=True, url=f"redis://127.0.0.1:{port}/0") as lock:
             for number in range(1, 9):
-                await lock.acquire(NODE, holder(number), wait_s=5)
+                await lock.acquire(NODE, holder(number), wait_s=PATIENCE_S)
                 assert await lock.holder(NODE) == holder(number)
                 assert await lock.release(NODE, number)
 
