@@ -18,11 +18,17 @@ up: setup ## the whole system on this machine, with a demo
 	@$(BIN)/hamictl up $(ARGS)
 down: ## stop what `make up ARGS=--detach` started
 	@$(BIN)/hamictl down
-lint: setup ## ruff, clang-format, mypy strict, import contracts, generated stubs, chart and boards, house terms
+lint: setup checks types ## ruff, clang-format, mypy strict, import contracts, generated stubs, chart and boards, house terms
+checks:
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
-test: setup lint ## everything that needs no real Kubernetes; two workers
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
+types:
+	@$(BIN)/mypy
+cases:
 	@$(BIN)/pytest -n 2 $(ARGS)
+# mypy takes one processor for a minute on a clean checkout, and cases often wait: they run side by side.
+test: setup checks ## everything that needs no real Kubernetes; two workers
+	@$(MAKE) --no-print-directory -j 2 types cases
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
 test-kubelet: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
@@ -80,4 +86,4 @@ format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 .PHONY: dashboards test-alerts
-.PHONY: images test-compose browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
+.PHONY: checks types cases images test-compose browser screens chart docs help setup up down lint release test test-e2e test-kubelet test-manifests test-pages test-faults test-model test-reviews test-recorded questions native native-sanitize proto requirements format
