@@ -1,6 +1,6 @@
 /* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
 #include "stream/deferred.h"
-#include "context/green.h"
+#include "context/context.h"
 
 #include <stdlib.h>
 
@@ -162,7 +162,7 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice de
     return get_proc_address != NULL ? cuCtxCreate_v2(context, flags, device) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static void end_context(CUcontext context)
+void fg_end_context(CUcontext context)
 {
     if (depth > 0 && stack[depth - 1] == context) depth--;
     release_context(context);
@@ -173,7 +173,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     if (context == NULL || context->tag != FG_CONTEXT || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
-    end_context(context);
+    fg_end_context(context);
     return CUDA_SUCCESS;
 }
 
@@ -197,51 +197,8 @@ CUresult cuCtxDetach(CUcontext context)
     if (context->retained > 0)
         context->retained--;
     else
-        end_context(context);
+        fg_end_context(context);
     return CUDA_SUCCESS;
-}
-
-/* A green context holds its device's primary context, and costs as much as another. */
-CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
-{
-    enum { DEFAULT_STREAM = 1 };
-    CUcontext primary, made;
-    if (context == NULL || resources == NULL || flags != DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    const int multiprocessors = fg_described_multiprocessors(resources, device);
-    if (multiprocessors < 0) return CUDA_ERROR_INVALID_DEVICE;
-    result = cuDevicePrimaryCtxRetain(&primary, device);
-    if (result != CUDA_SUCCESS) return result;
-    result = cuCtxCreate_v2(&made, 0, device);
-    if (result != CUDA_SUCCESS) {
-        cuDevicePrimaryCtxRelease_v2(device);
-        return result;
-    }
-    depth--; /* it is not made current */
-    made->green = true;
-    made->multiprocessors = multiprocessors;
-    *context = (CUgreenCtx)made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
-{
-    const CUcontext made = (CUcontext)green;
-    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (made == NULL || made->tag != FG_CONTEXT || !made->green) return CUDA_ERROR_INVALID_CONTEXT;
-    *context = made;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGreenCtxDestroy(CUgreenCtx context)
-{
-    CUcontext made;
-    const CUresult result = cuCtxFromGreenCtx(&made, context);
-    if (result != CUDA_SUCCESS) return result;
-    const CUdevice device = made->device;
-    end_context(made);
-    return cuDevicePrimaryCtxRelease_v2(device);
 }
 
 CUresult cuCtxDestroy(CUcontext context) { return cuCtxDestroy_v2(context); }

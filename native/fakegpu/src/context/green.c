@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "driver/handle.h"
+#include "context/context.h"
 #include "context/green.h"
 
 /* What a resource remembers of its device, in the part that is the driver's own. */
@@ -150,4 +151,47 @@ CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id)
     CUcontext context;
     const CUresult result = cuCtxFromGreenCtx(&context, green);
     return result == CUDA_SUCCESS ? cuCtxGetId(context, id) : result;
+}
+
+/* A green context holds its device's primary context, and costs as much as another. */
+CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+    enum { DEFAULT_STREAM = 1 };
+    CUcontext primary, made;
+    if (context == NULL || resources == NULL || flags != DEFAULT_STREAM) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    const int multiprocessors = fg_described_multiprocessors(resources, device);
+    if (multiprocessors < 0) return CUDA_ERROR_INVALID_DEVICE;
+    result = cuDevicePrimaryCtxRetain(&primary, device);
+    if (result != CUDA_SUCCESS) return result;
+    result = cuCtxCreate_v2(&made, 0, device);
+    if (result != CUDA_SUCCESS) {
+        cuDevicePrimaryCtxRelease_v2(device);
+        return result;
+    }
+    cuCtxPopCurrent_v2(NULL); /* it is not made current */
+    made->green = true;
+    made->multiprocessors = multiprocessors;
+    *context = (CUgreenCtx)made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    const CUcontext made = (CUcontext)green;
+    if (context == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (made == NULL || made->tag != FG_CONTEXT || !made->green) return CUDA_ERROR_INVALID_CONTEXT;
+    *context = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context)
+{
+    CUcontext made;
+    const CUresult result = cuCtxFromGreenCtx(&made, context);
+    if (result != CUDA_SUCCESS) return result;
+    const CUdevice device = made->device;
+    fg_end_context(made);
+    return cuDevicePrimaryCtxRelease_v2(device);
 }
