@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hami_scheduler.dra import placing
 from hami_scheduler.ledger.state_machine import Transition
 from hamicommon.domain.allocations import AllocationState, Origin
 from hamicommon.domain.ids import PodUid
+from hamicommon.k8s.annotations import TRACEPARENT
 from hamicommon.k8s.types import Json
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.unit.scheduler.dra.world import CARD_MIB, HOLD_S, World
 
@@ -281,3 +286,32 @@ async def test_replicas_that_lead_at_once_make_one_grant(count: int) -> None:
         world.now += 1
     assert (await world.live(uid)).attempt == 1
     await world.check()
+
+
+async def test_a_grant_of_claims_has_a_trace_linked_to_the_pods_admission(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(placing, "tracer", provider.get_tracer("claims"))
+    admission = f"00-{'a' * 32}-{'b' * 16}-01"
+    world = World("n1")
+    world.claim("a", mib=CARD_MIB)
+    uid = world.pod("a", annotations={TRACEPARENT: admission})
+    world.claim("b", mib=2 * CARD_MIB)
+    refused = world.pod("b")
+    await world.settle()
+
+    by_uid = {
+        span.attributes["k8s.pod.uid"]: span
+        for span in exporter.get_finished_spans()
+        if span.attributes is not None
+    }
+    granted = by_uid[uid]
+    trace_id = f"{granted.get_span_context().trace_id:032x}"
+    assert granted.name == "claims"
+    assert [f"{link.context.trace_id:032x}" for link in granted.links] == ["a" * 32]
+    # The node goes on with this trace: it is in the grant.
+    assert (await world.live(uid)).traceparent.split("-")[1] == trace_id
+    assert by_uid[refused].attributes["hami.outcome"] == "refused"

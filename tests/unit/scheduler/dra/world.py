@@ -287,7 +287,9 @@ class World:
             }
         )
 
-    def pod(self, name: str, *claims: str, **spec: Any) -> PodUid:
+    def pod(
+        self, name: str, *claims: str, annotations: dict[str, str] | None = None, **spec: Any
+    ) -> PodUid:
         """A pod of these claims, or of one of its own name."""
         named = claims or (name,)
         pod = {
@@ -296,6 +298,7 @@ class World:
                 "name": name,
                 "uid": f"pod-{name}",
                 "creationTimestamp": f"{time.time()}",
+                "annotations": annotations or {},
             },
             "spec": {
                 "resourceClaims": [{"name": n, "resourceClaimName": n} for n in named],

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID, uuid5
 
+from hamicommon import telemetry
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.claims import (
@@ -26,6 +27,7 @@ from hamicommon.dra.claims import (
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.events import ClaimsRequest, claims_subject
 from hamicommon.k8s.types import Json
+from opentelemetry.trace import get_tracer
 
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
@@ -38,6 +40,7 @@ from hami_node_agent.grants.ports import RequestBus
 from hami_node_agent.grants.records import Record
 
 logger = logging.getLogger(__name__)
+tracer = get_tracer(__name__)
 
 # One read of the pod, one of each claim, one transaction and one patch; the kubelet gives us 45 s.
 ASK_TIMEOUT_S = 15.0
@@ -93,8 +96,7 @@ class ClaimPreparation:
         try:
             claimed = await self._claimed(pod)
             grant = await self._granted(pod)
-            async with self._turn:
-                fresh = [await self._settle(grant, each) for each in holders(claimed)]
+            fresh = await self._described(grant, claimed)
         except HamiError as exc:
             logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
@@ -155,6 +157,29 @@ class ClaimPreparation:
             raise Conflict(refused or "the pod's grant has ended already")
         return known
 
+    async def _described(
+        self, grant: NodeGrant, claimed: Sequence[ContainerClaims]
+    ) -> Sequence[bool]:
+        """Which containers' slices are new. Raises: Conflict, Unavailable.
+
+        The kubelet asks again and again; what was there is no step of the pod's trace.
+        """
+        async with self._turn:
+            if all(self._settled(grant, each) for each in holders(claimed)):
+                return [await self._settle(grant, each) for each in holders(claimed)]
+            context = telemetry.extract({"traceparent": grant.traceparent})
+            with tracer.start_as_current_span("prepare", context=context) as span:
+                span.set_attributes(
+                    telemetry.pod_attributes(
+                        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
+                    )
+                )
+                return [await self._settle(grant, each) for each in holders(claimed)]
+
+    def _settled(self, grant: NodeGrant, container: ContainerClaims) -> bool:
+        known = self._record_of(grant.pod_uid, container.name)
+        return known is not None and known.allocation_id == grant.allocation_id
+
     async def _settle(self, grant: NodeGrant, container: ContainerClaims) -> bool:
         """Limits and description of one container's slices; True when they are new.
 
@@ -165,7 +190,7 @@ class ClaimPreparation:
             raise Conflict(f"the pod's grant has no slices for container {container.name}")
         env = await self._pods.container_env(grant, container.name)
         known = self._record_of(grant.pod_uid, container.name)
-        if known is not None and known.allocation_id == grant.allocation_id:
+        if known is not None and self._settled(grant, container):
             await asyncio.to_thread(self._slices.put, known, env)
             return False
         # Always the same: what an agent made before it was killed is written again, and not beside.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from hamicommon import telemetry
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, Origin
 from hamicommon.domain.ids import NodeName, PodUid
@@ -25,7 +26,9 @@ from hamicommon.dra.claims import (
 from hamicommon.dra.devices import named_devices
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import JsonMapping
+from opentelemetry.trace import get_tracer
 from pydantic import ValidationError
 
 from hami_scheduler.adoption.running_pods import (
@@ -35,6 +38,8 @@ from hami_scheduler.adoption.running_pods import (
     reply_with,
 )
 from hami_scheduler.ports import ClaimApi
+
+tracer = get_tracer(__name__)
 
 SUBJECT = "hami.grants.claims.*"
 REASON = "granted what was allocated to its ResourceClaims"
@@ -87,15 +92,18 @@ class ClaimGrants:
                 "the pod asks for cards by limits and by claims; use one of both in a pod"
             )
         claimed = await self._claimed(pod, asked)
-        cards = await self._pods.cards(asked.node)
-        found = RunningPodGrant(
-            request=request,
-            containers=granted_containers(claimed, named_devices(cards)),
-            origin=Origin.CLAIM,
-            reason=clip(f"{REASON}: {_named(claimed)}", MOST_OF_A_REASON),
-            evidence={"claims": list(_evidence(claimed))},
-        )
-        return await self._pods.enter(pod, asked.node, found)
+        admission = annotations_of(pod).get(TRACEPARENT, "")
+        with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
+            span.set_attributes(_attributes(asked))
+            cards = await self._pods.cards(asked.node)
+            found = RunningPodGrant(
+                request=request,
+                containers=granted_containers(claimed, named_devices(cards)),
+                origin=Origin.CLAIM,
+                reason=clip(f"{REASON}: {_named(claimed)}", MOST_OF_A_REASON),
+                evidence={"claims": list(_evidence(claimed))},
+            )
+            return await self._pods.enter(pod, asked.node, found)
 
     async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
         devices = {
@@ -106,6 +114,14 @@ class ClaimGrants:
         if not any(container.devices for container in claimed):
             raise InvalidRequest("none of its containers uses a card of ours by a claim")
         return claimed
+
+
+def _attributes(asked: NodeQuestion) -> dict[str, str]:
+    """Of the span: whose claims, on which node."""
+    pod = telemetry.pod_attributes(
+        uid=asked.uid, namespace=clip(asked.namespace), name=clip(asked.name)
+    )
+    return {**pod, "k8s.node.name": asked.node}
 
 
 def _named(claimed: Iterable[ContainerClaims]) -> str:

@@ -10,15 +10,18 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 
+from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.requests import ClaimedSlices
 from hamicommon.dra.status import evidence_of
 from hamicommon.errors import HamiError
+from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
 from hamicommon.placement.engine import Decision
+from opentelemetry.trace import Span, get_tracer
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
@@ -29,6 +32,8 @@ from hami_scheduler.placement.refusals import OverQuota
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer, refusal_messages
+
+tracer = get_tracer(__name__)
 
 REASON = "placed for its ResourceClaims"
 
@@ -66,6 +71,18 @@ class ClaimPlacing:
 
         Raises: InvalidRequest, Conflict, Unavailable.
         """
+        # As /filter of a pod with limits: a trace of its own, which its node goes on with.
+        admission = annotations_of(pod).get(TRACEPARENT, "")
+        with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
+            return await self._place(pod, slices, nodes, span)
+
+    async def _place(
+        self,
+        pod: JsonMapping,
+        slices: ClaimedSlices,
+        nodes: Collection[NodeName],
+        span: Span,
+    ) -> Allocation | None:
         request = self._requests.for_cards(pod, slices.requests)
         silent = self._silent()
         trace = DecisionTrace(
@@ -89,18 +106,21 @@ class ClaimPlacing:
             self._show(trace, {WHY: str(exc)})
         except HamiError as exc:
             trace.outcome, trace.message = "error", str(exc)
+            span.set_attributes(trace.attributes())
             self._record(trace)
             raise
         else:
             if not isinstance(found, Decision):
                 trace.outcome, trace.allocation = "placed", found.allocation
                 trace.kept = found.decision is None
+                span.set_attributes(trace.attributes())
                 self._record(trace)
                 self.refused.remove(request.uid)
                 return found.allocation
             assert found.refusal is not None
             trace.refuse(found.refusal.reasons, found.refusal.shortfalls)
             self._show(trace, refusal_messages(trace.reasons, trace.candidates))
+        span.set_attributes(trace.attributes())
         self.refused.add(
             WaitingPod(
                 uid=request.uid,
