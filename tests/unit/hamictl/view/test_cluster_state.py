@@ -43,6 +43,28 @@ def test_a_crashing_container_shows_before_the_phase() -> None:
     assert [row["phase"] for row in pod_rows(state)] == ["CrashLoopBackOff"]
 
 
+def a_card(node: str, **changes: object) -> dict[str, object]:
+    given = {"node": node, "used_slots": 0, "healthy": True, "used_memory_mib": 0}
+    return {**given, "memory_mib": 81920, **changes}
+
+
+def test_a_nodes_row_has_its_cards_and_what_of_them_is_granted() -> None:
+    node = {"metadata": {"name": "n1"}, "status": {}}
+    held = a_card("n1", used_slots=2, used_memory_mib=4096)
+    cards = [held, a_card("n1", healthy=False), a_card("n2"), a_card("n1", present=False)]
+
+    [row] = node_rows(ClusterSummary(nodes=[node], devices=cards))
+    assert (row["card_count"], row["held_card_count"], row["sick_card_count"]) == (2, 1, 1)
+    assert (row["used_memory_mib"], row["memory_mib"]) == (4096, 163840)
+
+
+def test_cards_that_no_scheduler_names_are_unknown_and_not_none() -> None:
+    node = {"metadata": {"name": "n1"}, "status": {}}
+
+    [row] = node_rows(ClusterSummary(nodes=[node], devices=None))
+    assert (row["card_count"], row["memory_mib"]) == (None, None)
+
+
 def test_a_node_that_offers_nothing_yet_is_unknown_not_zero() -> None:
     node = {"metadata": {"name": "n"}, "status": {}}
 

@@ -16,7 +16,7 @@ def board(state: ClusterSummary, described: Mapping[str, Any]) -> Group:
     """One screen."""
     parts: list[Any] = [
         tables.nodes_table(cluster_state.node_rows(state)),
-        tables.devices_table(state.devices, short=True),
+        tables.devices_table(state.devices or (), short=True),
         tables.pods_table(cluster_state.pod_rows(state)),
     ]
     parts += [Text(f"not asked: {missing}", style="yellow") for missing in state.missing]

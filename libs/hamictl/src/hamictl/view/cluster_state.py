@@ -23,7 +23,8 @@ class ClusterSummary:
 
     pods: Sequence[JsonMapping] = ()
     nodes: Sequence[JsonMapping] = ()
-    devices: Sequence[JsonMapping] = ()
+    devices: Sequence[JsonMapping] | None = ()
+    """None: the scheduler did not answer, so what cards there are is unknown."""
     allocations: Sequence[JsonMapping] = ()
     missing: Sequence[str] = field(default_factory=tuple)
 
@@ -56,7 +57,7 @@ async def look(
     return ClusterSummary(
         pods=(pods or {}).get("items", []) if isinstance(pods, dict) else [],
         nodes=(nodes or {}).get("items", []) if isinstance(nodes, dict) else [],
-        devices=devices if isinstance(devices, list) else [],
+        devices=devices if isinstance(devices, list) else None,
         allocations=allocations if isinstance(allocations, list) else [],
         missing=tuple(missing),
     )
@@ -70,15 +71,32 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
             "ready": _ready(node),
             "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
             "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),
+            **_cards(state.devices, node["metadata"]["name"]),
         }
         for node in state.nodes
     ]
 
 
+def _cards(devices: Sequence[JsonMapping] | None, node: str) -> dict[str, int | None]:
+    """What the node's cards are, and what of them is granted; None is unknown."""
+    names = ("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib")
+    if devices is None:
+        return dict.fromkeys(names)
+    cards = [card for card in devices if card["node"] == node and card.get("present", True)]
+    values = (
+        len(cards),
+        sum(bool(card["used_slots"]) for card in cards),
+        sum(not card["healthy"] for card in cards),
+        sum(card["used_memory_mib"] for card in cards),
+        sum(card["memory_mib"] for card in cards),
+    )
+    return dict(zip(names, values, strict=True))
+
+
 def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
     """Rows for view.tables.pods_table, in the order of creation."""
     held = {row["pod_uid"]: row for row in state.allocations}
-    cards = {row["uuid"]: row["index"] for row in state.devices}
+    cards = {row["uuid"]: row["index"] for row in state.devices or ()}
     ordered = sorted(
         state.pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["name"])
     )
@@ -88,6 +106,10 @@ def pod_rows(state: ClusterSummary) -> list[dict[str, Any]]:
             "phase": phase(pod),
             "node": (pod["spec"].get("nodeName") or ""),
             "detail": _detail(pod, held.get(pod["metadata"]["uid"]), cards),
+            "namespace": pod["metadata"].get("namespace", ""),
+            "pod_name": pod["metadata"]["name"],
+            "pod_uid": pod["metadata"]["uid"],
+            "devices": (held.get(pod["metadata"]["uid"]) or {}).get("devices", []),
         }
         for pod in ordered
     ]

@@ -71,6 +71,13 @@ def nodes(rows: Sequence[Row], as_of: str | None) -> Records:
         columns=(
             _plain("NODE", "name"),
             _plain("READY", "ready"),
+            TableColumn("HELD", _cards_held, "held_card_count"),
+            TableColumn(
+                "MEMORY",
+                lambda r: f"{memory(r['used_memory_mib'])} of {memory(r['memory_mib'])}",
+                "used_memory_mib",
+            ),
+            TableColumn("HEALTH", _node_health, "sick_card_count"),
             _plain("SLOTS", "allocatable"),
             _plain("MOUNTS", "mounts", wide=True),
         ),
@@ -90,12 +97,24 @@ def pods(rows: Sequence[Row], as_of: str | None) -> Records:
             _plain("PHASE", "phase"),
             TableColumn("NODE", lambda r: of(r["node"]) or "-", "node"),
             _plain("SLICES / WHY IT WAITS", "detail"),
+            _plain("UID", "pod_uid", wide=True),
         ),
     )
 
 
 def _plain(header: str, key: str, *, wide: bool = False) -> TableColumn:
     return TableColumn(header, lambda row: of(row.get(key)), key, wide)
+
+
+def _cards_held(row: Row) -> str:
+    return f"{of(row['held_card_count'])} of {of(row['card_count'])}"
+
+
+def _node_health(row: Row) -> str:
+    if not row["card_count"]:
+        return of(None if row["card_count"] is None else "no card")
+    sick = row["sick_card_count"]
+    return f"{sick} sick" if sick else "healthy"
 
 
 def _pod(row: Row) -> str:

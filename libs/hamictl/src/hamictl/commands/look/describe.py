@@ -16,6 +16,7 @@ from hamictl.commands import answers
 from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, At, moment_of
+from hamictl.commands.past.card_names import uuid_of
 from hamictl.commands.past.named import HELD, ask
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
@@ -40,7 +41,11 @@ Kind = Annotated[
     str, typer.Argument(help="pod, node or card; or KIND/NAME", autocompletion=kinds_and_pods)
 ]
 Name = Annotated[
-    str, typer.Argument(help="its name; of a card the uuid", autocompletion=names_after_kind)
+    str,
+    typer.Argument(
+        help="its name; of a card the uuid, its beginning, or NODE/INDEX",
+        autocompletion=names_after_kind,
+    ),
 ]
 
 
@@ -59,6 +64,8 @@ def describe(
         _pod(name, namespace, output)
         return
     moment = moment_of(at, "--at")
+    if wanted == "card":
+        name = run(_card(name))
     where = {wanted: name}
     about = ask("nodes" if wanted == "node" else "cards", {**where, "at": moment})
     if not about.rows:
@@ -76,6 +83,14 @@ def describe(
     span = {"since": until - timedelta(days=30), "until": until}
     parts["Incidents of 30 days"] = ask("card-incidents", {**where, **span})
     _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
+
+
+async def _card(name: str) -> str:
+    """Its uuid; a card that is gone is known by its whole uuid alone."""
+    try:
+        return await uuid_of(name)
+    except NotFound:
+        return name
 
 
 def _named(kind: str, name: str) -> tuple[str, str]:

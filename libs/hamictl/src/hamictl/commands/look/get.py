@@ -140,12 +140,14 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
     where: Mapping[str, object] = {"namespace": namespace}
     if kind == "decisions":
         times = {"since": since_of(since), "until": moment_of(until, "--until")}
-        return records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
+        found = records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
+        return replace(found, plural="decisions")
     if kind == "quotas":
-        return records_of(ask("quota", where))
+        return replace(records_of(ask("quota", where)), plural="quotas")
     if moment is not None:
         about = where if kind == "allocations" else {}
-        return records_of(ask(THEN[kind], {**about, "at": moment}))
+        found = records_of(ask(THEN[kind], {**about, "at": moment}))
+        return replace(found, plural="cards" if kind == "devices" else kind)
     return run(listed(kind, namespace=namespace, selector=selector))
 
 

@@ -11,6 +11,7 @@ from hamicommon.errors import NotFound
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
+from hamictl.commands.past.card_names import uuid_of
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
@@ -50,7 +51,10 @@ def show(answer: Answered, output: OutputFormat, *, columns: Sequence[str] = ())
 
 def who(
     thing: Annotated[
-        str, typer.Argument(help="uuid of a card, or name of a node; without it all of them")
+        str,
+        typer.Argument(
+            help="a card (uuid, its beginning, or NODE/INDEX), or a node; without it all of them"
+        ),
     ] = "",
     at: At = "",
     since: Since = "",
@@ -89,9 +93,13 @@ async def _card_or_node(thing: str) -> dict[str, object]:
         except NotFound:
             continue
         return {parameter: thing}
-    raise NotFound(
-        f"there is no card and no node {thing}: `hamictl get devices` has the cards that are known"
-    )
+    try:
+        return {"card": await uuid_of(thing)}
+    except NotFound:
+        raise NotFound(
+            f"there is no card and no node {thing}: "
+            "`hamictl get devices` has the cards that are known"
+        ) from None
 
 
 def pending(

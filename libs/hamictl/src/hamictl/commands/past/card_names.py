@@ -1,0 +1,50 @@
+"""Names of cards as people write them: a uuid, the beginning of one, or NODE/INDEX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hamicommon.errors import InvalidRequest, NotFound
+
+from hamictl.output.records import Row
+from hamictl.questions import QuestionClient
+from hamictl.settings import Settings
+from hamictl.target import find_target
+
+SHORTEST = 4
+"""Characters of a uuid's beginning."""
+NAMED = 3
+"""Of several cards that begin alike, in the sentence."""
+
+
+async def uuid_of(name: str) -> str:
+    """The uuid of the card that is there and has this name.
+
+    Raises: NotFound, InvalidRequest where several begin so, Forbidden, Unavailable.
+    """
+    client = QuestionClient(find_target(Settings()))
+    node, slash, index = name.rpartition("/")
+    where = {"node": node} if slash else {}
+    return chosen((await client.ask("cards", where)).rows, name, index if slash else "")
+
+
+def chosen(cards: Sequence[Row], name: str, index: str) -> str:
+    """Of these cards, the one with the index, or whose uuid begins so. Raises: as `uuid_of`."""
+    if index:
+        found = [str(row["device_uuid"]) for row in cards if str(row["card_index"]) == index]
+    elif len(name) < SHORTEST:
+        found = []
+    else:
+        found = [str(row["device_uuid"]) for row in cards if _begins(row, name)]
+    if not found:
+        raise NotFound(
+            f"there is no card {name}: `hamictl get devices` has the cards that are known"
+        )
+    if len(found) > 1:
+        some = ", ".join(sorted(found)[:NAMED])
+        raise InvalidRequest(f"{len(found)} cards begin with {name}, such as {some}")
+    return found[0]
+
+
+def _begins(row: Row, name: str) -> bool:
+    return str(row["device_uuid"]).lower().startswith(name.lower())
