@@ -34,7 +34,7 @@ def pages(browser: Any) -> Iterator[Service]:
 
 @pytest.fixture(scope="session")
 def addresses(pages: Service) -> dict[str, str]:
-    """One address of each of the seven pages, and of each state of one that differs."""
+    """One address of each page, and of each state of one that differs."""
     card = psql(pages.dsn, "SELECT uuid FROM devices WHERE used_slots > 1 ORDER BY uuid LIMIT 1")
     held = psql(
         pages.dsn,
@@ -49,6 +49,8 @@ def addresses(pages: Service) -> dict[str, str]:
     )
     return {
         "overview": "/",
+        "nodes": "/nodes",
+        "pods": "/pods",
         "node": "/nodes/n0001",
         "card": f"/cards/{card}",
         "pod": f"/pods/{held}",
@@ -90,6 +92,8 @@ def hostile(hostile_pages: Service) -> dict[str, str]:
     card = psql(hostile_pages.dsn, "SELECT uuid FROM devices WHERE index = 0")
     return {
         "overview": "/",
+        "nodes": "/nodes",
+        "pods": "/pods",
         "node": "/nodes/n0001",
         "card": f"/cards/{card}",
         "pending": "/pending",

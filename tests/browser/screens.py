@@ -28,7 +28,7 @@ README = "overview-3-light"
 """The README's picture is PNG, too: not everything that shows a README shows WebP."""
 TRIES = 20
 SCHEMES = ("light", "dark")
-LIVE = ("overview", "node", "card", "pod", "pending")
+LIVE = ("overview", "nodes", "pods", "node", "card", "pod", "pending")
 
 
 def addresses(dsn: str) -> dict[str, str]:
@@ -38,6 +38,8 @@ def addresses(dsn: str) -> dict[str, str]:
     past = datetime.now(UTC).replace(microsecond=0) - timedelta(minutes=30)
     return {
         "overview": "/",
+        "nodes": "/nodes",
+        "pods": "/pods",
         "node": "/nodes/n0002",
         "card": f"/cards/{card}",
         "pod": f"/pods/uid/{waits}",

@@ -10,7 +10,10 @@ from bench.pages.service import Service
 from tests.browser.chromium import a_page, live
 from tests.servers import psql
 
-PAGES = ("overview", "node", "card", "pod", "waiting pod", "pending", "history", "showback")
+PAGES = (
+    *("overview", "nodes", "pods", "node", "card", "pod", "waiting pod", "pending", "history"),
+    "showback",
+)
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -32,7 +32,7 @@ async def test_a_namespaces_user_reads_no_name_of_another_one_anywhere(
         uuid = await db.fetchval("SELECT uuid FROM devices WHERE index = 0")
         concrete = [
             *("/", "/pending", "/history", "/showback", "/showback.csv", f"/cards/{uuid}"),
-            "/showback.json",
+            *("/showback.json", "/nodes", "/pods", "/pods?sort=since"),
             *("/nodes/n0001", f"/?q={other['pod_name']}", "/?at=2026-11-01T00:00Z"),
             f"/pods/{other['namespace']}/{other['pod_name']}",
             f"/pods/uid/{other['pod_uid']}",
@@ -68,7 +68,8 @@ async def test_hostile_names_are_text_on_every_page(
     uids += [row[0] for row in await db.fetch("SELECT pod_uid FROM decisions LIMIT 1")]
     async with pages(postgres_dsn, nats_url) as (_, http):
         for address in (
-            *("/", "/pending", "/history", "/showback", "/nodes/n0001", "/nodes/n0001/cards/0"),
+            *("/", "/nodes", "/pods", "/pending", "/history", "/showback"),
+            *("/nodes/n0001", "/nodes/n0001/cards/0"),
             *(f"/pods/uid/{uid}" for uid in uids),
         ):
             shown = await text(http, address)
@@ -93,6 +94,8 @@ HOSTILE = (
 READ = {
     "/": ("at", "q", "model", "owner", "sort", "query"),
     "/cards/{uuid}": ("at", "window", "after"),
+    "/nodes": ("at", "q", "sort", "first"),
+    "/pods": ("at", "q", "owner", "sort", "first"),
     "/pending": ("at", "reason", "ns", "after"),
     "/history": ("at", "window", "q"),
     "/showback": ("at", "month", "basis"),

@@ -63,6 +63,51 @@ async def test_overview_node_and_card_show_what_the_ledger_has(
     assert re.search(r"\d / \? / 80 GiB", node)
 
 
+async def test_every_node_and_every_pod_with_slices_is_on_its_list(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=30, cards=4, pods=240)
+    pods = {
+        (row[0], row[1])
+        for row in await db.fetch(
+            "SELECT namespace, pod_name FROM allocations WHERE ended_at IS NULL"
+        )
+    }
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        nodes = await text(http, "/nodes")
+        listed: list[str] = []
+        path: str | None = "/pods"
+        while path is not None:
+            shown = await text(http, path)
+            listed += re.findall(r'<th scope="row">\s*<a href="/pods/uid/[^"]+">([^<]+)</a>', shown)
+            following = re.search(r'rel="next" href="([^"]+)"', shown)
+            path = None if following is None else following[1].replace("&amp;", "&")
+        [name] = {name for _, name in pods if name == sorted(name for _, name in pods)[0]}
+        one = await text(http, f"/pods?q={name}")
+        assert "leave it out" in await text(http, "/pods?first=-1", 400)
+        assert "is not one of" in await text(http, "/nodes?sort=never", 400)
+
+    assert all(f"/nodes/n{number:04}" in nodes for number in range(1, 31))
+    assert sorted(listed) == sorted("/".join(pod) for pod in pods)
+    assert name in one
+
+
+async def test_a_waiting_pods_page_has_the_nearest_cards_and_what_each_lacks(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2, waiting=1)
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        waiting = await text(http, "/pending")
+        [path] = re.findall(r'href="(/pods/uid/\w+)">[\w-]+/waits-', waiting)
+        shown = await text(http, path)
+        then = await text(http, f"{path}?at={datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+    assert "Nearest cards, by size" in shown
+    assert len(re.findall(r"<td>lacks [\d.]+ (?:GiB|MiB) of memory", shown)) == 2
+    assert "hamictl explain" in shown
+    assert "Nearest cards, by size" in then
+
+
 async def test_a_page_of_the_past_is_of_that_moment(
     postgres_dsn: str, nats_url: str, db: Any
 ) -> None:

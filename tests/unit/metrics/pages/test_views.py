@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
 from hami_metrics.pages.domain.capacity import totals
+from hami_metrics.pages.domain.cluster import Occurrence
 from hami_metrics.pages.domain.details import HealthEvent, HeldPeriod, LatestUse, UsePoint
-from hami_metrics.pages.views.card import changes, lanes, neighbours
+from hami_metrics.pages.views.card import changes, lanes, neighbours, pictured_since
 from hami_metrics.pages.views.elements import amounts
 from hami_metrics.pages.views.elements.charts import memory_gib, use_chart
 from hami_metrics.pages.views.elements.grid import RowCache, cells, row
 from hami_metrics.pages.views.elements.moments import page_moment
 from hami_metrics.pages.views.elements.owners import owners
+from hami_metrics.pages.views.elements.reasons import reason_term
 from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
 from hami_metrics.pages.views.node import node_page
 from hami_metrics.pages.views.overview import GridFilter, grid_style, overview
@@ -99,6 +101,75 @@ def test_a_cell_has_glyph_letter_and_all_of_it_in_its_label() -> None:
     assert held.css.split() == ["c", "part", "f5", style.owners.css("nlp")]
     assert held.label == ("n1 card 0: partly in use, 40 of 80 GiB, 30 % cores: nlp/train-1 40 GiB")
     assert (free.text, free.css) == ("○", "c free f0")
+
+
+def test_a_few_nodes_have_room_for_amounts_and_every_slice_to_scale() -> None:
+    slices = [a_holder("big", "nlp", 40960), a_holder("small", "ads", 8192)]
+    node = a_node("n1", a_card(0, "n1", *slices), a_card(1))
+    state = a_state(node)
+    style = grid_style(state, totals(state), EVERYBODY, NOW)
+
+    held, free = cells(node, style, NOW)
+    assert held.amount == "48 / 80 GiB"
+    assert held.slices == ((style.owners.css("nlp"), 50.0), (style.owners.css("ads"), 10.0))
+    assert (free.amount, free.slices) == ("0 / 80 GiB", ())
+    html = row(node, style, NOW)
+    assert f"<rect class={style.owners.css('ads')} x=50.0 y=0 width=10.0" in html
+
+
+def test_slices_of_a_card_that_shrank_stay_inside_it() -> None:
+    card = a_card(0, "n1", a_holder("a", memory_mib=81920), memory_mib=40960)
+    node = a_node("n1", card)
+    state = a_state(node)
+
+    [cell] = cells(node, grid_style(state, totals(state), EVERYBODY, NOW), NOW)
+    assert [percent for _, percent in cell.slices] == [100.0]
+
+
+def test_many_nodes_have_cells_that_a_line_describes() -> None:
+    state = a_state(*(a_node(f"n{n:03}", a_card(0, f"n{n:03}", a_holder())) for n in range(25)))
+    style = grid_style(state, totals(state), EVERYBODY, NOW)
+
+    [cell] = cells(state.nodes["n007"], style, NOW)
+    assert cell.message() == (cell.css, cell.text, cell.label)
+
+
+def test_what_became_of_one_pod_lately_is_one_line_and_the_newest() -> None:
+    def became(state: str, uid: str) -> Occurrence:
+        return Occurrence(
+            at=NOW,
+            pod_uid=uid,
+            namespace="nlp",
+            pod_name=uid,
+            node="n1",
+            state=state,
+            reason="",
+        )
+
+    recent = (became("allocated", "a"), became("reserved", "b"), became("bound", "a"))
+    state = a_state(a_node("n1", a_card(0)), recent=recent)
+
+    page = overview(state, totals(state), EVERYBODY, GridFilter(), NOW)
+    assert [(one.pod_uid, one.state) for one in page.recent] == [
+        ("a", "allocated"),
+        ("b", "reserved"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "term"),
+    [("CardInsufficientMemory", "memory"), ("a vendor's own", "a vendor's own")],
+)
+def test_a_reason_is_a_term_and_one_that_is_not_known_itself(code: str, term: str) -> None:
+    assert reason_term(code) == term
+
+
+def test_the_picture_of_a_card_begins_where_somebody_held_it() -> None:
+    since = NOW - timedelta(days=1)
+
+    assert pictured_since([a_period(100, None)], since, NOW) == NOW - timedelta(minutes=102)
+    assert pictured_since([a_period(3000, None)], since, NOW) == since
+    assert pictured_since((), since, NOW) == since
 
 
 def test_hostile_names_are_text_in_the_grid() -> None:

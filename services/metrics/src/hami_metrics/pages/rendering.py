@@ -18,6 +18,7 @@ from markupsafe import Markup
 
 from hami_metrics.pages.views.elements import amounts
 from hami_metrics.pages.views.elements.moments import PageMoment
+from hami_metrics.pages.views.elements.reasons import reason_term
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
@@ -71,6 +72,7 @@ class Renderer:
             "machine": amounts.machine,
             "span": amounts.span,
             "segment": self.segment,
+            "reason_term": reason_term,
         }
 
     def page(self, template: str, moment: PageMoment, **values: Any) -> str:

@@ -64,6 +64,11 @@ class PageCard:
         return max(0, self.memory_mib - self.used_memory_mib)
 
     @property
+    def granted_percent(self) -> int:
+        """Of its memory, in whole numbers."""
+        return min(100, round(100 * self.used_memory_mib / max(1, self.memory_mib)))
+
+    @property
     def has_room(self) -> bool:
         """A slot and some of the cores are free."""
         return self.used_slots < self.slots and self.used_core_percent < self.core_percent

@@ -6,6 +6,7 @@ engine's to look at (`hamictl explain`).
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -101,6 +102,23 @@ def nearest(state: PageCluster, size: SliceSize) -> NearestNode | None:
         if best is None or order < best[0]:
             best = (order, found)
     return None if best is None else best[1]
+
+
+def nearest_cards(state: PageCluster, size: SliceSize, most: int) -> tuple[CardLack, ...]:
+    """Of all nodes that are heard of: the cards that lack the least for one slice."""
+    cards = (
+        card
+        for node in state.nodes.values()
+        if state.past or not silent(node, state.taken_at)
+        for card in node.cards
+        if card.healthy and not card.cordoned
+    )
+    lacks = (lack_of(card, size) for card in cards)
+    return tuple(heapq.nsmallest(most, lacks, key=_order))
+
+
+def _order(lack: CardLack) -> tuple[tuple[int, float], str, int]:
+    return lack.rank, lack.card.node, lack.card.index
 
 
 def _least(cards: Iterable[PageCard], size: SliceSize) -> tuple[CardLack, ...]:

@@ -9,7 +9,8 @@ from hamicommon.ledger.questions import answer
 
 from hami_metrics.pages.domain.cluster import MeasuredUse, Occurrence
 
-RECENT = 20
+RECENT = 60
+"""A pod that is placed has four; a page shows the newest of each pod."""
 SCHEDULER = "hami-scheduler"
 """What a scheduler calls its connections."""
 _MIB = 1024 * 1024

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.ledger.connection import Connection
 
+from hami_metrics.pages.domain.cluster import MeasuredUse
 from hami_metrics.pages.domain.details import LatestUse, UsePoint
 
 MOST_POINTS = 12_000
@@ -35,6 +37,18 @@ SELECT DISTINCT ON (device_uuid, pod_uid, container)
  ORDER BY device_uuid, pod_uid, container, sampled_at DESC LIMIT 5000
 """
 
+RECENT_BUCKETS = 4
+"""The one that is not summed up yet, and the fifteen minutes before it."""
+_PODS_USE = f"""
+SELECT DISTINCT ON (pod_uid) pod_uid, bucket_start,
+       sum(memory_used_sum_bytes / sample_count / {_MIB}) AS memory_mib,
+       sum(core_percent_sum / sample_count) AS core_percent
+  FROM usage_rollups
+ WHERE bucket_start = ANY($1::timestamptz[]) AND bucket_s = 300 AND node = ANY($2::text[])
+   AND pod_uid = ANY($3::text[])
+ GROUP BY pod_uid, bucket_start ORDER BY pod_uid, bucket_start DESC
+"""
+
 
 async def read_series(
     connection: Connection,
@@ -59,3 +73,17 @@ async def read_latest(
 ) -> list[LatestUse]:
     """The newest sample of each card and slice of the node that was fresh at that moment."""
     return [LatestUse(**row) for row in await connection.fetch(_LATEST, node, at, FRESH, pod_uid)]
+
+
+async def read_pods_use(
+    connection: Connection, *, nodes: Sequence[str], uids: Sequence[str], at: datetime
+) -> dict[str, MeasuredUse]:
+    """What each of these pods did in its newest five minutes, over all its slices; by uid."""
+    end = int(at.timestamp()) // 300 * 300
+    buckets = [datetime.fromtimestamp(end - 300 * n, UTC) for n in range(RECENT_BUCKETS)]
+    return {
+        row["pod_uid"]: MeasuredUse(
+            memory_mib=row["memory_mib"], core_percent=row["core_percent"], at=row["bucket_start"]
+        )
+        for row in await connection.fetch(_PODS_USE, buckets, list(nodes), list(uids))
+    }

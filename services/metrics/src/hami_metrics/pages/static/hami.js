@@ -25,15 +25,30 @@
     if ("held" in data) setText("held", thousands(data.held));
     if ("waiting" in data) setText("waiting", thousands(data.waiting));
   };
+  // A roomy cell: its sign, its amounts, and its slices side by side.
+  const fill = (it, text, amount, slices) => {
+    const [sign, amounts, picture] = it.children;
+    if (!picture) return;
+    if (sign.textContent !== text) sign.textContent = text;
+    if (amounts.textContent !== amount) amounts.textContent = amount;
+    let at = 0;
+    picture.replaceChildren(...slices.map(([css, percent]) => {
+      const slice = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+      for (const [name, value] of Object.entries({ class: css, x: at, y: 0, width: percent, height: 10 })) slice.setAttribute(name, value);
+      at += percent;
+      return slice;
+    }));
+  };
   const patch = (nodes) => {
     for (const [name, cells] of Object.entries(nodes)) {
       const line = byId("n." + name);
       if (!line) continue;
-      cells.forEach(([css, text, label], n) => {
+      cells.forEach(([css, text, label, amount, slices], n) => {
         const it = line.children[n + 1];
         if (!it || !it.classList.contains("c")) return;
         if (it.className !== css) it.className = css;
-        if (it.textContent !== text) it.textContent = text;
+        if (amount) fill(it, text, amount, slices);
+        else if (it.textContent !== text) it.textContent = text;
         it.setAttribute("aria-label", label);
       });
     }

@@ -52,7 +52,8 @@
     "c": () => { const text = byId("copy")?.textContent || current?.getAttribute("aria-label") || document.body.dataset.subject; if (text) navigator.clipboard?.writeText(text); },
     "t": () => document.querySelector("input[name=at]")?.focus(),
     ",": () => byId("previous")?.click(), ".": () => byId("next")?.click(),
-    "o": () => go("/"), "p": () => go("/pending"), "h": () => go("/history"), "b": () => go("/showback"),
+    "s": () => byId("sort")?.focus(),
+    "o": () => go("/"), "n": () => go("/nodes"), "w": () => go("/pods"), "p": () => go("/pending"), "h": () => go("/history"), "b": () => go("/showback"),
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;

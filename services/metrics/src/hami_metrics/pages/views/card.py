@@ -15,6 +15,8 @@ from hami_metrics.pages.views.node import CardLine
 WIDTH = 1000
 """Of the picture, in its own units; the page scales it."""
 LANE = 18
+MARGIN = 0.02
+"""Of the picture's time: what is left empty before the first holder."""
 LANES_SHOWN = 40
 """more lines are too thin to read; the table has all."""
 
@@ -107,6 +109,12 @@ def lanes(
     return Lanes(
         since=since, until=until, bars=bars, bands=_bands(health, since, until), height=height
     )
+
+
+def pictured_since(held: Sequence[HeldPeriod], since: datetime, until: datetime) -> datetime:
+    """Where the picture begins: a little before the first holder, if the time before is empty."""
+    first = min((one.began_at for one in held), default=since)
+    return max(since, first - (until - first) * MARGIN)
 
 
 def _bands(health: Sequence[HealthEvent], since: datetime, until: datetime) -> list[Band]:

@@ -10,15 +10,17 @@ from hami_metrics.pages.domain.capacity import Totals, count
 from hami_metrics.pages.domain.cluster import (
     PROBLEMS,
     CardCondition,
+    Occurrence,
     PageCluster,
     PageNode,
     condition,
     silent,
 )
-from hami_metrics.pages.views.elements.grid import NAMED_UP_TO, GridStyle
+from hami_metrics.pages.views.elements.grid import NAMED_UP_TO, ROOMY_UP_TO, GridStyle
 from hami_metrics.pages.views.elements.owners import OwnerLetters, owners
 from hami_metrics.pages.views.elements.viewer import OTHER, PageViewer
 
+RECENT_PODS = 12
 GROUP = 50
 """Nodes that are folded together."""
 NAME_WIDTHS = (8, 14, 24, 40)
@@ -83,6 +85,8 @@ class Overview:
     name_width: str
     """Class of the column of names, by the longest."""
     filter: GridFilter
+    recent: Sequence[Occurrence]
+    """The last thing that became of each of the pods that something became of."""
 
 
 def overview(
@@ -108,7 +112,15 @@ def overview(
         shown=len(nodes),
         name_width=_name_width(nodes),
         filter=chosen,
+        recent=_recent(state.recent),
     )
+
+
+def _recent(occurrences: Sequence[Occurrence]) -> list[Occurrence]:
+    newest: dict[str, Occurrence] = {}
+    for one in occurrences:
+        newest.setdefault(one.pod_uid, one)
+    return list(newest.values())[:RECENT_PODS]
 
 
 def _name_width(nodes: list[PageNode]) -> str:
@@ -125,6 +137,7 @@ def grid_style(
         viewer=viewer,
         named=len(state.nodes) <= NAMED_UP_TO,
         past=state.past,
+        roomy=len(state.nodes) <= ROOMY_UP_TO,
         at=at,
     )
 

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from hamicommon.explain.waterfall import Waterfall
 
+from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.domain.details import (
     Attempt,
     GrantChange,
@@ -16,9 +17,11 @@ from hami_metrics.pages.domain.details import (
     Slice,
     StoredDecision,
 )
+from hami_metrics.pages.domain.nearest import CardLack, SliceSize, nearest, nearest_cards
 from hami_metrics.pages.domain.ranks import LastHour
 from hami_metrics.pages.views.elements.amounts import share
 from hami_metrics.pages.views.elements.charts import UseChart, cores, memory_gib, use_chart
+from hami_metrics.pages.views.elements.nearest import lack_text, nearest_text
 from hami_metrics.pages.views.elements.waterfall import (
     StepPicture,
     decision_waterfall,
@@ -28,6 +31,7 @@ from hami_metrics.pages.views.elements.waterfall import (
 
 _TRACE_ID = re.compile("[0-9a-f]{32}")
 """W3C Trace Context, trace-id."""
+NEAR_CARDS = 5
 LIVE = frozenset({"reserved", "binding", "bound", "allocated", "releasing"})
 WAITS_FOR = timedelta(minutes=10)
 """A pod that was not tried for longer no longer waits; the questions count alike."""
@@ -81,6 +85,10 @@ class PodPage:
     trace_url: str
     """Of the decision's trace in a viewer; empty: none is known."""
     charts: Sequence[UseChart]
+    nearest: str
+    """The nearest node, and what it lacks; empty: it does not wait, or nobody knows for what."""
+    near: Sequence[tuple[CardLack, str]]
+    """The nearest cards, and what each lacks."""
     timeline: Sequence[tuple[datetime, str]]
 
 
@@ -91,8 +99,9 @@ def pod_page(
     hour: LastHour | None = None,
     drawn: Waterfall | None = None,
     trace_url: str = "",
+    state: PageCluster | None = None,
 ) -> PodPage:
-    """`now`: the moment that is shown; what ended later still held then.
+    """`now`: the moment that is shown; what ended later still held then. `state`: the cards.
 
     `trace_url`: with `{trace_id}` in it.
     """
@@ -102,6 +111,9 @@ def pod_page(
     status, glyph, since = _status(pod, current, decision, now)
     if status == "waiting" and waiting is not None:
         since = _first_refusal(pod.decisions)
+    asked = _asked(decision)
+    waits = state is not None and status == "waiting"
+    nearest_node, near = _near(state, asked) if waits and state is not None else ("", ())
     return PodPage(
         pod=pod,
         status=status,
@@ -109,7 +121,7 @@ def pod_page(
         since=since,
         sentence="" if decision is None else decision.summary or decision.message,
         decision=decision,
-        asked=_asked(decision),
+        asked=asked,
         current=current,
         lines=[] if current is None else [_line(pod, one, now) for one in current.slices],
         refusals=_refusals(waiting),
@@ -118,8 +130,28 @@ def pod_page(
         trace_picture=None if drawn is None else trace_waterfall(drawn),
         trace_url=_trace_url(trace_url, decision),
         charts=_charts(pod),
+        nearest=nearest_node,
+        near=near,
         timeline=_timeline(pod.decisions, pod.events),
     )
+
+
+def _near(
+    state: PageCluster, asked: Sequence[AskedSlice]
+) -> tuple[str, Sequence[tuple[CardLack, str]]]:
+    """Of a pod whose containers ask for cards in one way; others are the engine's to look at."""
+    if len(asked) != 1 or not asked[0].count:
+        return "", ()
+    [one] = asked
+    ratio = None if one.memory_percent is None else one.memory_percent / 100
+    size = SliceSize(
+        count=one.count,
+        memory_mib=one.memory_mib,
+        memory_ratio=ratio,
+        core_percent=one.core_percent or 0,
+    )
+    lacks = nearest_cards(state, size, NEAR_CARDS)
+    return nearest_text(nearest(state, size)), [(lack, lack_text(lack)) for lack in lacks]
 
 
 def _trace_url(template: str, decision: StoredDecision | None) -> str:

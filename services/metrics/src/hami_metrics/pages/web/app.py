@@ -21,7 +21,7 @@ from hami_metrics.pages.reading.traces import TraceFiles
 from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.elements.moments import PageMoment
 from hami_metrics.pages.views.elements.viewer import PageViewer
-from hami_metrics.pages.web import cluster, past, pods, static, stream
+from hami_metrics.pages.web import cluster, lists, past, pods, static, stream
 from hami_metrics.pages.web.site import Site
 from hami_metrics.questions.sealing import Seal
 
@@ -63,7 +63,7 @@ def create_app(site: Site) -> tuple[ASGIApp, tuple[str, ...]]:
         redirect_slashes=False,
     )
     paths: list[str] = []
-    for room in (static, cluster, pods, past, stream):
+    for room in (static, cluster, lists, pods, past, stream):
         router = room.routes(site)
         paths += [str(getattr(route, "path", "")) for route in router.routes]
         app.include_router(router)

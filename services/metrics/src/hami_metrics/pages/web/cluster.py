@@ -1,4 +1,4 @@
-"""`/`, `/nodes`, `/nodes/{name}`, `/cards/{uuid}`: what there is and who holds it."""
+"""`/`, `/nodes/{name}`, `/cards/{uuid}`: what there is and who holds it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,21 @@ from hami_metrics.pages.reading.cards import (
 )
 from hami_metrics.pages.reading.usage import read_latest, read_series
 from hami_metrics.pages.rendering import HEADERS, link
-from hami_metrics.pages.views.card import CardPage, card_charts, changes, lanes, neighbours
+from hami_metrics.pages.views.card import (
+    CardPage,
+    card_charts,
+    changes,
+    lanes,
+    neighbours,
+    pictured_since,
+)
 from hami_metrics.pages.views.node import NodePage, node_page
 from hami_metrics.pages.views.overview import SORTS, GridFilter, overview
 from hami_metrics.pages.web.keyset import key_of, key_text
 from hami_metrics.pages.web.site import Asked, Site, choice_of, needed, text_of
 
 CHART_HOURS = 6
-SPANS_H = {"6h": 6, "24h": 24, "7d": 168, "30d": 720}
+SPANS_H = {"1h": 1, "6h": 6, "24h": 24, "7d": 168, "30d": 720}
 """Of a card's picture."""
 
 
@@ -180,7 +187,11 @@ async def _card(
         line=line,
         counts=counts,
         held=held.periods[:PAGE_ROWS],
-        lanes=lanes(pictured.periods, health, asked.viewer, since=since, until=at),
+        lanes=lanes(
+            *(pictured.periods, health, asked.viewer),
+            since=pictured_since(pictured.periods, since, at),
+            until=at,
+        ),
         health=health[:50],
         charts=card_charts(uuid, series),
         previous_change=previous,

@@ -81,7 +81,13 @@ async def _pod(site: Site, asked: Asked, request: Request, uid: str, what: str) 
         raise _unknown(what or f"with uid {uid}")
     # The newest decision's spans: of the past another one may have been the newest.
     drawn = None if asked.moment.past else await site.traces.of_pod(uid)
-    page = pod_page(pod, asked.moment.shown, hour=hour, drawn=drawn, trace_url=site.trace_url)
+    page = pod_page(
+        *(pod, asked.moment.shown),
+        hour=hour,
+        drawn=drawn,
+        trace_url=site.trace_url,
+        state=asked.state,
+    )
     node = page.current.node if page.current else ""
     return site.answer(asked, "pod.html", page=page, here="pods", subject=node)
 

@@ -81,8 +81,7 @@ class Messages:
         if len(present) != len(names):
             return orjson.dumps({"reload": True})
         changed = {
-            node.name: [(one.css, one.text, one.label) for one in cells(node, style, now)]
-            for node in present
+            node.name: [one.message() for one in cells(node, style, now)] for node in present
         }
         return orjson.dumps({"nodes": changed, **self._figures(state)})
 

@@ -45,6 +45,10 @@ STYLES_KEPT = 4
 """Some 2 MB each of a large cluster: viewers who see different names, moments of the past."""
 HOLDERS_NAMED = 3
 """In a cell's label; the card's page has all."""
+SLICES_DRAWN = 40
+"""More are thinner than a pixel."""
+ROOMY_UP_TO = 24
+"""Nodes of a grid whose cells have amounts and slices: more are no longer one screen."""
 NAMED_UP_TO = 100
 """Nodes of a grid whose labels name holders: more make the page heavy, and the card's page is one
 key away."""
@@ -57,6 +61,15 @@ class Cell:
     css: str
     text: str
     label: str
+    amount: str = ""
+    """Granted of the card's memory; in a roomy grid alone."""
+    slices: tuple[tuple[str, float], ...] = ()
+    """(class of the owner's colour, percent of the card), side by side; likewise."""
+
+    def message(self) -> tuple[object, ...]:
+        """What an open page needs to draw it again."""
+        short = (self.css, self.text, self.label)
+        return (*short, self.amount, self.slices) if self.amount else short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +80,8 @@ class GridStyle:
     viewer: PageViewer
     named: bool
     past: bool
+    roomy: bool = False
+    """Few nodes: a cell has room for its amounts, and for each slice to scale."""
     at: str = ""
     """Query of links into the same moment: empty, or `?at=...`."""
 
@@ -88,7 +103,23 @@ def _cell(card: PageCard, style: GridStyle, *, unheard: bool) -> Cell:
         namespace = style.viewer.namespace(card.holders[0].namespace)
         css = f"{css} {style.owners.css(namespace)}"
         text += style.owners.letter(namespace)
-    return Cell(css=css, text=text, label=_label(card, now, style))
+    label = _label(card, now, style)
+    if not style.roomy:
+        return Cell(css=css, text=text, label=label)
+    amount = f"{bare_gib(card.used_memory_mib)} / {bare_gib(card.memory_mib)} GiB"
+    return Cell(css=css, text=text, label=label, amount=amount, slices=_slices(card, style))
+
+
+def _slices(card: PageCard, style: GridStyle) -> tuple[tuple[str, float], ...]:
+    """Never more than the card: one that shrank under its grants has them squeezed."""
+    whole = max(card.memory_mib, card.used_memory_mib, 1)
+    return tuple(
+        (
+            style.owners.css(style.viewer.namespace(one.namespace)),
+            round(100 * one.memory_mib / whole, 1),
+        )
+        for one in card.holders[:SLICES_DRAWN]
+    )
 
 
 def _label(card: PageCard, now: CardCondition, style: GridStyle) -> str:
@@ -120,10 +151,24 @@ def row(node: PageNode, style: GridStyle, now: datetime) -> str:
     mark = "" if style.past or not silent(node, now) else "<b class=quiet>?</b>"
     shown = "".join(
         f'<a class="{one.css}" href="{href}/cards/{card.index}{at}"'
-        f' tabindex=-1 aria-label="{escape(one.label)}">{one.text}</a>'
+        f' tabindex=-1 aria-label="{escape(one.label)}">{_inside(one)}</a>'
         for card, one in zip(node.cards, cells(node, style, now), strict=True)
     )
     return f'<li id="n.{name}"><a class=n href="{href}{at}">{name}</a>{shown}{mark}</li>'
+
+
+def _inside(cell: Cell) -> str:
+    if not cell.amount:
+        return cell.text
+    at, drawn = 0.0, []
+    for css, percent in cell.slices:
+        drawn.append(f"<rect class={css} x={at:.1f} y=0 width={percent} height=10 />")
+        at += percent
+    return (
+        f"<b>{cell.text}</b><i>{cell.amount}</i>"
+        '<svg viewBox="0 0 100 10" preserveAspectRatio=none aria-hidden=true>'
+        f"{''.join(drawn)}</svg>"
+    )
 
 
 class RowCache:

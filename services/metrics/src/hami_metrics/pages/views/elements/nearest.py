@@ -23,6 +23,11 @@ def nearest_text(found: NearestNode | None) -> str:
     return f"{_where(found.lacks[0])}: {_lack(found.lacks[0])}"
 
 
+def lack_text(lack: CardLack) -> str:
+    """What one card lacks: `lacks 1.5 GiB of memory; fits at 38.5 GiB`."""
+    return _lack(lack) if lack.count else "nothing by size: the reason is another one"
+
+
 def _where(lack: CardLack) -> str:
     return f"{lack.card.node} card {lack.card.index}"
 

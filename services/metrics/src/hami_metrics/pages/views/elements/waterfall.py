@@ -24,6 +24,8 @@ FAILED = frozenset({"refused", "error", "denied"})
 """Outcomes of spans that are marked."""
 FOLD = 20
 GAP = 40
+FOLDED_TEXT = 180
+"""Of the width: the length of a wait, right of its gap."""
 SHORTEST_MS = 0.001
 """Phases are stored to the microsecond; less is nothing that was measured."""
 ORDER = ("parse", "queue", "place", "explain", "reserve", "publish", "reply")
@@ -42,6 +44,8 @@ class PictureStep:
     critical: bool = False
     gap: bool = False
     failed: bool = False
+    service: str = ""
+    """Whose span it is; empty: nobody's in particular."""
     rank: int | None = None
     """Percentile among steps of its kind in the hour before; None: too few of them."""
 
@@ -109,6 +113,11 @@ def _milliseconds(ms: float) -> str:
     return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{ms:.1f} ms"
 
 
+def _length(us: int) -> str:
+    """As exact as a wait is worth: `573.2 ms`, `41 min`."""
+    return _milliseconds(us / 1000) if us < 60_000_000 else span(us / 1_000_000)
+
+
 def grant_waterfall(
     events: Sequence[GrantChange], until: datetime, hour: LastHour | None = None
 ) -> StepPicture:
@@ -130,7 +139,7 @@ def grant_waterfall(
     work = sum(ms for ms in ordered if ms <= FOLD * max(1.0, ordered[len(ordered) // 2]))
     folded = [ms > FOLD * max(1.0, work) for ms in lengths]
     drawn = sum(ms for ms, fold in zip(lengths, folded, strict=True) if not fold)
-    room = WIDTH - LABEL - 90 - GAP * sum(folded)
+    room = WIDTH - LABEL - (FOLDED_TEXT if any(folded) else 90) - GAP * sum(folded)
     scale = room / drawn if drawn else 0.0
     steps, x = [], float(LABEL)
     for row, (event, ms, fold) in enumerate(zip(events, lengths, folded, strict=True)):
@@ -173,10 +182,11 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
                 text=f"{_milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
                 critical=bool(row.depth) and row.span.lasted_us == longest,
                 failed=row.span.failed or row.span.outcome in FAILED,
+                service=row.span.service,
                 rank=row.percentile,
             )
         )
-    work, total = _milliseconds(drawn.work_us / 1000), span(drawn.total_us / 1_000_000)
+    work, total = _milliseconds(drawn.work_us / 1000), _length(drawn.total_us)
     more = f", {drawn.left_out} short spans left out" if drawn.left_out else ""
     return StepPicture(
         steps=steps, height=ROW * len(steps), title=f"{work} of work in {total}{more}"

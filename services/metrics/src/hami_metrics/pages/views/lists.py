@@ -1,0 +1,193 @@
+"""Tables of all nodes and of all pods that hold slices: to find one, and to compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from hami_metrics.pages.domain.cluster import (
+    CardCondition,
+    CardHolder,
+    MeasuredUse,
+    PageCard,
+    PageCluster,
+    PageNode,
+    condition,
+    silent,
+)
+from hami_metrics.pages.views.elements.amounts import share
+from hami_metrics.pages.views.elements.viewer import PageViewer
+
+Line = TypeVar("Line")
+ROWS = 100
+"""Of one page."""
+NODE_SORTS = {
+    "name": "name",
+    "free": "most free memory",
+    "used": "most granted memory",
+    "problems": "problems first",
+}
+POD_SORTS = {
+    "name": "name",
+    "memory": "most memory",
+    "cores": "most cores",
+    "since": "newest",
+    "node": "node",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """One node; None is unknown."""
+
+    node: PageNode
+    unheard: bool
+    models: str
+    held: int
+    """Cards with at least one slice."""
+    sick: int
+    cordoned: int
+    pods: int
+    memory_mib: int
+    granted_mib: int
+    used_mib: float | None
+    """Of its measured cards; None: none is measured."""
+    core_used_percent: float | None
+    """Mean over its measured cards."""
+    granted: int | None
+    used: int | None
+    """Percent of the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLine:
+    """One pod that holds slices."""
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    cards: Sequence[PageCard]
+    memory_mib: int
+    core_percent: int
+    state: str
+    since: datetime
+    use: MeasuredUse | None = None
+
+    @property
+    def used(self) -> int | None:
+        """Percent of what was granted; None is unknown."""
+        return share(None if self.use is None else self.use.memory_mib, self.memory_mib)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Generic[Line]):
+    """One page of a list."""
+
+    lines: Sequence[Line]
+    total: int
+    """Lines that meet the filter."""
+    of: int
+    """All lines that the viewer may see."""
+    first: int
+    next: int | None
+    """Where the next page begins; None: this is the last."""
+
+
+def list_page(lines: Sequence[Line], of: int, first: int) -> ListPage[Line]:
+    """The page that begins with line number `first`."""
+    following = first + ROWS if first + ROWS < len(lines) else None
+    return ListPage(
+        lines=lines[first : first + ROWS], total=len(lines), of=of, first=first, next=following
+    )
+
+
+def node_lines(state: PageCluster, now: datetime, *, text: str, sort: str) -> list[NodeLine]:
+    """Of the nodes whose name or type of card has the text."""
+    wanted = text.lower()
+    lines = [
+        _node_line(node, state, now)
+        for node in state.nodes.values()
+        if wanted in node.name.lower() or any(wanted in card.type.lower() for card in node.cards)
+    ]
+    return sorted(lines, key=_NODE_ORDER[sort])
+
+
+_NODE_ORDER: Mapping[str, Callable[[NodeLine], tuple[object, ...]]] = {
+    "name": lambda line: (line.node.name,),
+    "free": lambda line: (line.granted_mib - line.memory_mib, line.node.name),
+    "used": lambda line: (-line.granted_mib, line.node.name),
+    "problems": lambda line: (-line.unheard, -line.sick, -line.cordoned, line.node.name),
+}
+
+
+def _node_line(node: PageNode, state: PageCluster, now: datetime) -> NodeLine:
+    unheard = not state.past and silent(node, now)
+    use = [found for card in node.cards if (found := state.use.get(card.uuid)) is not None]
+    memory = [one.memory_mib for one in use if one.memory_mib is not None]
+    cores = [one.core_percent for one in use if one.core_percent is not None]
+    memory_mib = sum(card.memory_mib for card in node.cards)
+    granted_mib = sum(card.used_memory_mib for card in node.cards)
+    used_mib = sum(memory) if memory else None
+    states = [condition(card, unheard=False) for card in node.cards]
+    return NodeLine(
+        node=node,
+        unheard=unheard,
+        models=", ".join(sorted({card.type for card in node.cards})),
+        held=sum(bool(card.used_slots) for card in node.cards),
+        sick=states.count(CardCondition.UNHEALTHY),
+        cordoned=states.count(CardCondition.CORDONED),
+        pods=len({one.pod_uid for card in node.cards for one in card.holders}),
+        memory_mib=memory_mib,
+        granted_mib=granted_mib,
+        used_mib=used_mib,
+        core_used_percent=sum(cores) / len(cores) if cores else None,
+        granted=share(granted_mib, memory_mib),
+        used=share(used_mib, memory_mib),
+    )
+
+
+def pod_lines(
+    state: PageCluster, viewer: PageViewer, *, text: str, owner: str, sort: str
+) -> tuple[list[PodLine], int]:
+    """Pods whose names the viewer may read and that meet the filter, and how many there are."""
+    found: dict[str, list[tuple[PageCard, CardHolder]]] = {}
+    for card in state.cards():
+        for one in card.holders:
+            if viewer.sees(one.namespace):
+                found.setdefault(one.pod_uid, []).append((card, one))
+    lines = [_pod_line(held) for held in found.values()]
+    wanted = text.lower()
+    chosen = [
+        line
+        for line in lines
+        if (not owner or line.namespace == owner)
+        and (wanted in f"{line.namespace}/{line.name}".lower() or wanted in line.node.lower())
+    ]
+    return sorted(chosen, key=_POD_ORDER[sort]), len(lines)
+
+
+_POD_ORDER: Mapping[str, Callable[[PodLine], tuple[object, ...]]] = {
+    "name": lambda line: (line.namespace, line.name, line.uid),
+    "memory": lambda line: (-line.memory_mib, line.namespace, line.name, line.uid),
+    "cores": lambda line: (-line.core_percent, line.namespace, line.name, line.uid),
+    "since": lambda line: (-line.since.timestamp(), line.uid),
+    "node": lambda line: (line.node, line.namespace, line.name, line.uid),
+}
+
+
+def _pod_line(held: Sequence[tuple[PageCard, CardHolder]]) -> PodLine:
+    card, holder = held[0]
+    return PodLine(
+        uid=holder.pod_uid,
+        namespace=holder.namespace,
+        name=holder.pod_name,
+        node=card.node,
+        cards=[one for one, _ in held],
+        memory_mib=sum(one.memory_mib for _, one in held),
+        core_percent=sum(one.core_percent for _, one in held),
+        state=holder.state,
+        since=min(one.since for _, one in held),
+    )
