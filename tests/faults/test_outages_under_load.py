@@ -29,7 +29,7 @@ from tests.faults.churn import POLL_S, Churn
 from tests.faults.processes import away, stopped
 from tests.waiting import PATIENCE_S
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
 BEFORE_S = 10.0
 SHORT_S = 20.0
@@ -59,11 +59,9 @@ def outage(system: System, service: str, way: str) -> Iterator[None]:
 def _cases() -> Iterator[Any]:
     for service in ("postgres", "redis", "nats"):
         for way in ("hangs", "gone"):
-            quick = (service, way) == ("nats", "gone")
-            marks = () if quick else (pytest.mark.slow,)
-            yield pytest.param(service, way, SHORT_S, id=f"{service}-{way}-20s", marks=marks)
+            yield pytest.param(service, way, SHORT_S, id=f"{service}-{way}-20s")
     for way in ("hangs", "gone"):
-        yield pytest.param("nats", way, LONG_S, id=f"nats-{way}-600s", marks=pytest.mark.slow)
+        yield pytest.param("nats", way, LONG_S, id=f"nats-{way}-600s")
 
 
 @pytest.fixture(scope="module")
