@@ -23,6 +23,7 @@ from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view.explanation import explanation, score_text
+from hamictl.view.near_misses import near_misses, near_misses_table
 from hamictl.view.tables import of
 
 
@@ -74,9 +75,14 @@ def explain(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="end with status 6 when the pod waits")
     ] = False,
+    near: Annotated[
+        bool, typer.Option("--near-misses", help="also the cards that lack the least, and what")
+    ] = False,
 ) -> None:
     """Explain why a pod is where it is, or why it waits."""
     answer = run(_explain(pod, namespace, output))
+    if near and output.for_people:
+        console.print(near_misses_table(near_misses(answer)))
     if exit_code and answer["outcome"] != "placed":
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 

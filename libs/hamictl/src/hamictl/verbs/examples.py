@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "explain": (
         "hamictl explain train",
         "hamictl explain pod/train -n team-a",
+        "hamictl explain train --near-misses",
         "hamictl explain train -o json",
     ),
     "history": ("hamictl history train", "hamictl history train -n team-a -o json"),
