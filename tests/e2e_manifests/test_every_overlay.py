@@ -156,3 +156,23 @@ def generations(server: ApiServer, objects: list[Json]) -> dict[str, int | None]
         path: server.get(path)["metadata"].get("generation")
         for path in (server.path(each) for each in objects)
     }
+
+
+def test_the_clusters_of_the_page_that_recover_a_ledger_are_taken(server: ApiServer) -> None:
+    """As `docs/stores.md` has them: in place of `initdb`, with another name in the archive."""
+    page = (K8S.parent / "docs" / "stores.md").read_text()
+    [block] = [text for text in page.split("```")[1::2] if "recoveryTarget" in text]
+    recovery: Json = yaml.safe_load(block.removeprefix("yaml\n"))
+    folder = K8S / "components" / "cloudnative-pg"
+    cluster: Json = yaml.safe_load((folder / "cluster.yaml").read_text())
+    if not server.serves(cluster):
+        pytest.skip("the API server has no postgresql.cnpg.io (HAMI_CRDS)")
+    cluster["spec"] |= recovery
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hami-system"}}
+
+    try:
+        server.apply([namespace, cluster])
+
+        assert server.warnings == []
+    finally:
+        server.remove([cluster, namespace])

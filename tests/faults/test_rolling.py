@@ -51,6 +51,8 @@ PARTS = {
 }
 """By part: its program, and what the supervisor calls its processes."""
 STORES = ("postgres", "redis", "nats")
+STOP_SIGNALS = {"postgres": signal.SIGINT}
+"""That images name for themselves: at SIGTERM Postgres would wait for its clients to go."""
 
 
 @pytest.fixture
@@ -65,7 +67,7 @@ def restart(system: System, service: str) -> float:
     """As a kubelet does; seconds until it serves again."""
     began_s = time.monotonic()
     pid = serving_pid(system, service)
-    os.kill(pid, signal.SIGTERM)
+    os.kill(pid, STOP_SIGNALS.get(service, signal.SIGTERM))
     wait_until_back(system, service, pid)
     return time.monotonic() - began_s
 
