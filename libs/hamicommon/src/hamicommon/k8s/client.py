@@ -32,6 +32,9 @@ WATCH_IDLE_S = 120.0
 TLS_CLOSE_S = 0.1
 # aiohttp's own 100 is short for the watches plus the binds in flight of a burst of 200 pods.
 MAX_CONNECTIONS = 400
+# A new connection costs both sides a TLS handshake, and bursts come some seconds apart.
+# kube-apiserver closes what was idle for 90 s (IdleTimeout of its http.Server).
+KEEP_ALIVE_S = 75.0
 _WARNING = re.compile(r'\d{3} \S+ "(.*)"', re.DOTALL)
 _ESCAPED = re.compile(r"\\(.)")
 _EXPIRED = re.compile(r"too old resource version|Expired|Gone", re.IGNORECASE)
@@ -239,7 +242,10 @@ async def open_kube_api(
     """
     async with credentials_of(kubeconfig) as credentials:
         connector = aiohttp.TCPConnector(
-            ssl=credentials.ssl_context or True, limit=MAX_CONNECTIONS, ttl_dns_cache=60
+            ssl=credentials.ssl_context or True,
+            limit=MAX_CONNECTIONS,
+            keepalive_timeout=KEEP_ALIVE_S,
+            ttl_dns_cache=60,
         )
         # The time-outs are ours, per call; a watch has none in total.
         async with aiohttp.ClientSession(
