@@ -76,16 +76,22 @@ class Stage:
         node: str = "",
         timeout_s: float = 20.0,
         backwards: bool = False,
+        alike: bool = False,
     ) -> None:
         """Creates pods; a refusal or a lost connection is tried again, as a controller does.
 
-        `backwards`: the younger a pod, the earlier its name.
+        `backwards`: the younger a pod, the earlier its name. `alike`: all of one size, and on one
+        card where there is room.
         """
         first = len(self.sizes_mib)
         numbers = range(first, first + count)
         for number in reversed(numbers) if backwards else numbers:
             name, size_mib = f"{self.prefix}-{number}", SIZES_MIB[number % len(SIZES_MIB)]
+            if alike:
+                size_mib = SIZES_MIB[0]
             pod = a_pod(name, slice_of(size_mib, 5), command=("vgpu-probe", "--no-launch"))
+            if alike:
+                pod["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": "binpack"}
             if node:
                 pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
                 pod["spec"]["tolerations"] = [{"operator": "Exists"}]

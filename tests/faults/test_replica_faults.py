@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -14,9 +16,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import wait
-from tests.faults.node import (
-    NODE,
-)
+from tests.faults.node import KUBELET, NODE
 from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
@@ -97,6 +97,31 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
     stage.report(since(continued_s), more=f"the late binding: {error or 'bound'}")
 
 
+@pytest.mark.emulator_only
+@pytest.mark.row(
+    point="FAULT-39",
+    fault="the replica is killed under whose hold of the lock three equal pods are on their way",
+    kind="kill",
+    answer="another replica takes their reports; who waits asks the ledger; each has its own",
+    promise="SAFE-1..3 LIVE-1 LIVE-2",
+)
+def test_f39_holder_of_a_shared_lock_killed(faulty: Faulty, tmp_path: Path) -> None:
+    system = faulty.system
+    stage = Stage(faulty)
+    with replica(system, tmp_path) as (url, pid), stopped(system, "kube-scheduler"):
+        # What the agent answers is known from the first binding on.
+        _come_bound(stage, url, 1)
+        stage.settle()
+        with stopped(system, KUBELET):
+            _come_bound(stage, url, 3)
+            os.kill(pid, signal.SIGKILL)
+            killed_s = time.monotonic()
+    stage.come(2, node=NODE)
+    stage.settle()
+    stage.check()
+    stage.report(since(killed_s))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
@@ -164,6 +189,17 @@ def _bind(url: str, pod: Json, node: str) -> str:
         "node": node,
     }
     return str(httpx.post(f"{url}/bind", json=body, timeout=PATIENCE_S).json()["Error"])
+
+
+def _come_bound(stage: Stage, url: str, count: int) -> None:
+    """Equal pods that the replica binds to the node at once."""
+    stage.come(count, node=NODE, alike=True)
+    pods = [pod for pod in stage.mine() if not pod["spec"].get("nodeName")]
+    for pod in pods:
+        assert _filter(url, pod, NODE) == NODE
+    with ThreadPoolExecutor(count) as threads:
+        bound = [threads.submit(_bind, url, pod, NODE) for pod in pods]
+        assert [answer.result() for answer in bound] == [""] * count
 
 
 def _slowest(url: str, pod: Json) -> float:

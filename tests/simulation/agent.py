@@ -173,6 +173,7 @@ class Agent:
             not_ready_reason=str,
             on_ready=lambda: None,
             take=feed.take,
+            alike=True,
         )
         holdings = HoldingsService(cast(Any, bus), state, kubelet_state=wired, pods=pods, node=node)
         for loop in (

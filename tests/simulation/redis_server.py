@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 import redis.exceptions
-from hami_scheduler.adapters.redis import RedisNodeLock
+from hami_scheduler.adapters.redis import OnFreed, RedisNodeLock
 from hamicommon.errors import Unavailable
 
 from tests.simulation.processes import Process
@@ -80,6 +80,7 @@ async def _translated(call: Awaitable[T]) -> T:
 class SimLock(RedisNodeLock):
     """The real lock; a release by another replica is found by its polling alone."""
 
-    async def listen(self) -> None:
+    async def listen(self, on_freed: OnFreed) -> None:
         """Hears nothing."""
+        del on_freed
         await asyncio.Event().wait()

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import redis.asyncio
 from hami_scheduler.adapters.postgres.housekeeping import PostgresNodeLease
-from hami_scheduler.adapters.redis import OPEN_S, open_node_lock
+from hami_scheduler.adapters.redis import OPEN_S, RedisNodeLock, open_node_lock
 from hami_scheduler.ports import NodeLock
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
@@ -19,7 +19,7 @@ from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import PostgresSettings, RedisSettings
 from hamicommon.testing.locks import FakeNodeLock
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 NODE = NodeName("node-a")
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -190,3 +190,32 @@ async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
 
         took_s = time.monotonic() - began_s
         assert 1 <= len(asked) <= 1 + took_s / OPEN_S, "every operation waited for it"
+
+
+@pytest.mark.integration
+async def test_a_token_that_is_given_back_under_another_ones_hold_is_announced(
+    request: pytest.FixtureRequest, redis_url: str
+) -> None:
+    heard: asyncio.Queue[int] = asyncio.Queue()
+
+    async def on_freed(node: NodeName, token: int) -> None:
+        assert node == NODE
+        heard.put_nowait(token)
+
+    async with opened_lock(request, away=False) as mine, opened_lock(request, away=False) as other:
+        assert isinstance(mine, RedisNodeLock)
+        listening = asyncio.create_task(mine.listen(on_freed))
+        async with redis.asyncio.from_url(redis_url) as client:
+
+            async def subscribed() -> bool:
+                [(_, count)] = await client.pubsub_numsub("hami:nodelock:released")
+                return bool(count)
+
+            await eventually(subscribed, "the lock to listen")
+        await mine.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+        assert not await other.release(NODE, 2)
+        assert await other.release(NODE, 1)
+
+        assert [await heard.get(), await heard.get()] == [2, 1]
+        listening.cancel()

@@ -139,6 +139,8 @@ class World:
     """Nodes whose agent answers that it can't."""
     late: set[str] = field(default_factory=set)
     """Nodes whose containers get their slices only when they start."""
+    alike: set[str] = field(default_factory=set)
+    """Nodes where pods with equal grants may be on their way together."""
     offered: dict[str, Grant] = field(default_factory=dict)
     """Grants that agents were offered, by pod uid."""
 
@@ -153,7 +155,9 @@ class World:
         if asked.grant is not None:
             self.offered[asked.grant.pod_uid] = asked.grant
         taken = asked.grant is not None
-        return events.Readiness(node=node, ready=True, taken=taken, late=node in self.late)
+        return events.Readiness(
+            node=node, ready=True, taken=taken, late=node in self.late, alike=node in self.alike
+        )
 
     async def replica(self, **changes: Any) -> Replica:
         """Starts a replica and waits until it is ready."""

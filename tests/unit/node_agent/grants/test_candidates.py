@@ -47,6 +47,37 @@ def test_a_pod_seen_on_this_node_comes_before_one_that_is_not() -> None:
     assert pods_of(candidates(book, (), 1, seen)) == ["b", "a"]
 
 
+def test_of_pods_with_equal_grants_the_one_that_was_seen_first_comes_first() -> None:
+    book = a_book(a_grant(pod="a", token=1), a_grant(pod="b", token=2), a_grant(pod="c", token=3))
+    order = {PodUid("c"): 0, PodUid("a"): 1}
+    seen = PodsSeen(bound=frozenset(order), order=order)
+
+    assert pods_of(candidates(book, (), 1, seen)) == ["c", "a", "b"]
+
+
+def test_a_pod_that_has_begun_is_finished_before_one_like_it_that_was_seen_earlier() -> None:
+    both = (
+        a_container(a_share(), name="one", index=0),
+        a_container(a_share(), name="two", index=1),
+    )
+    first, second = a_grant(*both, pod="a", token=1), a_grant(*both, pod="b", token=2)
+    book = a_book(first, second)
+    order = {PodUid("b"): 0, PodUid("a"): 1}
+    seen = PodsSeen(bound=frozenset(order), order=order)
+    begun = a_record(first, "one", ids={ID_0})
+
+    assert pods_of(candidates(book, [begun], 1, seen)) == ["a", "b"]
+
+
+def test_of_pods_with_other_grants_the_one_that_was_bound_first_comes_first() -> None:
+    other = a_grant(a_container(a_share(CARD_B)), pod="b", token=2)
+    book = a_book(a_grant(a_container(a_share(CARD_A)), pod="a", token=1), other)
+    order = {PodUid("b"): 0, PodUid("a"): 1}
+    seen = PodsSeen(bound=frozenset(order), order=order)
+
+    assert pods_of(candidates(book, (), 1, seen)) == ["a", "b"]
+
+
 def test_a_pod_that_is_over_is_not_meant() -> None:
     book = a_book(a_grant(pod="a"))
 

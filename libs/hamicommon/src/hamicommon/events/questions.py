@@ -26,6 +26,9 @@ class Readiness(Payload):
     """The grant of the question is known to the agent; an older agent reads it on the bus."""
     late: bool = False
     """Containers get their slices when they start: several pods may be on their way."""
+    alike: bool = False
+    """Answers to Allocate depend on the grant alone: pods whose grants differ in nothing but the
+    pod may be on their way together."""
 
 
 class HoldingsRequest(Payload):

@@ -155,6 +155,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 on_ready=draining.expect_grant,
                 take=feed.take,
                 late=way.late,
+                # A variable of the pod's own may leave the library out of its answer.
+                alike=not settings.allow_disable_control,
             ).run(),
             "inventory": _inventory(settings, connections, cards, bulkhead).run(),
             "annotation": keep_annotation(

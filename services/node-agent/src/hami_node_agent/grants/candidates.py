@@ -1,14 +1,16 @@
 """Which grant an Allocate call means: it brings a number of ids and nothing else.
 
-The node lock lets one pod at a time between bind and Allocate, so there is mostly one candidate.
-Where there are more, the order below is the likeliest; PreStartContainer finds out (`ownership`).
+The node lock lets one pod at a time between bind and Allocate, or several with equal grants, so
+there is mostly one candidate, or it matters little which. Where there are more, the order below is
+the likeliest; PreStartContainer finds out (`ownership`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, footprints
 from hamicommon.domain.devices import GpuDevice
@@ -39,6 +41,8 @@ class PodsSeen:
 
     bound: frozenset[PodUid] = frozenset()
     """Pods of this node that are not over."""
+    order: Mapping[PodUid, int] = field(default_factory=lambda: MappingProxyType({}), compare=False)
+    """In which order they were first seen: the kubelet's own watch has them in the same one."""
     ended: frozenset[PodUid] = frozenset()
     """Pods whose phase is terminal, or that were seen and are gone."""
 
@@ -76,7 +80,8 @@ def candidates(
     """Containers that wait for exactly `count` ids, the likeliest first.
 
     A pod that has some of its answers comes first (the kubelet admits one pod at a time), then pods
-    that are seen to be bound here, then the lower token (handed out in the order of binding).
+    that are seen to be bound here, then the lower token (handed out in the order of binding). Of
+    those like the first one, whose bindings may have overtaken each other, the first to be seen.
     """
     answered: dict[PodUid, set[str]] = {}
     for record in records:
@@ -89,16 +94,25 @@ def candidates(
         if container is None or len(container.shares) != count:
             continue
         found.append(Candidate(grant=grant, container=container))
-    return sorted(
-        found,
-        key=lambda candidate: (
-            _EXPECTED[candidate.grant.state],
-            candidate.grant.pod_uid not in answered,
-            candidate.grant.pod_uid not in pods.bound,
-            candidate.grant.token,
-            candidate.grant.pod_uid,
-        ),
-    )
+    ranks = {
+        each.grant.pod_uid: (
+            _EXPECTED[each.grant.state],
+            each.grant.pod_uid not in answered,
+            each.grant.pod_uid not in pods.bound,
+        )
+        for each in found
+    }
+    found.sort(key=lambda e: (ranks[e.grant.pod_uid], e.grant.token, e.grant.pod_uid))
+    alike = [
+        each
+        for each in found
+        if ranks[each.grant.pod_uid] == ranks[found[0].grant.pod_uid]
+        and each.container.shares == found[0].container.shares
+    ]
+    if len(alike) < 2:
+        return found
+    first = min(alike, key=lambda each: pods.order.get(each.grant.pod_uid, 0))
+    return [first, *(each for each in found if each is not first)]
 
 
 def repeated(

@@ -7,6 +7,7 @@ import logging
 
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.reader import read
+from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
@@ -43,12 +44,16 @@ class NatsGrantAnnouncer:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def offer(self, grant: Grant) -> bool:
+    async def offer(self, grant: Grant) -> AllocateOrder:
         """See the port."""
         answer = await self._asked(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
             await self.granted(grant)
-        return answer is not None and answer.late
+        if answer is None:
+            return AllocateOrder.ONE_BY_ONE
+        if answer.late:
+            return AllocateOrder.ANY
+        return AllocateOrder.ALIKE if answer.alike else AllocateOrder.ONE_BY_ONE
 
     async def _asked(self, node: NodeName, grant: Grant) -> Readiness | None:
         """The agent's yes; None: it is not known. Raises: AgentNotReady."""

@@ -47,12 +47,14 @@ if held and cjson.decode(held)['allocation_id'] ~= ARGV[3] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return 1
 """
-# KEYS[1] lock; ARGV: token, channel, node.
+# KEYS[1] lock; ARGV: token, channel, "node token". A token that goes under another one's hold is
+# announced as well: whose replica it is (`shared_holds.py`) frees the lock when it was the last.
 _RELEASE = """
 local held = redis.call('GET', KEYS[1])
-if not held or cjson.decode(held)['token'] ~= tonumber(ARGV[1]) then return 0 end
-redis.call('DEL', KEYS[1])
+if not held then return 0 end
 redis.call('PUBLISH', ARGV[2], ARGV[3])
+if cjson.decode(held)['token'] ~= tonumber(ARGV[1]) then return 0 end
+redis.call('DEL', KEYS[1])
 return 1
 """
 
@@ -75,6 +77,8 @@ class Lease(Protocol):
 
 StillNeeded = Callable[[LockHolder], Awaitable[bool]]
 """Whether the ledger has the holder between bind and Allocate. Raises: Unavailable."""
+OnFreed = Callable[[NodeName, int], Awaitable[None]]
+"""Gets node and token."""
 
 
 class _RedisAwayError(Exception):
@@ -221,8 +225,11 @@ class RedisNodeLock:
             token=held["token"],
         )
 
-    async def listen(self) -> None:
-        """Wakes waiters on releases by other replicas; runs until cancelled."""
+    async def listen(self, on_freed: OnFreed) -> None:
+        """Wakes waiters on releases by other replicas; runs until cancelled.
+
+        `on_freed` gets each token that was given back, by this replica too.
+        """
         while True:
             try:
                 async with self._client.pubsub() as subscription:
@@ -235,6 +242,7 @@ class RedisNodeLock:
                             # The replicas of before announce the node alone.
                             node, _, token = message["data"].decode().partition(" ")
                             self._wake(NodeName(node), int(token or 0))
+                            await on_freed(NodeName(node), int(token or 0))
             except (redis.exceptions.RedisError, OSError, TimeoutError):
                 await asyncio.sleep(_RETRY_S)
 

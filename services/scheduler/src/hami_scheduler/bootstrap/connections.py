@@ -46,7 +46,7 @@ from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.adapters.redis import OnFreed, open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.bus.auth import Logins
@@ -98,8 +98,8 @@ class ListeningLock(NodeLock, Protocol):
 
     fallbacks: int
 
-    async def listen(self) -> None:
-        """Runs until cancelled."""
+    async def listen(self, on_freed: OnFreed) -> None:
+        """Runs until cancelled; `on_freed` gets each token that was given back."""
         ...
 
 

@@ -110,7 +110,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         periodic("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("deferred", connections.deferred.run),
-        ("lock-releases", connections.lock.listen),
+        ("lock-releases", partial(connections.lock.listen, core.locks.freed_elsewhere)),
         ("requeue", core.requeuer.run),
         periodic("reap", settings.reap_s, reaper.once),
         periodic("late", settings.reconcile_s, late.once),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
@@ -35,8 +36,8 @@ class AgentOffers:
         self._on_unanswered = on_unanswered
         self._instruments = instruments
 
-    async def offer(self, grant: Grant, node: NodeName) -> bool:
-        """True when the node binds late: then nobody waits for this pod's Allocate.
+    async def offer(self, grant: Grant, node: NodeName) -> AllocateOrder:
+        """Which pods need not wait for this one's Allocate.
 
         Raises: AgentNotReady.
         """
@@ -48,4 +49,4 @@ class AgentOffers:
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-            return False
+            return AllocateOrder.ONE_BY_ONE

@@ -18,6 +18,7 @@ from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.clipping import clip
+from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
@@ -162,11 +163,12 @@ class Bind:
         if locked:
             await self._acquire_lock(allocation, deadline)
         if allocation.has_agent:
-            late = await self._offers.offer(grant, allocation.node)
+            order = await self._offers.offer(grant, allocation.node)
+            late = order is AllocateOrder.ANY
             if late and locked:
                 # Elsewhere the node's report frees it.
                 await self._transitions.free_lock(allocation)
-            self._locks.note_binding(allocation.node, late=late)
+            self._locks.note_order(allocation.node, order)
             if not late and not locked:
                 await self._acquire_lock(allocation, deadline)
         if time.perf_counter() - claimed_at > FRESH_S:

@@ -2,20 +2,26 @@
 
 Ours (port NodeLock) keeps our replicas apart. Nodes without our agent have the annotations that
 their device plugins look at as well (`annotation_lock.py`). Nodes that bind late need neither:
-there the order of Allocate calls means nothing.
+there the order of Allocate calls means nothing. Where the agent reports that it means nothing among
+pods with equal grants, those of this replica share a hold of the lock (`shared_holds.py`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
+from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.model import LockHolder
 
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.shared_holds import SharedHolds, shape_of
 from hami_scheduler.ports import NodeLock
 
 logger = logging.getLogger(__name__)
@@ -26,28 +32,55 @@ _SHORTEST_WAIT_S = 0.1
 class NodeLocks:
     """Takes both in order, and frees both."""
 
-    def __init__(self, lock: NodeLock, mirrored: MirroredLocks) -> None:
+    def __init__(
+        self,
+        lock: NodeLock,
+        mirrored: MirroredLocks,
+        *,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """`clock`: monotonic seconds, for how long a hold may be joined."""
         self._lock = lock
         self._mirrored = mirrored
-        self._late: set[NodeName] = set()
-        """Nodes whose agent reported so when it was last asked."""
+        self._orders: dict[NodeName, AllocateOrder] = {}
+        """As each node's agent reported when it was last asked; absent: one by one."""
+        self._holds = SharedHolds(clock)
 
     def wanted(self, allocation: Allocation) -> bool:
         """False on a node that is known to bind late."""
-        return not (allocation.has_agent and allocation.node in self._late)
+        return not (allocation.has_agent and self._binds_late(allocation.node))
 
-    def note_binding(self, node: NodeName, *, late: bool) -> None:
-        """How the node binds, as its agent reports; who took a lock there has freed it before."""
-        if late:
-            self._late.add(node)
+    def note_order(self, node: NodeName, order: AllocateOrder) -> None:
+        """What the node's agent reports; who took a lock where it binds late has freed it."""
+        if order is AllocateOrder.ONE_BY_ONE:
+            self._orders.pop(node, None)
         else:
-            self._late.discard(node)
+            self._orders[node] = order
 
     async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
         """Waits for the node until `deadline`, by `time.perf_counter`; the allocation has a token.
 
         Raises: Conflict when another pod has it until then, NotFound, Unavailable.
         """
+        assert allocation.token is not None
+        shape = self._shape(allocation)
+        while not self._holds.join(allocation, shape):
+            taking = self._holds.taking(allocation.node, shape)
+            if taking is None:
+                with self._holds.being_taken(allocation.node, shape):
+                    await self._acquire(allocation, deadline)
+                    self._holds.begin(allocation, shape)
+                return
+            # Who waits for the lock on behalf of all of this shape may fail: then the next does.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_left_s(deadline)):
+                    await taking.wait()
+            if time.perf_counter() >= deadline:
+                raise Conflict(
+                    f"node {allocation.node} was being bound to another pod: node lock contention"
+                )
+
+    async def _acquire(self, allocation: Allocation, deadline: float) -> None:
         assert allocation.token is not None
         holder = LockHolder(
             pod_uid=allocation.pod_uid, allocation_id=allocation.id, token=allocation.token
@@ -64,13 +97,26 @@ class NodeLocks:
         await self.release_token(allocation.node, allocation.token)
 
     async def release_token(self, node: NodeName, token: int) -> None:
-        """Frees our lock of a node with an agent, if the token holds it."""
-        if node in self._late:
+        """Frees our lock of a node with an agent, if the token holds it and nobody else does."""
+        held_as = self._holds.leave(node, token)
+        if held_as is None or self._binds_late(node):
             return
         try:
-            await self._lock.release(node, token)
+            await self._lock.release(node, held_as)
         except Unavailable as exc:
             logger.warning("node lock not freed", extra={"error": str(exc)})
+
+    async def freed_elsewhere(self, node: NodeName, token: int) -> None:
+        """Another replica, or this one, had a report of who holds the token."""
+        if self._holds.has(node, token):
+            await self.release_token(node, token)
+
+    def _shape(self, allocation: Allocation) -> str:
+        alike = self._orders.get(allocation.node) is AllocateOrder.ALIKE
+        return shape_of(allocation) if alike and allocation.has_agent else ""
+
+    def _binds_late(self, node: NodeName) -> bool:
+        return self._orders.get(node) is AllocateOrder.ANY
 
 
 def _left_s(deadline: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
@@ -49,11 +50,11 @@ class NodeWitness(Protocol):
 class GrantAnnouncer(Protocol):
     """Publishes grants to their nodes."""
 
-    async def offer(self, grant: Grant) -> bool:
+    async def offer(self, grant: Grant) -> AllocateOrder:
         """Asks the node's agent whether it and its kubelet can take the pod now, with its grant.
 
-        True when it binds late: the next pod need not wait for this one's Allocate. A bus that is
-        away proves nothing, and is no reason to wait. Raises: AgentNotReady when the agent refuses
+        The answer is which pods need not wait for this one's Allocate. A bus that is away proves
+        nothing, and is no reason to wait. Raises: AgentNotReady when the agent refuses
         or does not run, Unavailable when the grant is not known to be on its way to the node.
         """
         ...

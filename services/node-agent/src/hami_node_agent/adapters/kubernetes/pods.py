@@ -122,8 +122,10 @@ class NodePods:
         """What the watch has at present."""
         if self._seen is None:
             over = {uid for uid, pod in self._by_uid.items() if is_terminal(pod)}
+            living = [PodUid(uid) for uid in self._by_uid if uid not in over]
             self._seen = PodsSeen(
-                bound=frozenset(PodUid(uid) for uid in self._by_uid.keys() - over),
+                bound=frozenset(living),
+                order={uid: place for place, uid in enumerate(living)},
                 ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
             )
         return self._seen

@@ -1,0 +1,20 @@
+"""How much the order of a kubelet's Allocate calls means on a node.
+
+The calls don't name their pods. The node's agent reports it with its readiness, and the node lock
+keeps apart what must not be mixed up.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class AllocateOrder(StrEnum):
+    """Which pods may be between bind and Allocate on a node at the same moment."""
+
+    ONE_BY_ONE = "one-by-one"
+    """One pod alone, as far as is known."""
+    ALIKE = "alike"
+    """Pods whose grants differ in nothing but the pod."""
+    ANY = "any"
+    """Any: the node binds late."""
