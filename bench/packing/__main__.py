@@ -10,7 +10,7 @@ from hamicommon.simulation.replay.openb import read_trace
 from hamicommon.simulation.replay.trace import Trace
 from hamictl.commands.replay import runs
 from hamictl.commands.replay.options import seeds_of
-from hamictl.view import replay, replay_churn
+from hamictl.view import replay
 from hamictl.view.replay_picture import picture
 
 from bench.packing import page
@@ -18,7 +18,7 @@ from bench.packing.made import Lists, made
 from bench.packing.results import FIRST, KEPT, LAST, Results, mean, read, write
 
 NODES, PODS = "openb_node_list_gpu_node.csv", "openb_pod_list_{}.csv"
-ARRIVING, CHURNING = 1.3, 3.0
+ARRIVING = 1.3
 """Of the cards, what all arrivals together ask for."""
 MADE_LIST = "made/"
 
@@ -53,9 +53,7 @@ def _measure(
     results: Results, trace: Trace, name: str, seed: int, args: argparse.Namespace
 ) -> None:
     for policy in args.policies.split(","):
-        if args.mean_load:
-            _churn(results, trace, name, policy, seed, args)
-        elif args.again or (name, policy, seed) not in results.runs:
+        if args.again or (name, policy, seed) not in results.runs:
             found = runs.arriving(trace, [policy], [seed], ARRIVING)
             results.take(name, replay.as_json(trace, [seed], ARRIVING, found))
         write(results, args.kept)
@@ -68,16 +66,6 @@ def _pods(folder: Path, name: str) -> str:
         return (folder / PODS.format(name)).read_text()
     of = (folder / PODS.format(given) for given in ("default", "gpuspec25"))
     return made(Lists(*(file.read_text() for file in of)), name.removeprefix(MADE_LIST))
-
-
-def _churn(
-    results: Results, trace: Trace, name: str, policy: str, seed: int, args: argparse.Namespace
-) -> None:
-    loads = [int(load) / 100 for load in args.mean_load.split(",")]
-    found = runs.coming_and_going(
-        trace, [policy], [seed], total=CHURNING, mean_loads=loads, patience_s=6 * 3600
-    )
-    results.take(name, replay_churn.as_json(trace, [seed], found))
 
 
 def picture_of(results: Results) -> str:
@@ -98,7 +86,6 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--policies", default=",".join(page.POLICIES))
     parser.add_argument("--seeds", default="42-51")
-    parser.add_argument("--mean-load", default="", help="pods also end, such as 70,85,95")
     parser.add_argument("--again", action="store_true", help="also what is known")
     parser.add_argument("--kept", type=Path, default=KEPT, help="other than the page's results")
     parser.add_argument(

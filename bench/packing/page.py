@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from bench.packing.results import FIRST, Results, Run, mean, with_deviation
+from bench.packing.results import FIRST, Results, Run, mean, span_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "packing.md"
 PICTURE = PAGE.with_name("packing.svg")
@@ -80,7 +80,7 @@ def _in_use(results: Results) -> Iterator[str]:
 def _orders(results: Results) -> Iterator[str]:
     yield _line("policy", "orders")
     yield _rule(2)
-    for policy in (*POLICIES, "fragmentation-oracle", "fragmentation-cards"):
+    for policy in POLICIES:
         by_trace = {trace: results.span(trace, policy) for trace in TRACES}
         usual = max(by_trace.values(), key=list(by_trace.values()).count)
         others = [f"{trace} {span}" for trace, span in by_trace.items() if span != usual]
@@ -91,12 +91,15 @@ def _refused(results: Results) -> Iterator[str]:
     yield _line("trace", f"{FGD}: share, 1 card, 2, 3-4, 5-8 cards", OURS)
     yield _rule(3)
     for trace in TRACES:
-        yield _line(trace, *(_kinds(results.of(trace, policy)) for policy in (FGD, OURS)))
+        both = results.leads(trace, OURS, FGD)
+        yield _line(trace, *(_kinds(results.of(trace, policy, both)) for policy in (FGD, OURS)))
 
 
 def _leads(results: Results) -> Iterator[str]:
-    yield _line("trace", "100 %", "130 %", "least on the mean curve", "least in one order")
-    yield _rule(5)
+    yield _line(
+        "trace", "orders", "100 %", "130 %", "least on the mean curve", "least in one order"
+    )
+    yield _rule(6)
     for trace in TRACES:
         leads = results.leads(trace, OURS, FGD)
         curve = [mean(column) for column in zip(*leads.values(), strict=True)]
@@ -107,22 +110,11 @@ def _leads(results: Results) -> Iterator[str]:
         )
         yield _line(
             trace,
+            span_of([*leads]),
             *(f"{curve[load - FIRST]:+.2f}" for load in (100, 130)),
             f"{_signed(curve[least])} at {least + FIRST} %",
             f"{_signed(value)} at {at + FIRST} %, order {seed}",
         )
-
-
-def _variants(results: Results) -> Iterator[str]:
-    yield _line("trace", "oracle minus learned, 100 %", "130 %", "without the hosts' CPU, 130 %")
-    yield _rule(4)
-    for trace in TRACES:
-        leads = results.leads(trace, "fragmentation-oracle", OURS)
-        oracle = [
-            with_deviation(one[load - FIRST] for one in leads.values()) for load in (100, 130)
-        ]
-        cards = with_deviation(run.at(130) for run in results.of(trace, "fragmentation-cards"))
-        yield _line(trace, *oracle, cards)
 
 
 def _made(results: Results) -> Iterator[str]:
@@ -150,56 +142,14 @@ def _made(results: Results) -> Iterator[str]:
         )
 
 
-def _churn(results: Results) -> Iterator[str]:
-    yield _line(
-        "mean load, policy",
-        "orders",
-        "in use, %",
-        "waiting, % of cards",
-        "pods waiting",
-        "had to wait",
-        "never placed",
-        "mean wait, s",
-        "card-hours",
-    )
-    yield _rule(9)
-    groups: dict[tuple[float, str], list[dict[str, float]]] = {}
-    for key, run in results.churn.items():
-        _, asked, policy, _ = key.split("/")
-        groups.setdefault((float(asked), policy), []).append(run)
-    for (load, policy), runs in sorted(groups.items(), key=lambda g: (g[0][0], -_hours(g[1]))):
-        yield _line(
-            f"{load:g} %, {policy}",
-            str(len(runs)),
-            with_deviation(run["in_use"] for run in runs),
-            with_deviation(run["waiting"] for run in runs),
-            *(
-                f"{mean(run[column] for run in runs):.{digits}f}"
-                for column, digits in (
-                    ("waiting_pods", 1),
-                    ("waited", 0),
-                    ("refused", 0),
-                    ("mean_wait_s", 1),
-                    ("card_hours", 0),
-                )
-            ),
-        )
-
-
 TABLES: dict[str, Callable[[Results], Iterable[str]]] = {
     "orders": _orders,
     "in use": _in_use,
     "refused": _refused,
     "leads": _leads,
-    "variants": _variants,
     "made": _made,
-    "churn": _churn,
 }
 """By the name of their markers."""
-
-
-def _hours(runs: Sequence[dict[str, float]]) -> float:
-    return mean(run["card_hours"] for run in runs)
 
 
 def _kinds(runs: Sequence[Run]) -> str:

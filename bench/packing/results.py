@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
@@ -36,10 +36,9 @@ class Results:
     """All runs that are known."""
 
     runs: dict[Key, Run] = field(default_factory=dict)
-    churn: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Pods that end: means over a window, by `trace/mean load/policy/order`."""
     summaries: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Of runs that were not kept, by `trace/policy`: `orders`, and mean and deviation by load."""
+    """By `trace/policy`, of runs that were not kept: `orders`, how many (`count`), and mean and
+    deviation by load."""
 
     def orders(self, trace: str, policy: str) -> list[int]:
         """The orders in which the trace's pods arrived, ascending."""
@@ -47,18 +46,23 @@ class Results:
 
     def span(self, trace: str, policy: str) -> str:
         """`42 to 51`, or a list where some are missing."""
-        orders = self.orders(trace, policy)
-        if not orders:
-            return self.summaries.get(f"{trace}/{policy}", {}).get("orders", "none")
-        whole = len(orders) > 1 and orders[-1] - orders[0] + 1 == len(orders)
-        return f"{orders[0]} to {orders[-1]}" if whole else ", ".join(map(str, orders))
+        summary = self._summary(trace, policy)
+        if summary is not None:
+            return summary["orders"]
+        return span_of(self.orders(trace, policy))
 
     def in_use(self, trace: str, policy: str, load: int) -> str:
         """Mean and deviation of the percent in use."""
-        found = self.of(trace, policy)
-        if not found:
-            return self.summaries.get(f"{trace}/{policy}", {}).get(str(load), "")
-        return with_deviation(run.at(load) for run in found)
+        summary = self._summary(trace, policy)
+        if summary is not None:
+            return summary[str(load)]
+        return with_deviation(run.at(load) for run in self.of(trace, policy))
+
+    def _summary(self, trace: str, policy: str) -> dict[str, str] | None:
+        """None where as many runs were kept."""
+        summary = self.summaries.get(f"{trace}/{policy}")
+        known = len(self.orders(trace, policy))
+        return None if summary is None or known >= int(summary["count"]) else summary
 
     def of(self, trace: str, policy: str, orders: Iterable[int] | None = None) -> list[Run]:
         """Runs in ascending order of their seeds."""
@@ -80,14 +84,10 @@ class Results:
     def add(self, others: Results) -> None:
         """All runs of the others, in place of those that are known."""
         self.runs |= others.runs
-        self.churn |= others.churn
         self.summaries |= others.summaries
 
     def take(self, trace: str, output: Mapping[str, Any]) -> None:
         """Adds what `hamictl replay -o json` printed for a trace."""
-        if "loads" in output:
-            self._take_churn(trace, output)
-            return
         for policy, found in output["policies"].items():
             for run in found["runs"]:
                 by_load = {int(load): value for load, value in run["allocated"].items()}
@@ -96,27 +96,19 @@ class Results:
                     refused=run["failed"],
                 )
 
-    def _take_churn(self, trace: str, output: Mapping[str, Any]) -> None:
-        for at in output["loads"]:
-            for policy, found in at["policies"].items():
-                for seed, run in zip(output["seeds"], found["runs"], strict=True):
-                    key = f"{trace}/{at['mean_load_percent']:g}/{policy}/{seed}"
-                    self.churn[key] = {
-                        "arrived": run["arrived"],
-                        "in_use": run["in_use_percent"],
-                        "waiting": run["waiting_percent"],
-                        "waiting_pods": run["waiting_pods"],
-                        "waited": sum(run["waited"].values()),
-                        "refused": sum(run["refused"].values()),
-                        "mean_wait_s": run["mean_wait_s"],
-                        "card_hours": run["card_hours"],
-                    }
-
 
 def _every(by_load: Mapping[int, float]) -> Iterator[float]:
     """A large pod may skip a percent: then it is what was in use before it."""
     for load in range(FIRST, LAST + 1):
         yield by_load[max((at for at in by_load if at <= load), default=min(by_load))]
+
+
+def span_of(orders: Sequence[int]) -> str:
+    """`42 to 51`, or a list where some are missing."""
+    if not orders:
+        return "none"
+    whole = len(orders) > 2 and orders[-1] - orders[0] + 1 == len(orders)
+    return f"{orders[0]} to {orders[-1]}" if whole else ", ".join(map(str, orders))
 
 
 def mean(values: Iterable[float]) -> float:
@@ -138,7 +130,7 @@ def read(path: Path = KEPT) -> Results:
         (trace, policy, int(seed)): Run(in_use=tuple(in_use), refused=refused)
         for trace, policy, seed, refused, in_use in kept["runs"]
     }
-    return Results(runs=runs, churn=kept["churn"], summaries=kept.get("summaries", {}))
+    return Results(runs=runs, summaries=kept["summaries"])
 
 
 def write(results: Results, path: Path = KEPT) -> None:
@@ -146,13 +138,5 @@ def write(results: Results, path: Path = KEPT) -> None:
     runs = [
         json.dumps([*key, run.refused, run.in_use]) for key, run in sorted(results.runs.items())
     ]
-    churn = [f"{json.dumps(key)}: {json.dumps(v)}" for key, v in sorted(results.churn.items())]
-    path.write_text(
-        '{"runs": [\n'
-        + ",\n".join(runs)
-        + '\n],\n"churn": {\n'
-        + ",\n".join(churn)
-        + '\n},\n"summaries": '
-        + json.dumps(results.summaries, indent=0, ensure_ascii=False)
-        + "\n}\n"
-    )
+    summaries = json.dumps(results.summaries, indent=0, ensure_ascii=False)
+    path.write_text('{"runs": [\n' + ",\n".join(runs) + '\n],\n"summaries": ' + summaries + "\n}\n")
