@@ -4,5 +4,5 @@
     make bench-packing ARGS="--from FILE.json..."        # takes over outputs of hamictl replay
     make bench-packing                                   # writes the page from docs/packing.json
 
-Everything that the page's tables show is in docs/packing.json, run by run.
+All figures of the tables are in docs/packing.json, run by run.
 """
