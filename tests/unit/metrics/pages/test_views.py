@@ -110,9 +110,9 @@ def test_a_few_nodes_have_room_for_amounts_and_every_slice_to_scale() -> None:
     style = grid_style(state, totals(state), EVERYBODY, NOW)
 
     held, free = cells(node, style, NOW)
-    assert held.amount == "48 / 80 GiB"
+    assert held.amount == "48/80 GiB"
     assert held.slices == ((style.owners.css("nlp"), 50.0), (style.owners.css("ads"), 10.0))
-    assert (free.amount, free.slices) == ("0 / 80 GiB", ())
+    assert (free.amount, free.slices) == ("0/80 GiB", ())
     html = row(node, style, NOW)
     assert f"<rect class={style.owners.css('ads')} x=50.0 y=0 width=10.0" in html
 

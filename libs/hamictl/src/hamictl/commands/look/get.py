@@ -146,8 +146,7 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
         return replace(records_of(ask("quota", where)), plural="quotas")
     if moment is not None:
         about = where if kind == "allocations" else {}
-        found = records_of(ask(THEN[kind], {**about, "at": moment}))
-        return replace(found, plural="cards" if kind == "devices" else kind)
+        return records_of(ask(THEN[kind], {**about, "at": moment}))
     return run(listed(kind, namespace=namespace, selector=selector))
 
 

@@ -106,7 +106,7 @@ def _cell(card: PageCard, style: GridStyle, *, unheard: bool) -> Cell:
     label = _label(card, now, style)
     if not style.roomy:
         return Cell(css=css, text=text, label=label)
-    amount = f"{bare_gib(card.used_memory_mib)} / {bare_gib(card.memory_mib)} GiB"
+    amount = f"{bare_gib(card.used_memory_mib)}/{bare_gib(card.memory_mib)} GiB"
     return Cell(css=css, text=text, label=label, amount=amount, slices=_slices(card, style))
 
 
