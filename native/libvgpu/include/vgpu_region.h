@@ -4,6 +4,8 @@
  * against the published table. Fields that the layout leaves unused carry our own bookkeeping:
  *
  *   slot.mem[0].spare[0]       start time of the process (clock ticks since boot): a recycled pid is not its predecessor
+ *   slot.pid_namespace         the process's pid namespace, by its number; 0: unknown. A slice may belong to containers of several, by a
+ *                              ResourceClaim, and a pid means something in its own namespace alone
  *   slot.mem[0].spare[1], [2]  accounting operations begun and done by the process (equal: none is under way)
  *   slots[0].util[d].spare[0]  bytes reserved on device d by the whole container. It belongs to the region, by position, not to
  *                              the owner of slot 0; no code that clears a slot may touch it.
@@ -74,7 +76,7 @@ struct vgpu_region_slot {
     _Atomic uint64_t monitor_used_bytes[VGPU_BANK_DEVICES];
     struct vgpu_region_util util[VGPU_BANK_DEVICES];
     _Atomic int32_t status;
-    int32_t pad;
+    _Atomic uint32_t pid_namespace; /* in HAMi's layout: unused */
     _Atomic uint64_t seqlock; /* even: stable; always 0 here */
     _Atomic uint64_t spare[2];
 };

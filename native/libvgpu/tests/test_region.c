@@ -128,6 +128,27 @@ static void what_others_have_open_stays(void)
     vgpu_region_close(&file);
 }
 
+/* The same, of another pid namespace by its slot: its pid is nobody's here. */
+static void the_dead_of_other_namespaces_are_known_by_their_locks(void)
+{
+    struct vgpu_region_file file;
+    const pid_t child = child_with_seventy();
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    struct vgpu_region_slot *other = &file.region->slots[0], *slot = vgpu_region_claim(&file);
+    CHECK(other->pid == child && other->pid_namespace == vgpu_process_namespace() && vgpu_process_namespace() != 0);
+    atomic_store(&other->pid_namespace, 1);
+    atomic_store(&other->pid, getpid()); /* the first process of each container is 1 */
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(file.region, 0) == 70 && vgpu_region_reserve(file.region, slot, 0, 31, 100) != 0);
+    CHECK(vgpu_region_slot_is_held(&file, 0) && !vgpu_region_slot_is_held(&file, 5));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    vgpu_region_reclaim(&file);
+    CHECK(other->pid == 0 && vgpu_region_used(file.region, 0) == 0 && slot->pid == getpid());
+    vgpu_region_leave(&file, slot);
+    vgpu_region_close(&file);
+}
+
 static void all_slots_taken(void)
 {
     struct vgpu_region_file file;
@@ -154,6 +175,7 @@ int main(void)
     the_dead_are_swept();
     totals_are_repaired_only_when_quiet();
     what_others_have_open_stays();
+    the_dead_of_other_namespaces_are_known_by_their_locks();
     all_slots_taken();
     unlink(path);
     return 0;

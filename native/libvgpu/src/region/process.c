@@ -51,12 +51,17 @@ bool vgpu_process_alive(pid_t pid, uint64_t start_time)
     return start_time == 0 || stat.start_time == start_time;
 }
 
+uint32_t vgpu_process_namespace(void)
+{
+    struct stat status;
+    return stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0; /* an unsigned int in the kernel */
+}
+
 pid_t vgpu_process_host_pid(void)
 {
-    /* The initial pid namespace has a fixed inode number (linux/proc_ns.h, PROC_PID_INIT_INO). */
-    static const ino_t initial_namespace = 0xEFFFFFFCU;
-    struct stat status;
-    return stat("/proc/self/ns/pid", &status) == 0 && status.st_ino == initial_namespace ? getpid() : 0;
+    /* The initial pid namespace has a fixed number (linux/proc_ns.h, PROC_PID_INIT_INO). */
+    static const uint32_t initial_namespace = 0xEFFFFFFCU;
+    return vgpu_process_namespace() == initial_namespace ? getpid() : 0;
 }
 
 /* "NSpid:	4711	12": from the namespace of the reader's /proc inwards (proc(5)). */

@@ -16,6 +16,9 @@ bool vgpu_process_alive(pid_t pid, uint64_t start_time);
 /* This process's pid on the host, or 0 when it runs in a pid namespace of its own and therefore cannot know. */
 pid_t vgpu_process_host_pid(void);
 
+/* The number of this process's pid namespace; 0 when it cannot be read. */
+uint32_t vgpu_process_namespace(void);
+
 /* The pids by which NVML may know this process: those of every pid namespace that /proc shows it in, and the one that
  * the node wrote beside the limits ("<pid in the container> <pid on the host>" per line of VGPU_PIDS_PATH, for drivers
  * that show containers the host's pids). The tenant can write neither. Returns how many, at most `room`. */

@@ -80,3 +80,21 @@ void vgpu_region_unlock(const struct vgpu_region_file *opened)
     struct flock byte = {.l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     if (opened->file >= 0) (void)fcntl(opened->file, F_SETLK, &byte); /* fails only for a bad descriptor, which was good a moment ago */
 }
+
+/* Behind the byte of the lock; a record lock needs no such byte in the file. */
+static struct flock byte_of_slot(int slot)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 1 + slot, .l_len = 1};
+}
+
+void vgpu_region_hold_slot(const struct vgpu_region_file *opened, int slot)
+{
+    struct flock byte = byte_of_slot(slot);
+    if (vgpu_region_file_is_ours(opened)) (void)fcntl(opened->file, F_SETLK, &byte);
+}
+
+bool vgpu_region_slot_is_held(const struct vgpu_region_file *opened, int slot)
+{
+    struct flock byte = byte_of_slot(slot);
+    return opened->file < 0 || fcntl(opened->file, F_GETLK, &byte) != 0 || byte.l_type != F_UNLCK;
+}

@@ -36,4 +36,11 @@ int vgpu_region_lock(struct vgpu_region_file *opened);
 
 void vgpu_region_unlock(const struct vgpu_region_file *opened);
 
+/* Locks the byte that stands for a slot of this process, in the same way, for as long as the process lives: so processes of other pid
+ * namespaces see that it does. Does nothing when the descriptor is not ours any more; the next lock opens another. */
+void vgpu_region_hold_slot(const struct vgpu_region_file *opened, int slot);
+
+/* Whether another process holds that slot's byte; true when that cannot be known. With the file lock. */
+bool vgpu_region_slot_is_held(const struct vgpu_region_file *opened, int slot);
+
 #endif
