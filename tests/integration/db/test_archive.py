@@ -79,6 +79,12 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
             " VALUES ($1, 0, 'main', 'app'), ($1, 1, 'beside', 'app')",
             ID.format(number),
         )
+        await opened.execute(
+            "INSERT INTO allocation_claims VALUES"
+            " ($1, 0, 0, 'uid', $2, 'gpu', 'share', 'GPU-1', 'NVIDIA', 100, 10, 1, true)",
+            ID.format(number),
+            ODD_TEXT,
+        )
         for sequence, at in enumerate((BEFORE, INSIDE, LATER), start=1):
             await opened.execute(
                 "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason,"
@@ -156,7 +162,12 @@ async def test_the_archive_has_the_rows_of_the_month_and_can_be_read_back(
         "allocations": "SELECT * FROM allocations WHERE ended_at >= $1 AND ended_at < $2",
         **{
             name: f"SELECT t.* FROM {name} t JOIN allocations a ON {of_grants}"
-            for name in ("allocation_periods", "allocation_devices", "allocation_containers")
+            for name in (
+                "allocation_periods",
+                "allocation_devices",
+                "allocation_containers",
+                "allocation_claims",
+            )
         },
         **{
             name: f"SELECT * FROM {name} WHERE at >= $1 AND at < $2"

@@ -24,6 +24,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.integration
 
 MIGRATIONS = Path(__file__).parents[3] / "migrations"
+LIVE = "00000000-0000-0000-0000-000000000001"
 REVISIONS = sorted(path.stem for path in (MIGRATIONS / "versions").glob("*.py"))
 
 
@@ -60,6 +61,46 @@ def test_every_revision_can_be_taken_back_and_applied_again(empty_postgres_dsn: 
         schema.upgrade(settings, MIGRATIONS, name[:4])
 
     assert inspect(settings, MIGRATIONS) == []
+
+
+def test_live_grants_of_claims_get_rows_of_what_they_use_and_keep_all_when_taken_back(
+    empty_postgres_dsn: str,
+) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    schema.upgrade(settings, MIGRATIONS, "0026")
+    claims = [
+        {"container": "cuda", "claim": "c", "claim_uid": "u", "request": each, "share_id": each}
+        for each in ("first", "second")
+    ]
+    psql(
+        empty_postgres_dsn,
+        "INSERT INTO nodes (name, source) VALUES ('n', 'agent');"
+        "INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,"
+        " healthy, ceiling_slots, ceiling_memory_mib, ceiling_core_percent)"
+        " SELECT 'GPU-' || i, 'n', 'NVIDIA', i, 'A100', 10, 1000, 100, true, 10, 1000, 100"
+        " FROM generate_series(1, 2) i;"
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, origin)"
+        f" VALUES ('{LIVE}', 'p', 'team', 'pod', 1, 'n', 'allocated', 'claim');"
+        "INSERT INTO allocation_containers VALUES"
+        f" ('{LIVE}', 0, 'init', 'init'), ('{LIVE}', 1, 'cuda', 'app');"
+        "INSERT INTO allocation_devices (allocation_id, container_index, position, container_name,"
+        " role, device_uuid, vendor, memory_mib, core_percent) SELECT"
+        f" '{LIVE}', 1, i - 1, 'cuda', 'app', 'GPU-' || i, 'NVIDIA', i * 100, 10"
+        " FROM generate_series(1, 2) i;"
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, detail)"
+        f" VALUES ('p', 1, '{LIVE}', 'bound', '{json.dumps({'claims': claims})}')",
+    )
+    schema.upgrade(settings, MIGRATIONS, NEEDED)
+    rows = psql(
+        empty_postgres_dsn,
+        "SELECT claim_name, request, container_name, device_uuid, memory_mib, counted"
+        " FROM v_claim_holders ORDER BY request",
+    )
+    assert rows.splitlines() == ["c|first|cuda|GPU-1|100|t", "c|second|cuda|GPU-2|200|t"]
+
+    schema.downgrade(settings, MIGRATIONS, "pre@-1")
+    held = psql(empty_postgres_dsn, "SELECT sum(memory_mib) FROM allocation_devices")
+    assert held == "300"
 
 
 def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:

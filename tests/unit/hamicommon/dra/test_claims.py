@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare, slices_name
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.dra.claims import (
     AllocatedDevice,
     allocated_devices,
     claim_names,
+    claimed_slices_of,
     container_claims,
     granted_containers,
+    granted_shares,
     holders,
+    pods_of,
 )
 from hamicommon.dra.devices import DRIVER, device_name
-from hamicommon.errors import Conflict, InvalidRequest, NotFound
+from hamicommon.errors import InvalidRequest, NotFound
 from hamicommon.k8s.types import Json
 
 UID = PodUid("pod-1")
@@ -64,8 +67,8 @@ def pod(*containers: Json, init: tuple[Json, ...] = (), status: Json | None = No
 
 
 def grants(a_pod: Json, *results: Json) -> tuple[ContainerGrant, ...]:
-    devices = {"gpu": allocated_devices(claim(*results), UID)}
-    return granted_containers(container_claims(a_pod, devices), CARDS)
+    claimed = container_claims(a_pod, {"gpu": allocated_devices(claim(*results), UID)})
+    return granted_containers(claimed, granted_shares(claimed, CARDS))
 
 
 def shares(granted: ContainerGrant) -> list[tuple[str, int, int]]:
@@ -96,13 +99,23 @@ def test_a_part_of_a_mebibyte_counts_as_a_whole_one() -> None:
     assert shares(cuda) == [(CARD, 2, 30)]
 
 
-def test_containers_side_by_side_do_not_share_a_slice() -> None:
-    two = pod(container("a", ("gpu", None)), container("b", ("gpu", None)))
-    with pytest.raises(InvalidRequest, match="containers a and b both use request r of claim c"):
-        grants(two, result("r"))
+def test_containers_with_the_same_slices_side_by_side_are_one_budget() -> None:
+    [one, other] = grants(
+        pod(container("a", ("gpu", None)), container("b", ("gpu", None))), result("r")
+    )
+    assert (shares(one), other.shares) == ([(CARD, 4096, 30)], ())
     sidecar = container("s", ("gpu", None), restartPolicy="Always")
-    with pytest.raises(InvalidRequest, match="s and a"):
-        grants(pod(container("a", ("gpu", None)), init=(sidecar,)), result("r"))
+    [first, cuda] = grants(pod(container("a", ("gpu", None)), init=(sidecar,)), result("r"))
+    assert (shares(first), cuda.shares) == ([(CARD, 4096, 30)], ())
+
+
+def test_all_containers_of_a_slice_use_it_under_one_name_and_one_is_counted() -> None:
+    a_pod = pod(container("a", ("gpu", None)), container("b", ("gpu", None)))
+    claimed = container_claims(a_pod, {"gpu": allocated_devices(claim(result("r")), UID)})
+    used = claimed_slices_of(claimed, granted_shares(claimed, CARDS))
+    assert [(each.container, each.counted) for each in used] == [(0, True), (1, False)]
+    assert {each.key for each in used} == {("uid-c", "r", "s")}
+    assert len({slices_name([each.key]) for each in used}) == 1
 
 
 def test_an_init_container_may_have_the_same_slices_before_and_they_count_once() -> None:
@@ -121,9 +134,10 @@ def test_an_init_container_with_a_part_of_anothers_slices_is_refused() -> None:
         )
 
 
-def test_a_claim_of_two_pods_is_refused_with_what_would_be_right() -> None:
-    with pytest.raises(Conflict, match=r"held by 2 pods.*ResourceClaimTemplate"):
-        allocated_devices(claim(result("r"), holders=(UID, "other")), UID)
+def test_each_of_two_pods_that_hold_a_claim_has_what_is_allocated_to_it() -> None:
+    shared = claim(result("r"), holders=(UID, "other"))
+    assert allocated_devices(shared, UID) == allocated_devices(shared, PodUid("other"))
+    assert [one["uid"] for one in pods_of(shared)] == [UID, "other"]
 
 
 def test_a_claim_that_is_not_reserved_for_the_pod_is_not_its() -> None:
@@ -174,7 +188,8 @@ def test_an_extended_resource_that_a_class_maps_is_a_claim_too() -> None:
     names = claim_names(mapped)
     assert list(names.values()) == ["p-extended"]
     devices = {key: allocated_devices(claim(result("container-0")), UID) for key in names}
-    [cuda] = granted_containers(container_claims(mapped, devices), CARDS)
+    claimed = container_claims(mapped, devices)
+    [cuda] = granted_containers(claimed, granted_shares(claimed, CARDS))
     assert shares(cuda) == [(CARD, 4096, 30)]
 
 

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import Role
+
+SliceKey = tuple[str, str, str]
+"""Uid of a ResourceClaim, request and share id."""
 
 
 class AllocationState(StrEnum):
@@ -127,6 +131,39 @@ class ContainerGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedSlice:
+    """A slice that a container uses by a request of a ResourceClaim.
+
+    Containers and pods that use the same claim hold one budget together: it is counted for one of
+    them, the others have it beside that one.
+    """
+
+    container: int
+    """Index of the container."""
+    position: int
+    """Among the slices of that container."""
+    claim_uid: str
+    claim: str
+    request: str
+    share_id: str
+    """`shareID` of the claim's allocation: another one after the claim is allocated again."""
+    share: DeviceShare
+    counted: bool = True
+
+    @property
+    def key(self) -> SliceKey:
+        """Which slice it is, by whichever container it is used."""
+        return self.claim_uid, self.request, self.share_id
+
+
+def slices_name(keys: Iterable[SliceKey]) -> str:
+    """Of a container's slices by ResourceClaims, whichever container or pod holds them: the nonce
+    of their limits directory, account and CDI device. It is never used again, as an allocation has
+    share ids of its own."""
+    return str(uuid5(NAMESPACE_OID, "/".join(min(keys))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
     """What an allocation takes from one card: max(init, app) per dimension."""
 
@@ -190,6 +227,10 @@ class Allocation:
     node: NodeName
     state: AllocationState
     containers: tuple[ContainerGrant, ...]
+    """With the slices that are counted for it."""
+    claims: tuple[ClaimedSlice, ...] = ()
+    """All that its containers use by ResourceClaims, in order of container and position; those that
+    are not counted are counted for another pod."""
     token: int | None = None
     """Fencing token, handed out at reserved -> binding; grows with every hand-out."""
     reserved_at: datetime

@@ -3,8 +3,8 @@
 Everything here comes from objects that only schedulers and the API server write
 (`status.allocation`, `status.reservedFor`, `status.resourceClaimStatuses`) and from the pod's spec,
 which can't change. Pods of several claims, several requests of a claim, init containers and
-extended resources that a DeviceClass maps are understood; a claim that two pods hold is not: its
-slice would have two owners (docs/dra.md).
+extended resources that a DeviceClass maps are understood, and claims that several pods or
+containers hold together: one budget (docs/dra.md).
 """
 
 from __future__ import annotations
@@ -13,11 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.allocations import (
+    ClaimedSlice,
+    ContainerGrant,
+    DeviceShare,
+    SliceKey,
+)
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.requests import Role
 from hamicommon.dra.devices import CORES, DRIVER, MEMORY, SLOTS, mib_of_bytes
-from hamicommon.errors import Conflict, InvalidRequest, NotFound
+from hamicommon.errors import InvalidRequest, NotFound
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import parse_ceil
 from hamicommon.k8s.types import JsonMapping
@@ -41,7 +46,7 @@ class AllocatedDevice:
     slots: int
 
     @property
-    def key(self) -> tuple[str, str, str]:
+    def key(self) -> SliceKey:
         """Unique among all results of all claims."""
         return self.claim_uid, self.request, self.share_id or self.device
 
@@ -65,7 +70,7 @@ class ContainerClaims:
     devices: tuple[AllocatedDevice, ...]
 
     @property
-    def keys(self) -> frozenset[tuple[str, str, str]]:
+    def keys(self) -> frozenset[SliceKey]:
         """Which slices these are."""
         return frozenset(device.key for device in self.devices)
 
@@ -96,26 +101,26 @@ def claim_names(pod: JsonMapping) -> dict[str, str]:
     return names
 
 
+def pods_of(claim: JsonMapping) -> list[JsonMapping]:
+    """The pods that the claim is reserved for: `name` and `uid` of each."""
+    reserved = (claim.get("status") or {}).get("reservedFor") or []
+    return [one for one in reserved if one["resource"] == "pods"]
+
+
 def allocated_devices(claim: JsonMapping, pod_uid: PodUid) -> tuple[AllocatedDevice, ...]:
     """Our cards among a claim's results.
 
-    Raises: NotFound when nothing is allocated to this pod, Conflict when another pod has the claim
-    too, InvalidRequest when a result does not state what of the card it takes.
+    Raises: NotFound when nothing is allocated to this pod, InvalidRequest when a result does not
+    state what of the card it takes.
     """
     metadata, status = claim["metadata"], claim.get("status") or {}
-    holders = [one["uid"] for one in status.get("reservedFor") or [] if one["resource"] == "pods"]
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
     ours = [result for result in results if result["driver"] == DRIVER]
     if not ours:
         return ()
     name = f"claim {metadata['namespace']}/{metadata['name']}"
-    if pod_uid not in holders:
+    if pod_uid not in {one["uid"] for one in pods_of(claim)}:
         raise NotFound(f"{name} is not reserved for the pod")
-    if len(holders) > 1:
-        raise Conflict(
-            f"{name} is held by {len(holders)} pods, and a slice has one; "
-            "use a ResourceClaimTemplate, which makes a claim for each pod"
-        )
     return tuple(_allocated(metadata, result, name) for result in ours)
 
 
@@ -147,9 +152,9 @@ def container_claims(
 ) -> tuple[ContainerClaims, ...]:
     """All containers of the pod in the order of its spec, with what each gets.
 
-    `devices` are those of each claim by `claim_names`' keys. Raises: InvalidRequest when two
-    containers that run side by side would share a slice, whose limit would be each one's, or when
-    an init container has a part of another's slices: a slice is one description to the runtime.
+    `devices` are those of each claim by `claim_names`' keys. Raises: InvalidRequest when a
+    container has a part of another's slices: all slices of a container are one description to the
+    runtime, with one limits directory and account.
     """
     extended = _extended(pod)
     found = tuple(
@@ -163,23 +168,50 @@ def container_claims(
     )
     for one, other in combinations([each for each in found if each.devices], 2):
         shared = one.keys & other.keys
-        if shared and (one.role == other.role == "app" or one.keys != other.keys):
+        if shared and one.keys != other.keys:
             device = next(device for device in one.devices if device.key in shared)
             raise InvalidRequest(
                 f"containers {one.name} and {other.name} both use request {device.request} of "
-                f"claim {device.claim}; give each a request of its own"
+                f"claim {device.claim}, and not the same otherwise; let them use the same requests,"
+                " or give each one of its own"
             )
     return found
 
 
 def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...]:
-    """One container for each set of slices: of those that have it in turn, the app container, else
-    the first."""
-    found: dict[frozenset[tuple[str, str, str]], ContainerClaims] = {}
+    """One container for each set of slices: of those that have it in turn or together, the first
+    app container, else the first."""
+    found: dict[frozenset[SliceKey], ContainerClaims] = {}
     for container in containers:
-        if container.devices and (container.role == "app" or container.keys not in found):
+        known = found.get(container.keys)
+        first = known is None or (known.role == "init" and container.role == "app")
+        if container.devices and first:
             found[container.keys] = container
     return tuple(found.values())
+
+
+def claimed_slices_of(
+    containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
+) -> tuple[ClaimedSlice, ...]:
+    """What each container uses; of slices that containers of the pod have together, one is counted.
+
+    `shares` are the slices' by key.
+    """
+    holding = {container.index for container in holders(containers)}
+    return tuple(
+        ClaimedSlice(
+            container=container.index,
+            position=position,
+            claim_uid=device.claim_uid,
+            claim=device.claim,
+            request=device.request,
+            share_id=device.share_id or device.device,
+            share=shares[device.key],
+            counted=container.index in holding,
+        )
+        for container in containers
+        for position, device in enumerate(container.devices)
+    )
 
 
 def _named_by(
@@ -210,22 +242,33 @@ def _extended(pod: JsonMapping) -> JsonMapping:
     return (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
 
 
-def granted_containers(
-    containers: Sequence[ContainerClaims], cards: Mapping[str, GpuUuid]
-) -> tuple[ContainerGrant, ...]:
-    """The slices that the claims amount to; `cards` are the node's by their device names.
+def granted_shares(
+    containers: Iterable[ContainerClaims], cards: Mapping[str, GpuUuid]
+) -> dict[SliceKey, DeviceShare]:
+    """The slices of the cards that the claims amount to; `cards` are the node's by their device
+    names. Raises: NotFound when a device is no card of the node."""
+    return {
+        device.key: _share(device, cards)
+        for container in containers
+        for device in container.devices
+    }
 
-    Slices that containers have in turn are their holder's. Raises: NotFound when a device is no
-    card of the node.
+
+def granted_containers(
+    containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
+) -> tuple[ContainerGrant, ...]:
+    """What is counted for each container: slices that several have are their holder's.
+
+    Init containers count as app containers do: the pod has their slices to its end.
     """
     holding = {container.index for container in holders(containers)}
     return tuple(
         ContainerGrant(
             index=container.index,
             name=container.name,
-            role=container.role,
+            role="app" if container.devices else container.role,
             shares=tuple(
-                _share(device, cards) for device in container.devices if container.index in holding
+                shares[device.key] for device in container.devices if container.index in holding
             ),
         )
         for container in containers

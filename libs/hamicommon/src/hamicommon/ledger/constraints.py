@@ -103,6 +103,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "fk_devices_node_nodes": _taken("the card's node is not known yet"),
     "fk_allocations_node_nodes": _taken("the allocation's node is not known yet"),
     "fk_allocation_devices_allocation_id_allocations": _taken("the allocation does not exist"),
+    "fk_allocation_claims_allocation_id_allocations": _taken("the allocation does not exist"),
     "fk_allocation_devices_device_uuid_devices": _taken("the card is not known yet"),
     "fk_allocation_containers_allocation_id_allocations": _taken("the allocation does not exist"),
     "fk_allocation_events_allocation_id_allocations": _taken("the allocation does not exist"),

@@ -6,7 +6,7 @@ in `hamicommon.testing` both implement it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
+    ClaimedSlice,
     ContainerGrant,
     DeviceShare,
     Footprint,
@@ -30,6 +31,9 @@ WHOLE_CARD_CORE_PERCENT = 100
 
 QuotaAmounts = Mapping[str, int]
 """What an allocation takes of its namespace's quota, by resource name: MiB of memory, or cores."""
+
+QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
+"""What an allocation's slices count in quotas."""
 
 Rules = Mapping[str, VendorRules]
 """By vendor; one that is absent follows the standard rules."""
@@ -77,6 +81,9 @@ class Entry:
     reason: str
     evidence: Mapping[str, Any]
     """What it rests on, kept with its first event."""
+    claims: tuple[ClaimedSlice, ...] = ()
+    """What of the draft's slices comes by ResourceClaims. A slice that another pod holds is left
+    out of the draft by the ledger: it is counted already."""
 
     @property
     def guarded(self) -> bool:

@@ -6,7 +6,7 @@ written and how it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
+from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.model import (
     BindingClaim,
     CardCounters,
@@ -27,7 +28,7 @@ from hamicommon.ledger.model import (
     Draft,
     Entry,
     Move,
-    QuotaAmounts,
+    QuotaOf,
     ReservationWrite,
     Rules,
     StateStep,
@@ -40,7 +41,7 @@ from hamicommon.testing.capacity import LedgerCapacity
 from hamicommon.testing.ledger_rows import Clock, LedgerRows
 
 
-def _no_quota(containers: Sequence[ContainerGrant]) -> QuotaAmounts:
+def _no_quota(containers: Sequence[ContainerGrant]) -> dict[str, int]:
     del containers
     return {}
 
@@ -51,7 +52,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
     def __init__(
         self,
         *,
-        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts] = _no_quota,
+        quota_of: QuotaOf = _no_quota,
         rules: Rules = MappingProxyType({}),
         clock: Clock = lambda: datetime.now(UTC),
     ) -> None:
@@ -127,6 +128,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     async def enter(self, entry: Entry) -> Change:
         """See the port."""
+        entry = self._beside_others(entry)
         draft, node = entry.draft, entry.draft.placement.node
         wanted = wanted_by(draft, self._rules)
         if entry.guarded:
@@ -158,11 +160,30 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             reason=entry.reason,
             annotations=draft.annotations,
             origin=entry.origin,
+            claims=entry.claims,
         )
         self._allocations[allocation.id] = allocation
         sequence = self._note(allocation, None, entry.reason)
         touched = [card.uuid for card in wanted]
         return Change(allocation=allocation, sequence=sequence, counters=self._counters(touched))
+
+    def _beside_others(self, entry: Entry) -> Entry:
+        held = {
+            each.key
+            for allocation in self._allocations.values()
+            for each in allocation.claims
+            if allocation.live and each.counted
+        }
+        placement = entry.draft.placement
+        containers = without(placement.containers, entry.claims, held)
+        if containers == placement.containers:
+            return entry
+        draft = replace(
+            entry.draft,
+            placement=replace(placement, containers=containers),
+            quota=self._quota_of(containers),
+        )
+        return replace(entry, draft=draft, claims=counted(entry.claims, held))
 
     async def advance(self, step: StateStep) -> Change | None:
         """See the port."""
@@ -205,9 +226,10 @@ class FakeLedger(LedgerRows, LedgerCapacity):
     ) -> Change:
         counters: tuple[CardCounters, ...] = ()
         if step.target not in LIVE_STATES:
-            self._count_quota(old.namespace, self._quota_of(old.containers), -1)
-            self._count(old.id, demands(old.containers), -1)
-            counters = self._counters([card.uuid for card in demands(old.containers)])
+            given = without(old.containers, old.claims, self._pass_on(old))
+            self._count_quota(old.namespace, self._quota_of(given), -1)
+            self._count(old.id, demands(given), -1)
+            counters = self._counters([card.uuid for card in demands(given)])
         token = old.token
         if step.new_token:
             self._token += 1

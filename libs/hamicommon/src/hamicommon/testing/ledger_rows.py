@@ -9,7 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    ClaimedSlice,
+    SliceKey,
+)
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 
 Clock = Callable[[], datetime]
@@ -92,6 +97,40 @@ class LedgerRows:
     def _live_of(self, pod_uid: PodUid) -> Allocation | None:
         mine = (a for a in self._allocations.values() if a.pod_uid == pod_uid and a.live)
         return next(mine, None)
+
+    def _pass_on(self, old: Allocation) -> set[SliceKey]:
+        """Counts the slices of one that ends for those that hold them, too; which these are."""
+        found = set()
+        others = [a for a in self._allocations.values() if a.live and a.id != old.id]
+        others.sort(key=lambda a: (a.reserved_at, a.id))
+        heirs: dict[AllocationId, list[ClaimedSlice]] = {}
+        for slice_ in (each for each in old.claims if each.counted):
+            for other in others:
+                own = next((each for each in other.claims if each.key == slice_.key), None)
+                if own is not None:
+                    found.add(own.key)
+                    heirs.setdefault(other.id, []).append(own)
+                    break
+        for identity, taken in heirs.items():
+            self._count_for(self._allocations[identity], taken, old.pod_name)
+        return found
+
+    def _count_for(self, heir: Allocation, taken: Sequence[ClaimedSlice], of: str) -> None:
+        containers = tuple(
+            replace(
+                container,
+                shares=(
+                    *container.shares,
+                    *(each.share for each in taken if each.container == container.index),
+                ),
+            )
+            for container in heir.containers
+        )
+        claims = tuple(replace(each, counted=each.counted or each in taken) for each in heir.claims)
+        now = self._clock()
+        new = replace(heir, containers=containers, claims=claims, reserved_at=now)
+        self._allocations[heir.id] = new
+        self._note(new, heir.state.value, f"goes on with the slices that were counted for pod {of}")
 
     def _note(self, allocation: Allocation, before: str | None, reason: str) -> int:
         events = self._events.setdefault(allocation.pod_uid, [])

@@ -24,6 +24,7 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "allocation_periods": {SCHEDULER: _WRITE},
     "allocation_devices": {SCHEDULER: _WRITE},
     "allocation_containers": {SCHEDULER: _WRITE},
+    "allocation_claims": {SCHEDULER: _WRITE},
     # History is append-only for every role.
     "allocation_events": {SCHEDULER: ("INSERT",)},
     "decisions": {SCHEDULER: _WRITE},

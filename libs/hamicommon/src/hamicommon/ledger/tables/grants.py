@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     Float,
@@ -139,6 +140,36 @@ allocation_devices = Table(
     Index(None, "device_uuid"),
 )
 """Container x card; the device's counters hold max(init, app) per card and allocation."""
+
+allocation_claims = Table(
+    "allocation_claims",
+    metadata,
+    Column(
+        "allocation_id",
+        UUID(as_uuid=False),
+        ForeignKey("allocations.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("container_index", SmallInteger, nullable=False),
+    Column("position", SmallInteger, nullable=False),
+    Column("claim_uid", Text, nullable=False),
+    Column("claim_name", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("share_id", Text, nullable=False),
+    Column("device_uuid", Text, nullable=False),
+    Column("vendor", Text, nullable=False),
+    Column("memory_mib", Integer, nullable=False),
+    Column("core_percent", Integer, nullable=False),
+    Column("slots", Integer, nullable=False),
+    Column("counted", Boolean, nullable=False),
+    PrimaryKeyConstraint("allocation_id", "container_index", "position"),
+    Index(None, "claim_uid"),
+)
+"""Container x slice that it uses by a ResourceClaim: of pods that use one claim, each has rows.
+
+Such a slice is one budget. It is `counted` for one of its holders at a time, which has it in
+`allocation_devices`, and in the counters of the card, too.
+"""
 
 allocation_containers = Table(
     "allocation_containers",

@@ -18,7 +18,24 @@ Row = dict[str, Any]
 _ALLOCATIONS = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reason, a.reserved_at, a.binding_at, a.bound_at, a.allocated_at, a.ended_at, a.deadline,
-       a.lock_deadline, a.traceparent,
+       a.lock_deadline, a.traceparent, a.origin,
+       CASE WHEN a.origin <> 'claim' THEN '[]' ELSE
+       coalesce((SELECT jsonb_agg(jsonb_build_object(
+                     'container', c.name, 'container_index', k.container_index,
+                     'claim', k.claim_name, 'claim_uid', k.claim_uid, 'request', k.request,
+                     'share_id', k.share_id, 'device_uuid', k.device_uuid,
+                     'memory_mib', k.memory_mib, 'core_percent', k.core_percent,
+                     'counted', k.counted,
+                     'together_with', ARRAY(
+                         SELECT DISTINCT o.pod_name FROM allocation_claims b
+                           JOIN allocations o ON o.id = b.allocation_id
+                          WHERE (b.claim_uid, b.request, b.share_id)
+                                = (k.claim_uid, k.request, k.share_id)
+                            AND o.id <> a.id AND o.ended_at IS NULL ORDER BY 1))
+                     ORDER BY k.container_index, k.position)
+                   FROM allocation_claims k
+                   JOIN allocation_containers c USING (allocation_id, container_index)
+                  WHERE k.allocation_id = a.id), '[]') END AS claims,
        coalesce((SELECT jsonb_agg(jsonb_build_object(
                      'container', d.container_name, 'container_index', d.container_index,
                      'role', d.role, 'device_uuid', d.device_uuid, 'vendor', d.vendor,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
+    ClaimedSlice,
     ContainerGrant,
     DeviceShare,
     Origin,
@@ -31,7 +33,13 @@ a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state
                                            d.memory_mib, d.core_percent, d.slots, d.type,
                                            d.detail)
                          ORDER BY d.container_index, d.position)
-          FROM allocation_devices d WHERE d.allocation_id = a.id) AS shares
+          FROM allocation_devices d WHERE d.allocation_id = a.id) AS shares,
+       CASE WHEN a.origin = 'claim' THEN
+       (SELECT jsonb_agg(jsonb_build_array(k.container_index, k.position, k.claim_uid, k.claim_name,
+                                           k.request, k.share_id, k.device_uuid, k.vendor,
+                                           k.memory_mib, k.core_percent, k.slots, k.counted)
+                         ORDER BY k.container_index, k.position)
+          FROM allocation_claims k WHERE k.allocation_id = a.id) END AS claims
 """
 """Of `allocations a JOIN nodes n`, as `allocation_of` reads them."""
 
@@ -42,7 +50,8 @@ _STANDING = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, '{}'::jsonb AS annotations,
        a.origin,
-       n.source = 'agent' AS has_agent, NULL AS containers, NULL AS shares
+       n.source = 'agent' AS has_agent, NULL AS containers, NULL AS shares,
+       NULL AS claims
   FROM allocations a JOIN nodes n ON n.name = a.node
 """
 SELECT_STANDING = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2"
@@ -84,6 +93,28 @@ def allocation_of(row: Any) -> Allocation:
             ContainerGrant(index=index, name=name, role=role, shares=tuple(shares.get(index, ())))
             for index, name, role in row["containers"] or ()
         ),
+        claims=tuple(map(_claimed, row["claims"] or ())),
+    )
+
+
+def _claimed(row: Sequence[Any]) -> ClaimedSlice:
+    container, position, uid, claim, request, share_id = row[:6]
+    card, vendor, memory_mib, core_percent, slots, counted = row[6:]
+    return ClaimedSlice(
+        container=container,
+        position=position,
+        claim_uid=uid,
+        claim=claim,
+        request=request,
+        share_id=share_id,
+        share=DeviceShare(
+            uuid=GpuUuid(card),
+            vendor=vendor,
+            memory_mib=memory_mib,
+            core_percent=core_percent,
+            slots=slots,
+        ),
+        counted=counted,
     )
 
 

@@ -254,6 +254,14 @@ def parts_of(old: Allocation) -> dict[str, Any]:
             for c in old.containers
             for s in c.shares
         ],
+        "claims": [
+            (
+                *(k.container, k.position, k.claim_uid, k.claim, k.request, k.share_id),
+                *(k.share.uuid, k.share.vendor, k.share.memory_mib, k.share.core_percent),
+                *(k.share.slots, k.counted),
+            )
+            for k in old.claims
+        ],
     }
 
 

@@ -12,10 +12,20 @@ from dataclasses import replace
 
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import CapacityConflict
+from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import CardCounters, CardDemand, Change, Entry, Rules, wanted_by
+from hamicommon.ledger.model import (
+    CardCounters,
+    CardDemand,
+    Change,
+    Entry,
+    QuotaOf,
+    Rules,
+    wanted_by,
+)
 
 from hami_scheduler.adapters.postgres.allocations.cards import RETURNING, take_cards, take_quota
+from hami_scheduler.adapters.postgres.allocations.claims import counted_elsewhere, record_claims
 from hami_scheduler.adapters.postgres.allocations.encoding import reserve_arguments, reserved_change
 from hami_scheduler.adapters.postgres.allocations.fragments import (
     NEXT_SEQUENCE,
@@ -59,8 +69,9 @@ UPDATE devices SET used_slots = used_slots + $3, used_memory_mib = used_memory_m
 """
 
 
-async def enter(connection: Connection, entry: Entry, rules: Rules) -> Change:
+async def enter(connection: Connection, entry: Entry, rules: Rules, quota_of: QuotaOf) -> Change:
     """Writes the grant. Raises: CapacityConflict, QuotaConflict."""
+    entry = await _beside_others(connection, entry, quota_of) if entry.claims else entry
     draft = entry.draft
     wanted = wanted_by(draft, rules)
     await take_quota(connection, draft.namespace, draft.quota, guarded=entry.guarded)
@@ -78,6 +89,7 @@ async def enter(connection: Connection, entry: Entry, rules: Rules) -> Change:
         entry.reason,
         dict(entry.evidence),
     )
+    await record_claims(connection, draft.allocation_id, entry.claims)
     change = reserved_change(draft, row, taken)
     allocation = replace(
         change.allocation,
@@ -85,8 +97,24 @@ async def enter(connection: Connection, entry: Entry, rules: Rules) -> Change:
         origin=entry.origin,
         reason=entry.reason,
         token=row["token"],
+        claims=entry.claims,
     )
     return replace(change, allocation=allocation)
+
+
+async def _beside_others(connection: Connection, entry: Entry, quota_of: QuotaOf) -> Entry:
+    """The entry without the slices that are counted for others who hold them."""
+    held = await counted_elsewhere(connection, entry.claims)
+    if not held:
+        return entry
+    placement = entry.draft.placement
+    containers = without(placement.containers, entry.claims, held)
+    draft = replace(
+        entry.draft,
+        placement=replace(placement, containers=containers),
+        quota=quota_of(containers),
+    )
+    return replace(entry, draft=draft, claims=counted(entry.claims, held))
 
 
 async def _count_cards(

@@ -13,6 +13,7 @@ from hamicommon.ledger.model import (
     CardCounters,
     Change,
     Draft,
+    QuotaOf,
     Rules,
     StateStep,
     demands,
@@ -43,7 +44,7 @@ from hami_scheduler.adapters.postgres.allocations.fragments import (
     announced,
 )
 from hami_scheduler.adapters.postgres.allocations.reads import locked
-from hami_scheduler.adapters.postgres.allocations.steps import QuotaOf, apply_step
+from hami_scheduler.adapters.postgres.allocations.steps import apply_step
 from hami_scheduler.adapters.postgres.rows import HOLDINGS, counters_of
 
 RESERVE = f"""

@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from hamicommon.domain.allocations import LIVE_STATES, Allocation, ContainerGrant
+from hamicommon.domain.allocations import LIVE_STATES, Allocation
 from hamicommon.events import event_subject
+from hamicommon.ledger.claimed import without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import CardCounters, Change, QuotaAmounts, StateStep, demands
+from hamicommon.ledger.model import CardCounters, Change, QuotaOf, StateStep, demands
 
 from hami_scheduler.adapters.postgres.allocations.cards import give_cards, give_quota
+from hami_scheduler.adapters.postgres.allocations.claims import passed_on
 from hami_scheduler.adapters.postgres.allocations.encoding import event_payload, parts_of
 from hami_scheduler.adapters.postgres.allocations.fragments import NEXT_SEQUENCE, announced
 from hami_scheduler.adapters.postgres.allocations.reads import locked
 from hami_scheduler.adapters.postgres.rows import COLUMNS, allocation_of
 
 logger = logging.getLogger(__name__)
-
-QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
-"""What an allocation's slices count in quotas."""
 
 # What a step writes: $1 the allocation's id, $2 its state before, $3 its state now, $4 the reason,
 # $5 whether it gets a new token, $6 seconds until its deadline, $8 who did it.
@@ -135,11 +134,16 @@ class Steps:
 async def apply_step(
     connection: Connection, old: Allocation, step: StateStep, quota_of: QuotaOf
 ) -> Change:
-    """Writes the step of the locked `old`; a target that is not live gives its cards back."""
+    """Writes the step of the locked `old`; a target that is not live gives its cards back.
+
+    Slices that other pods hold by the same claims stay, counted for one of those.
+    """
     counters: tuple[CardCounters, ...] = ()
     if step.target not in LIVE_STATES:
-        await give_quota(connection, old.namespace, quota_of(old.containers))
-        counters = await give_cards(connection, old.id, demands(old.containers))
+        kept = await passed_on(connection, old, step.actor)
+        given = without(old.containers, old.claims, kept) if kept else old.containers
+        await give_quota(connection, old.namespace, quota_of(given))
+        counters = await give_cards(connection, old.id, demands(given))
     row = await connection.fetchrow(
         ADVANCE,
         old.id,

@@ -21,6 +21,7 @@ from hamicommon.ledger.model import (
     Draft,
     Entry,
     Move,
+    QuotaOf,
     ReservationWrite,
     Rules,
     StateStep,
@@ -32,7 +33,7 @@ from hami_scheduler.adapters.postgres.allocations.moving import record_move
 from hami_scheduler.adapters.postgres.allocations.reads import PostgresLedgerReader, locked
 from hami_scheduler.adapters.postgres.allocations.reserving import Reservations
 from hami_scheduler.adapters.postgres.allocations.reserving_together import ReservationsTogether
-from hami_scheduler.adapters.postgres.allocations.steps import QuotaOf, Steps
+from hami_scheduler.adapters.postgres.allocations.steps import Steps
 from hami_scheduler.adapters.postgres.allocations.steps_together import StepsTogether
 
 ANNOTATE = """
@@ -60,6 +61,7 @@ class PostgresAllocationStore(PostgresLedgerReader):
     ) -> None:
         super().__init__(database)
         self._rules = rules
+        self._quota_of = quota_of
         self._on_commit = on_commit
         self._reservations = Reservations(
             database, quota_of=quota_of, rules=rules, on_commit=on_commit
@@ -82,7 +84,7 @@ class PostgresAllocationStore(PostgresLedgerReader):
         """See the port."""
         try:
             async with self._database.transaction() as connection:
-                change = await enter(connection, entry, self._rules)
+                change = await enter(connection, entry, self._rules, self._quota_of)
         except ConstraintViolation as exc:
             uid = entry.draft.pod_uid
             raise Conflict(f"pod {uid} has a grant by somebody else: {exc}") from exc

@@ -1,0 +1,39 @@
+"""Slices that several containers or pods hold together by a ResourceClaim. Pure.
+
+Such a slice is one budget: it is counted for one of its holders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from hamicommon.domain.allocations import ClaimedSlice, ContainerGrant, DeviceShare, SliceKey
+
+
+def counted(claims: Sequence[ClaimedSlice], held: Collection[SliceKey]) -> tuple[ClaimedSlice, ...]:
+    """The same, with those marked as not counted that others have counted for them already."""
+    return tuple(
+        replace(each, counted=False) if each.counted and each.key in held else each
+        for each in claims
+    )
+
+
+def without(
+    containers: Sequence[ContainerGrant],
+    claims: Sequence[ClaimedSlice],
+    keys: Collection[SliceKey],
+) -> tuple[ContainerGrant, ...]:
+    """The containers less the slices of these keys that are counted in them."""
+    left = {container.index: list(container.shares) for container in containers}
+    for each in claims:
+        if each.counted and each.key in keys:
+            shares = left[each.container]
+            shares.remove(next(one for one in shares if _amounts(one) == _amounts(each.share)))
+    return tuple(
+        replace(container, shares=tuple(left[container.index])) for container in containers
+    )
+
+
+def _amounts(share: DeviceShare) -> tuple[object, ...]:
+    return share.uuid, share.memory_mib, share.core_percent, share.slots
