@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
+from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hamicommon import events
 from hamicommon.dra.devices import DRIVER, device_name
 from hamicommon.errors import NotFound
@@ -181,7 +182,6 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
 
     for change, reason in (
         ({"reservedFor": []}, "not reserved for the pod"),
-        ({"reservedFor": [*status["reservedFor"], {"resource": "pods", "uid": "x"}]}, "2 pods"),
         ({"allocation": None}, "none of its containers uses a card of ours"),
     ):
         claims["odd"]["status"] = status | change
@@ -192,6 +192,83 @@ async def test_what_a_claim_does_not_back_is_refused_with_the_reason(
     del claims["odd"]
     assert "not found" in (await ask(world, pod)).refused
     assert await world.rows(pod) == []
+
+
+async def beside(world: World, claims: Claims, first: Json, name: str) -> Json:
+    """A pod on n1 that comes to the first one's claim, past its node's agent."""
+    claim = claims[first["metadata"]["name"]]
+    container = first["spec"]["containers"][0]
+    pod = await world.api.create(
+        "/api/v1/namespaces/default/pods",
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "resourceClaims": [{"name": "gpu", "resourceClaimName": claim["metadata"]["name"]}],
+                "containers": [{**container, "name": "other"}],
+            },
+        },
+    )
+    world.pods.append(pod)
+    metadata = pod["metadata"]
+    reserved = {"resource": "pods", "name": name, "uid": metadata["uid"]}
+    claim["status"]["reservedFor"].append(reserved)
+    await world.api.create(
+        f"/api/v1/namespaces/default/pods/{name}/binding",
+        {"metadata": {"name": name}, "target": {"name": "n1"}},
+    )
+    return await world.read(pod)
+
+
+async def test_two_pods_that_hold_a_claim_are_one_budget_with_two_holders(
+    world: World, claims: Claims
+) -> None:
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "first", card)
+    answer = await ask(world, pod)
+    assert answer.grant is not None, answer.refused
+
+    other = await beside(world, claims, pod, "second")
+    await world.until(other, "bound", "allocated")
+    again = await ask(world, other)
+    assert again.grant is not None
+    [own], [first] = again.grant.containers, answer.grant.containers
+    assert (own.slices, own.shares) == (first.slices, first.shares)
+    assert await world.used(card) == (1, 4096, 30)
+    holders = await world.database.fetch(
+        "SELECT pod_name, container_name, request, counted FROM v_claim_holders"
+        " WHERE claim_uid = 'uid-first' AND held_until IS NULL ORDER BY counted DESC"
+    )
+    assert [tuple(row) for row in holders] == [
+        ("first", "main", "r0", True),
+        ("second", "other", "r0", False),
+    ]
+
+    await world.set_status(pod, phase="Succeeded")
+    await world.until(pod, "released")
+    assert await world.used(card) == (1, 4096, 30)
+    await world.set_status(other, phase="Succeeded")
+    await world.until(other, "released")
+    assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends(
+    world: World, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ClaimHolders, "pod_seen", lambda _self, _pod: None)
+    await world.replica()
+    [card] = await world.add_node("n1")
+    pod = await pod_of(world, claims, "first", card)
+    assert (await ask(world, pod)).grant is not None
+    other = await beside(world, claims, pod, "second")
+
+    await world.set_status(pod, phase="Succeeded")
+    await world.until(pod, "released")
+    assert (await world.rows(other))[-1]["state"] == "bound"
+    assert await world.used(card) == (1, 4096, 30)
+    await world.set_status(other, phase="Succeeded")
+    await world.until(other, "released")
+    assert await world.used(card) == (0, 0, 0)
 
 
 async def test_limits_and_claims_in_one_pod_are_refused(world: World, claims: Claims) -> None:

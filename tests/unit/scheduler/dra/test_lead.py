@@ -154,15 +154,34 @@ async def test_an_allocation_that_nobody_uses_is_taken_away() -> None:
     assert not world.allocation("a")
 
 
-async def test_a_claim_of_another_pod_is_refused_with_the_reason() -> None:
+async def test_a_pod_that_comes_to_another_ones_claim_is_left_to_kube_scheduler() -> None:
     world = World("n1")
     world.claim("a")
     world.pod("a")
     await world.settle()
+    before = world.allocation("a")
     world.pod("second", "a")
     await world.settle()
-    assert any("held by another pod" in event.message for event in world.events.shown)
-    await world.check()
+    assert not world.events.shown
+    assert world.allocation("a") == before
+    assert world.ledger.used_mib() == sum(
+        share.memory_mib
+        for grant in await world.ledger.live()
+        for container in grant.containers
+        for share in container.shares
+    )
+    assert len(await world.ledger.live()) == 1
+
+
+async def test_of_pods_that_wait_with_one_claim_the_first_is_placed_for_all() -> None:
+    world = World("n1")
+    world.pod("first", "a")
+    world.pod("second", "a")
+    world.claim("a")
+    await world.settle()
+    [grant] = await world.ledger.live()
+    assert grant.pod_name == "first"
+    assert world.allocation("a")
 
 
 async def test_limits_and_claims_in_one_pod_are_refused() -> None:

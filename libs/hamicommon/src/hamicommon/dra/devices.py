@@ -16,6 +16,8 @@ from hamicommon.k8s.types import Json
 
 DRIVER = "gpu.hami.io"
 MEMORY, CORES, SLOTS = "memory", "cores", "slots"
+PERCENT = "memoryPercent"
+"""In a claim's `config[].opaque.parameters` of our driver: percent of the card's memory, 1..100."""
 UNHEALTHY_TAINT = f"{DRIVER}/unhealthy"
 LEDGER_TAINT = f"{DRIVER}/ledger"
 """The ledger alone allocates such a device; who tolerates it would pass the ledger by."""

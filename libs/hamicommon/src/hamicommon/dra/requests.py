@@ -20,15 +20,13 @@ from hamicommon.dra.claims import (
     container_claims,
     holders,
 )
-from hamicommon.dra.devices import CORES, DRIVER, MEMORY, SLOTS, mib_of_bytes
+from hamicommon.dra.devices import CORES, DRIVER, MEMORY, PERCENT, SLOTS, mib_of_bytes
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.quantities import parse_ceil
 from hamicommon.k8s.types import JsonMapping
 
 DEVICE_CLASS = DRIVER
 """The DeviceClass whose requests are ours (`k8s/components/dra/device-class.yaml`)."""
-PERCENT = "memoryPercent"
-"""In a claim's `config[].opaque.parameters` of our driver: percent of the card's memory, 1..100."""
 MOST_MIB = 2**31 - 1
 MOST_CARDS = 32
 """Results that a claim may have (resource.k8s.io/v1, AllocationResultsMaxSize)."""
@@ -87,7 +85,8 @@ def claimed_slices(pod: JsonMapping, claims: Mapping[str, JsonMapping]) -> Claim
         requests=tuple(
             ContainerRequest(
                 name=container.name,
-                role=container.role,
+                # The pod has an init container's slices to its end.
+                role="app" if container.devices else container.role,
                 requests=_of_container(container, sizes) if container.index in holding else (),
             )
             for container in containers

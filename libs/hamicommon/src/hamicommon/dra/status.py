@@ -9,11 +9,23 @@ kube-scheduler 1.36 would add, and an allocation can't change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from uuid import NAMESPACE_OID, uuid5
 
-from hamicommon.domain.allocations import Allocation, DeviceShare
+from hamicommon.domain.allocations import (
+    Allocation,
+    ClaimedSlice,
+    ContainerGrant,
+    DeviceShare,
+    SliceKey,
+)
 from hamicommon.domain.ids import PodUid
-from hamicommon.dra.claims import AllocatedDevice, ContainerClaims, holders
+from hamicommon.dra.claims import (
+    AllocatedDevice,
+    ContainerClaims,
+    claimed_slices_of,
+    holders,
+)
 from hamicommon.dra.devices import CORES, DRIVER, MEMORY, SLOTS, device_name
 from hamicommon.errors import Conflict
 from hamicommon.k8s.types import Json, JsonMapping
@@ -21,7 +33,11 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 def share_id(allocation_id: str, device: AllocatedDevice) -> str:
     """Of one slice of a grant."""
-    return str(uuid5(NAMESPACE_OID, "/".join((allocation_id, *device.key))))
+    return _share_id(allocation_id, device.key)
+
+
+def _share_id(allocation_id: str, key: SliceKey) -> str:
+    return str(uuid5(NAMESPACE_OID, "/".join((allocation_id, *key))))
 
 
 def evidence_of(
@@ -42,6 +58,26 @@ def evidence_of(
                 }
             )
     return found
+
+
+def led_slices(
+    allocation_id: str, containers: Sequence[ContainerClaims], granted: Iterable[ContainerGrant]
+) -> tuple[ClaimedSlice, ...]:
+    """What each container uses of a grant that the ledger allocates; `granted` are its containers
+    with their cards."""
+    given = {container.index: container.shares for container in granted}
+    shares = {
+        device.key: share
+        for container in holders(containers)
+        for device, share in zip(container.devices, given[container.index], strict=True)
+    }
+    return tuple(
+        replace(
+            each,
+            share_id=_share_id(allocation_id, each.key),
+        )
+        for each in claimed_slices_of(containers, shares)
+    )
 
 
 def allocated_status(

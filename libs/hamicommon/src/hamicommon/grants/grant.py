@@ -21,7 +21,13 @@ from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare, Origin
+from hamicommon.domain.allocations import (
+    Allocation,
+    ContainerGrant,
+    DeviceShare,
+    Origin,
+    slices_name,
+)
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest
 
@@ -59,6 +65,9 @@ class GrantedContainer(BaseModel):
     name: str
     role: Literal["init", "app"]
     shares: tuple[GrantedShare, ...] = ()
+    slices: str = ""
+    """Of slices by ResourceClaims: their name, the same for each container and pod that has them
+    (`hamicommon.domain.allocations.slices_name`)."""
 
     def to_domain(self) -> ContainerGrant:
         """The same as a domain value."""
@@ -117,7 +126,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
     """
     if allocation.token is None:
         raise InvalidRequest(f"allocation {allocation.id} has no token: it is not being bound")
-    containers = tuple(_granted(container) for container in allocation.containers)
+    containers = tuple(_granted(container, allocation) for container in allocation.containers)
     plain = all(share.plain for container in containers for share in container.shares)
     answered = allocation.origin is not Origin.SCHEDULED
     return Grant(
@@ -136,11 +145,15 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
     )
 
 
-def _granted(container: ContainerGrant) -> GrantedContainer:
+def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContainer:
+    """With all that it uses: also what is counted for another container or pod."""
+    claimed = [each for each in allocation.claims if each.container == container.index]
+    shares = tuple(each.share for each in claimed) if claimed else container.shares
     return GrantedContainer(
         index=container.index,
         name=container.name,
         role=container.role,
+        slices=slices_name(each.key for each in claimed) if claimed else "",
         shares=tuple(
             GrantedShare(
                 uuid=share.uuid,
@@ -151,7 +164,7 @@ def _granted(container: ContainerGrant) -> GrantedContainer:
                 type=share.type,
                 detail=dict(share.detail),
             )
-            for share in container.shares
+            for share in shares
         ),
     )
 

@@ -97,9 +97,9 @@ class DescribedSlices:
         )
         self._devices.write(record.nonce, spec)
 
-    def recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
-        """The state with it, and with the report once the pod has all that it was granted."""
-        after = saved.with_records([record])
+    def recorded(self, saved: AgentState, grant: NodeGrant, *records: Record) -> AgentState:
+        """The state with them, and with the report once the pod has all that it was granted."""
+        after = saved.with_records(records)
         if is_complete(grant, after.records.values()):
             after = after.with_report(self._reports.allocated(grant, after))
         return after

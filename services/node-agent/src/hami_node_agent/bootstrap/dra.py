@@ -28,6 +28,7 @@ from hami_node_agent.bootstrap.late_binding import (
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.offer import WHOLE
+from hami_node_agent.dra.passing_on import keep_passed_on
 from hami_node_agent.dra.preparation import ClaimPreparation
 from hami_node_agent.dra.publisher import SlicePublisher, withdraw
 from hami_node_agent.dra.server import DriverSockets, serve_driver
@@ -91,7 +92,14 @@ async def dra_driver(
         HealthService(cards, pool=settings.node_name),
         RegistrationService(sockets.claims, publisher.registered),
     )
-    return DraDriver(on=True, loops={"DRA driver": driver, "DRA slices": publisher.run()})
+    return DraDriver(
+        on=True,
+        loops={
+            "DRA driver": driver,
+            "DRA slices": publisher.run(),
+            "DRA records": keep_passed_on(connections.state),
+        },
+    )
 
 
 async def obstacle_of(settings: Settings, node: NodeVersions) -> str:

@@ -25,7 +25,7 @@ from hamicommon.process.periodic import every
 from hami_node_agent.cleanup.strays import PodFiles, Strays
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import KubeletState
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.records import AgentState, Record, passed_on
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 
@@ -230,13 +230,20 @@ class Sweeper:
     async def _forget(self, suspect: _Suspect) -> None:
         logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
         held = await self._held_by_others(suspect)
-        records = [r for r in self._state.saved.of_pod(suspect.pod_uid) if r.nonce not in held]
+        grant, book = self._state.book.of(suspect.pod_uid), self._state.book
+        if grant is not None:
+            book = book.without(
+                grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
+            )
+        # Others may hold the same by a claim.
+        left = passed_on(self._state.saved, book)
+        records = [r for r in left.of_pod(suspect.pod_uid) if r.nonce not in held]
         report = self._reports.gone(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
 
         def edit(saved: AgentState) -> AgentState:
-            after = saved.without_pod(suspect.pod_uid)
+            after = passed_on(saved, book).without_pod(suspect.pod_uid)
             # What an unscheduled pod left has no allocation.
             return after.with_report(report) if suspect.allocation_id else after
 

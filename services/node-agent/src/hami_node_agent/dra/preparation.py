@@ -1,7 +1,8 @@
 """Prepares a pod's ResourceClaims: a grant of the ledger, limits, and a device description by CDI.
 
 The kubelet calls once for a pod's sandbox, not for each start, and any number of times again: what
-is there is written again as it was. Each container gets one CDI device of ours, named with the
+is there is written again as it was. A pod that comes to a prepared claim is not asked about (the
+scheduler's `ClaimHolders` enters it). Each container gets one CDI device of ours, named with the
 first of its allocated devices; the others of its devices need none, because that one describes all.
 """
 
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from uuid import UUID, uuid5
 
 from hamicommon import telemetry
+from hamicommon.domain.allocations import SliceKey, slices_name
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.claims import (
@@ -23,6 +25,7 @@ from hamicommon.dra.claims import (
     claim_names,
     container_claims,
     holders,
+    pods_of,
 )
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.events import ClaimsRequest, claims_subject
@@ -92,38 +95,56 @@ class ClaimPreparation:
         claim = await self._claim(ref.namespace, ref.name)
         if claim["metadata"]["uid"] != ref.uid:
             raise NotFound(f"claim {ref.namespace}/{ref.name} is another one now")
-        pod = await self._holder(claim)
+        pods = await self._pods_of(claim)
+        fresh: list[bool] = []
+        names: dict[SliceKey, tuple[str, ...]] = {}
+        for pod in pods:
+            claimed, changed = await self._prepared(pod, ref)
+            fresh += changed
+            names |= self._names(PodUid(pod["metadata"]["uid"]), claimed)
+        if any(fresh):
+            await asyncio.sleep(SETTLE_S)
+        return tuple(
+            Prepared(device=device, cdi_devices=names.get(device.key, ()))
+            for device in allocated_devices(claim, PodUid(pods[0]["metadata"]["uid"]))
+        )
+
+    async def _prepared(
+        self, pod: Json, ref: ClaimRef
+    ) -> tuple[tuple[ContainerClaims, ...], list[bool]]:
+        """What the pod has by claims, granted and described; and what of it is new.
+
+        Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable.
+        """
         try:
             claimed = await self._claimed(pod)
             grant = await self._granted(pod)
-            fresh = await self._described(grant, claimed)
+            return claimed, list(await self._described(grant, claimed))
         except HamiError as exc:
             logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
                 await self._pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
             raise
-        if any(fresh):
-            await asyncio.sleep(SETTLE_S)
-        uid = PodUid(pod["metadata"]["uid"])
-        names = self._names(uid, claimed)
-        return tuple(
-            Prepared(device=device, cdi_devices=names.get(device.key, ()))
-            for device in allocated_devices(claim, uid)
-        )
 
     async def _claim(self, namespace: str, name: str) -> Json:
         return await self._api.claim(namespace, name)
 
-    async def _holder(self, claim: Json) -> Json:
-        """The pod for which the claim is reserved. Raises: NotFound, Unavailable."""
-        metadata = claim["metadata"]
-        reserved = (claim.get("status") or {}).get("reservedFor") or []
-        for one in reserved:
-            if one["resource"] == "pods":
+    async def _pods_of(self, claim: Json) -> list[Json]:
+        """The pods of this node that hold the claim, and are not over. Raises: NotFound,
+        Unavailable."""
+        metadata, found = claim["metadata"], []
+        for one in pods_of(claim):
+            with suppress(NotFound):
                 pod = await self._api.pod(metadata["namespace"], one["name"])
-                if pod["metadata"]["uid"] == one["uid"]:
-                    return pod
-        raise NotFound(f"claim {metadata['namespace']}/{metadata['name']} is reserved for no pod")
+                here = pod["spec"].get("nodeName") == self._node
+                over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+                if pod["metadata"]["uid"] == one["uid"] and here and not over:
+                    found.append(pod)
+        if not found:
+            raise NotFound(
+                f"claim {metadata['namespace']}/{metadata['name']} is reserved for no pod here"
+            )
+        return found
 
     async def _claimed(self, pod: Json) -> tuple[ContainerClaims, ...]:
         metadata = pod["metadata"]
@@ -165,7 +186,7 @@ class ClaimPreparation:
         The kubelet asks again and again; what was there is no step of the pod's trace.
         """
         async with self._turn:
-            if all(self._settled(grant, each) for each in holders(claimed)):
+            if all(self._known(grant, each) for each in holders(claimed)):
                 return [await self._settle(grant, each) for each in holders(claimed)]
             context = telemetry.extract({"traceparent": grant.traceparent})
             with tracer.start_as_current_span("prepare", context=context) as span:
@@ -176,9 +197,12 @@ class ClaimPreparation:
                 )
                 return [await self._settle(grant, each) for each in holders(claimed)]
 
-    def _settled(self, grant: NodeGrant, container: ContainerClaims) -> bool:
+    def _known(self, grant: NodeGrant, container: ContainerClaims) -> Record | None:
+        """What is there for the container: its own, or that of another holder of its slices."""
         known = self._record_of(grant.pod_uid, container.name)
-        return known is not None and known.allocation_id == grant.allocation_id
+        if known is None or known.allocation_id != grant.allocation_id:
+            known = self._state.saved.records.get(slices_name(container.keys))
+        return known
 
     async def _settle(self, grant: NodeGrant, container: ContainerClaims) -> bool:
         """Limits and description of one container's slices; True when they are new.
@@ -189,12 +213,19 @@ class ClaimPreparation:
         if granted is None:
             raise Conflict(f"the pod's grant has no slices for container {container.name}")
         env = await self._pods.container_env(grant, container.name)
+        # Always the same: what an agent made before it was killed is written again, and not beside;
+        # and the kubelet has the same for all pods of a claim.
+        nonce = slices_name(container.keys)
         known = self._record_of(grant.pod_uid, container.name)
-        if known is not None and self._settled(grant, container):
+        known = self._known(grant, container)
+        if known is not None:
             await asyncio.to_thread(self._slices.put, known, env)
+            if known.allocation_id != grant.allocation_id:
+                await self._state.change(lambda saved: self._slices.recorded(saved, grant))
             return False
-        # Always the same: what an agent made before it was killed is written again, and not beside.
-        nonce = str(uuid5(UUID(grant.allocation_id), container.name))
+        # Always the same: what an agent made before it was killed is written again, and not beside;
+        # and the kubelet has the same for all pods of a claim.
+        nonce = slices_name(container.keys)
         record = self._slices.record(nonce, frozenset(), grant, granted, env)
         await self._state.change(
             lambda saved: self._slices.recorded(saved, grant, record),
@@ -215,14 +246,14 @@ class ClaimPreparation:
         return next((r for r in records if r.belongs_to(pod_uid, container)), None)
 
     def _names(
-        self, pod_uid: str, claimed: Sequence[ContainerClaims]
-    ) -> Mapping[tuple[str, str, str], tuple[str, ...]]:
+        self, pod_uid: PodUid, claimed: Sequence[ContainerClaims]
+    ) -> Mapping[SliceKey, tuple[str, ...]]:
         """By device: the CDI device of the container whose first it is."""
         names = {}
         for holder in holders(claimed):
             record = self._record_of(pod_uid, holder.name)
-            if record is not None:
-                names[holder.devices[0].key] = (f"{CDI_KIND}={record.nonce}",)
+            nonce = slices_name(holder.keys) if record is None else record.nonce
+            names[holder.devices[0].key] = (f"{CDI_KIND}={nonce}",)
         return names
 
 

@@ -31,6 +31,7 @@ from hami_node_agent.enforcement.look import (
 )
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hami_node_agent.grants.ports import KubeletState
+from hami_node_agent.grants.records import beside
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import Monitor, MonitorLook
 
@@ -154,7 +155,12 @@ class LimitChecker:
         }
         return view_of(
             look,
-            resolver=Resolver(self._pods, limits, self._policy.exempt_namespaces),
+            resolver=Resolver(
+                self._pods,
+                limits,
+                self._policy.exempt_namespaces,
+                beside(self._state.saved.records, self._state.book),
+            ),
             limits=limits,
             directories={
                 record.cache_dir: ContainerKey(record.pod_uid, record.container)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Protocol
 
 from hamicommon.domain.ids import PodUid
@@ -116,12 +117,16 @@ class Resolver:
         pods: KnownPods,
         limits: Mapping[ContainerKey, Mapping[str, Limit]],
         exempt_namespaces: frozenset[str],
+        beside: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({}),
     ) -> None:
+        """`beside`: containers (pod uid, name) that have another's slices together with it -> that
+        one, under which their processes count."""
+        self._beside = {ContainerKey(*own): ContainerKey(*of) for own, of in beside.items()}
         self._pods = pods
         self._ended = pods.seen().ended
         self._exempt = exempt_namespaces
         self._granted: defaultdict[str, list[str]] = defaultdict(list)
-        for owner in limits:
+        for owner in (*limits, *self._beside):
             self._granted[owner.pod_uid].append(owner.container)
 
     def owner_of(self, process: HostProcess) -> tuple[Kind, ContainerKey]:
@@ -144,7 +149,7 @@ class Resolver:
             return Kind.ENDED, key
         if pod is not None and pod.namespace in self._exempt:
             return Kind.EXEMPT, key
-        return Kind.CONTAINER, key
+        return Kind.CONTAINER, self._beside.get(key, key)
 
     def _api_uid(self, kubelet_uid: str) -> str:
         return self._pods.api_uid(kubelet_uid) if kubelet_uid else ""

@@ -9,7 +9,7 @@ from it what an Allocate call means.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -47,6 +47,9 @@ class NodeGrant:
     """The kubelet had its answers before the grant was made: no Allocate will come for it."""
     claimed: bool = False
     """Of ResourceClaims (`dra/`)."""
+    slices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """By container: the name of the slices that it has by ResourceClaims, which is their nonce;
+    others may have the same."""
     heard_at: float = 0.0
     """Monotonic seconds when this agent heard of it."""
 
@@ -75,6 +78,12 @@ class GrantBook:
     def of(self, pod_uid: str) -> NodeGrant | None:
         """The grant of a pod."""
         return self.grants.get(PodUid(pod_uid))
+
+    def slices(self) -> Iterator[tuple[str, NodeGrant, str]]:
+        """(Nonce, grant, container) of all that is had by ResourceClaims."""
+        for grant in self.grants.values():
+            for container, nonce in grant.slices.items():
+                yield nonce, grant, container
 
     def announced(self, grant: NodeGrant) -> GrantBook:
         """Adds a grant, unless it is older than what is known."""

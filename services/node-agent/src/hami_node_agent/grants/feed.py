@@ -77,6 +77,7 @@ def node_grant(
         traceparent=grant.traceparent,
         answered=grant.answered,
         claimed=grant.claimed,
+        slices={each.name: each.slices for each in grant.containers if each.slices},
         heard_at=time.monotonic() if heard_at is None else heard_at,
     )
 

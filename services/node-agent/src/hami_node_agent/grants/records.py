@@ -7,6 +7,7 @@ inside are written at present; `ownership.py` may turn out another owner.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.domain.requests import Role
 
 from hami_node_agent.devices.mig_partition import OwnInstance
-from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.book import GrantBook, NodeGrant
 
 # A signed grant is accepted for ten minutes; a node takes far fewer pods in that time.
 MOST_TOKENS = 1000
@@ -142,6 +143,60 @@ class AgentState:
 
 
 def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
-    """True when every container of the grant that wants cards has its answer."""
-    answered = {record.container for record in records if record.pod_uid == grant.pod_uid}
-    return all(container.name in answered for container in grant.device_containers)
+    """True when every container of the grant that wants cards has its answer, or the slices that it
+    has together with another."""
+    known = tuple(records)
+    answered = {record.container for record in known if record.pod_uid == grant.pod_uid}
+    nonces = {record.nonce for record in known}
+    return all(
+        container.name in answered or grant.slices.get(container.name) in nonces
+        for container in grant.device_containers
+    )
+
+
+# Slices by ResourceClaims may be had by several containers and pods. They have one record, with one
+# limits directory and account: that of the first container that was prepared. The others are known
+# by the book alone, until the first one's grant has ended and the record goes on as one of theirs.
+
+
+def beside(
+    records: Mapping[str, Record], book: GrantBook
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """(Pod uid, container) without a record of its own -> whose record is its."""
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for nonce, grant, container in book.slices():
+        record = records.get(nonce)
+        if record is not None and not record.belongs_to(grant.pod_uid, container):
+            found[grant.pod_uid, container] = (record.pod_uid, record.container)
+    return found
+
+
+def pods_beside(records: Mapping[str, Record], book: GrantBook) -> dict[str, frozenset[str]]:
+    """Nonce -> uids of all pods that have those slices, where they are several."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for nonce, grant, _ in book.slices():
+        if nonce in records:
+            found[nonce] |= {grant.pod_uid, records[nonce].pod_uid}
+    return {nonce: frozenset(uids) for nonce, uids in found.items() if len(uids) > 1}
+
+
+def passed_on(saved: AgentState, book: GrantBook) -> AgentState:
+    """Records of pods whose grants have ended, as those of others that have the same slices."""
+    changed = []
+    for nonce, grant, container in book.slices():
+        record = saved.records.get(nonce)
+        if record is not None and book.of(record.pod_uid) is None:
+            changed.append(_of(record, grant, container))
+    return saved.with_records(changed) if changed else saved
+
+
+def _of(record: Record, grant: NodeGrant, container: str) -> Record:
+    return replace(
+        record,
+        allocation_id=grant.allocation_id,
+        pod_uid=grant.pod_uid,
+        namespace=grant.namespace,
+        pod_name=grant.pod_name,
+        container=container,
+        token=grant.token,
+    )

@@ -212,7 +212,7 @@ class Monitor:
         self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
     ) -> Iterator[_Around]:
         """What is outside of each process of the region."""
-        region, pod_uid = container.region, container.owner.pod.uid
+        region, pod_uids = container.region, container.owner.pod_uids
         if not region.processes:
             return
         own = [card.uuid for card in region.cards if container.owns(card.uuid)]
@@ -220,7 +220,7 @@ class Monitor:
             key = (container.directory, process.pid, process.started_ticks)
             one = find(
                 process,
-                pod_uid=pod_uid,
+                pod_uids=pod_uids,
                 cards=own,
                 evidence=evidence,
                 known_host_pid=known.get(key, 0),
@@ -229,7 +229,7 @@ class Monitor:
                 self._host_pids[key] = one.host_pid
             yield _Around(
                 found=one,
-                proven=proves(one, process, pod_uid=pod_uid, evidence=evidence),
+                proven=proves(one, process, pod_uids=pod_uids, evidence=evidence),
                 percents=tuple(percent_of(one, card.uuid, evidence) for card in region.cards),
             )
 

@@ -6,14 +6,14 @@ given an answer to another pod than it was made for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.grants.ports import NodePodApi
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import Record, pods_beside
 from hami_node_agent.grants.state import NodeState
 
 
@@ -27,6 +27,13 @@ class Owner:
     """Our answer for it; None for pods of before our time that nobody adopted."""
     cards: frozenset[str] | None = None
     """The cards that it may use; None: unknown. A tenant may name any card in its region."""
+    beside: frozenset[str] = frozenset()
+    """Uids of the pods that have its slices together with it, by a claim."""
+
+    @property
+    def pod_uids(self) -> frozenset[str]:
+        """Whose processes are in its region."""
+        return self.beside | {self.pod.uid}
 
 
 class Owners:
@@ -42,7 +49,8 @@ class Owners:
         """The owners of those that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
         ended = self._pods.seen().ended
-        found = ((name, self._owner(name, records.get(name))) for name in directories)
+        shared = pods_beside(self._state.saved.records, self._state.book)
+        found = ((name, self._owner(name, records.get(name), shared)) for name in directories)
         self._known = {
             name: owner
             for name, owner in found
@@ -57,20 +65,23 @@ class Owners:
         """
         return pod_uid in ended and self._pods.name_of(pod_uid) is not None
 
-    def _owner(self, directory: str, record: Record | None) -> Owner | None:
+    def _owner(
+        self, directory: str, record: Record | None, shared: Mapping[str, frozenset[str]]
+    ) -> Owner | None:
         if record is not None and record.pod_uid:
             before = self._known.get(directory)
-            if before is not None and before.record is record:
+            beside = shared.get(record.nonce, frozenset())
+            if before is not None and before.record is record and before.beside == beside:
                 return before
             pod = PodRef(uid=record.pod_uid, namespace=record.namespace, name=record.pod_name)
             # Of a pod that took another's answer before our watch knew it there is only its uid.
             known = pod if pod.name else self._pods.name_of(pod.uid)
-            return None if known is None else _owner(known, record)
+            return None if known is None else _owner(known, record, beside)
         uid, _, container = directory.partition("_")
         named = self._pods.name_of(uid)
         return None if named is None or not container else Owner(pod=named, container=container)
 
 
-def _owner(pod: PodRef, record: Record) -> Owner:
+def _owner(pod: PodRef, record: Record, beside: frozenset[str]) -> Owner:
     cards = frozenset[str](record.cards)
-    return Owner(pod=pod, container=record.container, record=record, cards=cards)
+    return Owner(pod=pod, container=record.container, record=record, cards=cards, beside=beside)

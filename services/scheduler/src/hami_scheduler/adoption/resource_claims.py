@@ -20,8 +20,10 @@ from hamicommon.dra.claims import (
     ContainerClaims,
     allocated_devices,
     claim_names,
+    claimed_slices_of,
     container_claims,
     granted_containers,
+    granted_shares,
 )
 from hamicommon.dra.devices import named_devices
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -76,12 +78,15 @@ class ClaimGrants:
             name=asked.pod_name,
         )
         try:
-            return reply_with(await self._grant(question))
+            return reply_with(await self.grant(question))
         except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
             return UnmanagedReply(node=asked.node, refused=str(exc))
 
-    async def _grant(self, asked: NodeQuestion) -> Allocation:
-        """Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable."""
+    async def grant(self, asked: NodeQuestion) -> Allocation:
+        """The pod's live grant, which is entered where there is none. A slice that another pod
+        holds by the same claim is not counted again.
+
+        Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable."""
         pod = await self._pods.read(asked)
         live = await self._pods.granted(asked)
         if live is not None and live.origin is Origin.CLAIM:
@@ -96,12 +101,14 @@ class ClaimGrants:
         with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
             span.set_attributes(_attributes(asked))
             cards = await self._pods.cards(asked.node)
+            shares = granted_shares(claimed, named_devices(cards))
             found = RunningPodGrant(
                 request=request,
-                containers=granted_containers(claimed, named_devices(cards)),
+                containers=granted_containers(claimed, shares),
                 origin=Origin.CLAIM,
                 reason=clip(f"{REASON}: {_named(claimed)}", MOST_OF_A_REASON),
                 evidence={"claims": list(_evidence(claimed))},
+                claims=claimed_slices_of(claimed, shares),
             )
             return await self._pods.enter(pod, asked.node, found)
 

@@ -16,6 +16,7 @@ from typing import Any
 from hamicommon.domain.allocations import (
     Allocation,
     AllocationState,
+    ClaimedSlice,
     ContainerGrant,
     Origin,
     Placement,
@@ -64,6 +65,8 @@ class RunningPodGrant:
     origin: Origin
     reason: str
     evidence: Mapping[str, Any]
+    claims: tuple[ClaimedSlice, ...] = ()
+    """What of the containers' slices comes by ResourceClaims."""
 
 
 class RunningPods:
@@ -126,6 +129,7 @@ class RunningPods:
             origin=found.origin,
             reason=found.reason,
             evidence=found.evidence,
+            claims=found.claims,
         )
         try:
             change = await self._store.enter(entry)

@@ -12,7 +12,9 @@ from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cor
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
 
+from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hami_scheduler.bootstrap.connections import Connections
+from hami_scheduler.bootstrap.holders import claim_holders
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.dra.waiting import WaitingClaims
@@ -51,6 +53,7 @@ class Watches:
     pod_informer: Informer
     node_informer: Informer
     quota_informer: Informer
+    holders: ClaimHolders
     templates: ClaimTemplates | None = None
     """Where limits may become claims."""
     template_informer: Informer | None = None
@@ -121,6 +124,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         templates = ClaimTemplates(
             connections.templates,
             card_sizes_mib=lambda: card_sizes_mib(core.view.cluster.models),
+            led=core.settings.dra_mode == "lead",
             bulkhead=core.instruments.bulkhead,
         )
         template_informer = Informer(
@@ -132,11 +136,13 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
             labelSelector=",".join(f"{key}={value}" for key, value in TEMPLATE_LABELS.items()),
         )
 
+    holders = claim_holders(core, connections)
     claims = _claim_watches(core, connections) if core.settings.dra_mode == "lead" else None
     cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
 
     def pod_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         pods.on_upsert(new, old)
+        holders.pod_seen(new)
         if templates is not None:
             templates.pod_seen(new)
         if claims is not None:
@@ -146,6 +152,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
 
     def pod_gone(pod: dict[str, Any]) -> None:
         pods.on_delete(pod)
+        holders.pod_gone(pod)
         if templates is not None:
             templates.pod_gone(pod)
         if claims is not None:
@@ -198,6 +205,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
             bulkhead=core.instruments.bulkhead,
         ),
         quota_informer=quota_informer,
+        holders=holders,
         templates=templates,
         template_informer=template_informer,
         claims=claims,

@@ -12,12 +12,11 @@ from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.process.periodic import every
 
 from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
-from hami_scheduler.adoption.resource_claims import ClaimGrants
-from hami_scheduler.adoption.running_pods import RunningPods
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
 from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
 from hami_scheduler.bootstrap.connections import Connections
+from hami_scheduler.bootstrap.holders import claim_grants, running_pods
 from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
@@ -148,6 +147,7 @@ def watching_loops(
         ("pod-comparisons", watches.pods.run_comparisons),
         ("node-changes", watches.node_sync.run),
         ("annotated-nodes", watches.annotated.run),
+        ("claim-holders", watches.holders.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
@@ -203,19 +203,13 @@ def bus_loops(
         known_pods=watches.pods.by_uid,
     )
     moves = GrantMoves(store=connections.store, view=core.view, doubt_mirror=core.mirrors.doubt)
-    running = RunningPods(
-        store=connections.store,
-        pods=connections.pods,
+    unmanaged = UnmanagedGrants(
+        running_pods(core, connections),
         view=core.view,
         vendors=core.vendors,
-        announcer=core.announcer,
-        instruments=core.instruments,
-        label_keys=core.settings.kept_labels,
+        request_of=core.requests.of,
     )
-    unmanaged = UnmanagedGrants(
-        running, view=core.view, vendors=core.vendors, request_of=core.requests.of
-    )
-    claims = ClaimGrants(running, claims=connections.claims, request_of=core.requests.of)
+    claims = claim_grants(core, connections)
     follower = LedgerFollower(core.view, on_reserved=early.note_reserved)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
     connections.relay.listener = follower.relayed

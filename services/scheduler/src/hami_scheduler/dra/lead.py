@@ -226,25 +226,24 @@ class ClaimLead:
             if not is_allocated(claim):
                 continue
             if held_by_others(claim, uid):
-                self._refuse(
-                    uid,
-                    claiming,
-                    f"claim {claim['metadata']['name']} is held by another pod, and a slice has "
-                    "one; use a ResourceClaimTemplate, which makes a claim for each pod",
-                )
+                # kube-scheduler puts the pod on its node, beside those that hold it.
                 return None
             if not self._candidates.has_allocated(claim):
                 # On a node whose cards kube-scheduler allocates: it goes on with it.
                 return None
             # Of a grant that has ended, or of no grant.
             await self._clear(claim)
+        if self._waiting.first_of(claiming) != uid:
+            # Another pod waits with the same claim: this one comes to what is allocated for that.
+            return None
         return await self._placing.place(claiming.pod, slices, self._candidates.of(claiming.pod))
 
     async def _withdraw(self, live: Allocation, claims: Iterable[Json], why: str) -> None:
         """First the claims, then the cards: what the ledger gives back, nobody may use."""
         uid = live.pod_uid
         for claim in claims:
-            if is_allocated(claim) and is_of_grant(claim, live):
+            # Another pod that is on its node with the claim keeps it.
+            if is_allocated(claim) and is_of_grant(claim, live) and not held_by_others(claim, uid):
                 await self._clear(claim)
         step = Transition(target=AllocationState.RELEASED, reason=why)
         await self._transitions.apply(live, step, actor=ACTOR, token=live.token)

@@ -15,7 +15,7 @@ from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.requests import ClaimedSlices
-from hamicommon.dra.status import evidence_of
+from hamicommon.dra.status import evidence_of, led_slices
 from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import JsonMapping
@@ -161,4 +161,5 @@ def _entry(draft: Draft, slices: ClaimedSlices) -> Entry:
         origin=Origin.CLAIM,
         reason=REASON,
         evidence={"claims": evidence_of(draft.allocation_id, slices.containers, cards)},
+        claims=led_slices(draft.allocation_id, slices.containers, draft.placement.containers),
     )

@@ -137,6 +137,11 @@ class WaitingClaims:
                 found[key] = newest
         return found
 
+    def first_of(self, claiming: ClaimingPod) -> PodUid:
+        """Of the waiting pods with the same claims, which is placed for all of them."""
+        users = {uid for key in claiming.claims for uid in self._users.get(key, ())}
+        return min(users, key=lambda uid: self.pods[uid].order)
+
     def unused(self) -> list[Json]:
         """Claims of ours with an allocation that nobody has reserved, and no waiting pod names."""
         return [

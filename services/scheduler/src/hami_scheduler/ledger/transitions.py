@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
@@ -69,6 +69,8 @@ class Transitions:
             gather_s=GATHER_S,
         )
 
+        self.before_end: Callable[[Allocation], Awaitable[None]] | None = None
+        """Called before a grant ends, which waits for it. Raises: Unavailable."""
         self._bound_here: dict[AllocationId, int | None] = {}
         """Tokens of what is bound, and not written down yet."""
 
@@ -161,6 +163,8 @@ class Transitions:
         if verdict.target in LIVE_STATES:
             change = await self._store.advance(step)
         else:
+            if self.before_end is not None:
+                await self.before_end(allocation)
             with tracer.start_as_current_span(
                 "release",
                 context=telemetry.extract({"traceparent": allocation.traceparent}),

@@ -21,7 +21,7 @@ def found(
     known: int = 0,
     cards: tuple[str, ...] = ("GPU-a",),
 ) -> Found:
-    return find(process, pod_uid=POD, cards=cards, evidence=evidence, known_host_pid=known)
+    return find(process, pod_uids={POD}, cards=cards, evidence=evidence, known_host_pid=known)
 
 
 def living(*processes: HostProcess) -> Evidence:
@@ -86,8 +86,8 @@ def test_the_driver_reports_who_computes() -> None:
 def test_a_host_pid_is_proven_by_the_host_alone() -> None:
     """The tenant wrote the pair; the host must show that process as one of this pod."""
     pair = Found(host_pid=4711)
-    assert proves(pair, OURS, pod_uid=POD, evidence=SEEN)
-    assert not proves(pair, replace(OURS, pid=2), pod_uid=POD, evidence=SEEN)
-    assert not proves(pair, OURS, pod_uid=POD.replace("1", "2"), evidence=SEEN)
-    assert not proves(Found(), OURS, pod_uid=POD, evidence=SEEN)
-    assert not proves(pair, OURS, pod_uid=POD, evidence=None)
+    assert proves(pair, OURS, pod_uids={POD}, evidence=SEEN)
+    assert not proves(pair, replace(OURS, pid=2), pod_uids={POD}, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uids={POD.replace("1", "2")}, evidence=SEEN)
+    assert not proves(Found(), OURS, pod_uids={POD}, evidence=SEEN)
+    assert not proves(pair, OURS, pod_uids={POD}, evidence=None)

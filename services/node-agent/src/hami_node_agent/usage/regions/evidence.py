@@ -7,7 +7,7 @@ card. Nothing is concluded from not knowing: a process is gone only when exactly
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
@@ -36,12 +36,12 @@ class Found:
 def find(
     process: RegionProcess,
     *,
-    pod_uid: str,
+    pod_uids: Collection[str],
     cards: Iterable[str],
     evidence: Evidence | None,
     known_host_pid: int,
 ) -> Found:
-    """Finds a process of the container of `pod_uid` that sees `cards`.
+    """Finds a process of the region of `pod_uids`, whose containers see `cards`.
 
     `evidence`: None where nobody can be asked. `known_host_pid`: what an earlier round found for
     the same pid and start time; 0: nothing.
@@ -62,29 +62,31 @@ def find(
         pid
         for uuid in cards
         for pid in evidence.cards.get(uuid, CardProcesses()).pids
-        if _may_be(evidence.living.get(pid), process, pod_uid)
+        if _may_be(evidence.living.get(pid), process, pod_uids)
     }
     return Found(host_pid=candidates.pop()) if len(candidates) == 1 else Found()
 
 
-def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uid: str) -> bool:
+def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uids: Collection[str]) -> bool:
     if seen is None or seen.inner_pid != process.pid:
         return False
     if process.started_ticks:
-        return seen.started_ticks == process.started_ticks and seen.pod_uid in ("", pod_uid)
-    return seen.pod_uid == pod_uid
+        return seen.started_ticks == process.started_ticks and (
+            not seen.pod_uid or seen.pod_uid in pod_uids
+        )
+    return seen.pod_uid in pod_uids
 
 
 def proves(
-    found: Found, process: RegionProcess, *, pod_uid: str, evidence: Evidence | None
+    found: Found, process: RegionProcess, *, pod_uids: Collection[str], evidence: Evidence | None
 ) -> bool:
-    """True when the host itself shows this host pid as that process of this pod.
+    """True when the host itself shows this host pid as that process of one of these pods.
 
     A tenant may write another's host pid into its region; only such pairs go on to libvgpu, which
     charges by them.
     """
     seen = None if evidence is None else evidence.living.get(found.host_pid)
-    return seen is not None and seen.inner_pid == process.pid and seen.pod_uid == pod_uid
+    return seen is not None and seen.inner_pid == process.pid and seen.pod_uid in pod_uids
 
 
 def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:

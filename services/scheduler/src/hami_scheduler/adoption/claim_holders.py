@@ -1,0 +1,194 @@
+"""Pods that come to a claim which another pod holds: they are in the ledger before it ends.
+
+The kubelet has a claim prepared once: a second pod on it starts without a question to its node's
+agent. It was bound, and so is in the watch and in the claim's `reservedFor`, before. In: pods of
+the informer that name a claim, and grants that are about to end (`Transitions.before_end`). Out: a
+grant of each pod that holds a claim; the ledger counts the claim's slices once, and gives them back
+with the last (ADR 12).
+
+A pod that is bound later, when the one before it has ended, is another case: a pod has ended for
+the API server when its kubelet has unprepared its claims, so the next one asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import PodUid
+from hamicommon.dra.claims import claim_names, pods_of
+from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.grants.grant import grant_of
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.process.backoff import Backoff
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.running_pods import NodeQuestion
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
+from hami_scheduler.ports import AllocationLedger, ClaimApi, GrantAnnouncer
+
+logger = logging.getLogger(__name__)
+
+_ANNOUNCED_S = 600.0
+ATTEMPTS = 3
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
+
+
+class ClaimHolders:
+    """Handlers of the pod informer, the worker behind them, and the look before an end."""
+
+    def __init__(
+        self,
+        *,
+        grants: ClaimGrants,
+        claims: ClaimApi,
+        store: AllocationLedger,
+        announcer: GrantAnnouncer,
+        bulkhead: Bulkhead | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._grants = grants
+        self._claims = claims
+        self._store = store
+        self._announcer = announcer
+        self._bulkhead = bulkhead or Bulkhead()
+        self._clock = clock
+        self._again: dict[PodUid, float] = {}
+        self._backoffs: dict[PodUid, Backoff] = {}
+        self._due: dict[PodUid, JsonMapping] = {}
+        self._settled: set[PodUid] = set()
+        self._woken = asyncio.Event()
+
+    def pod_seen(self, pod: JsonMapping) -> None:
+        """The informer saw a pod, or a change of one."""
+        if not any("resourceClaimName" in each for each in pod["spec"].get("resourceClaims") or ()):
+            return
+        facts = facts_of(pod)
+        if facts.node is None or facts.phase in TERMINAL_PHASES or facts.uid in self._settled:
+            return
+        self._due[facts.uid] = pod
+        self._again.pop(facts.uid, None)
+        self._woken.set()
+
+    def pod_gone(self, pod: JsonMapping) -> None:
+        """The informer saw it go."""
+        uid = PodUid(pod["metadata"]["uid"])
+        self._due.pop(uid, None)
+        self._settled.discard(uid)
+        self._again.pop(uid, None)
+        self._backoffs.pop(uid, None)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_FIRST_S if self._due else None):
+                    await self._woken.wait()
+            self._woken.clear()
+            await self.once()
+
+    async def once(self) -> None:
+        """Looks at each pod that is due."""
+        now = self._clock()
+        for uid in [uid for uid in self._due if self._again.get(uid, now) <= now]:
+            pod = self._due.pop(uid)
+            try:
+                with self._bulkhead.item("claim-holders", uid):
+                    await self._look(uid, pod)
+                self._backoffs.pop(uid, None)
+            except HamiError as exc:
+                backoff = self._backoffs.setdefault(uid, Backoff(RETRY_FIRST_S, RETRY_LAST_S))
+                wait_s = backoff.failed()
+                extra = {"pod_uid": uid, "error": clip(str(exc)), "retry_s": wait_s}
+                logger.info("holder of a claim not in the ledger, retrying", extra=extra)
+                self._due.setdefault(uid, pod)
+                self._again[uid] = now + wait_s
+
+    async def _look(self, uid: PodUid, pod: JsonMapping) -> None:
+        """Raises: Unavailable."""
+        live, started = await self._store.live_of(uid), facts_of(pod).started
+        if live is None and (started or await self._shares(pod)):
+            live = await self._enter(_question(pod))
+        # One that runs on claims of others is asked about once.
+        if live is not None or started:
+            self._settled.add(uid)
+
+    async def _shares(self, pod: JsonMapping) -> bool:
+        """Whether another pod has a claim of its; who is alone asks when the node prepares it."""
+        namespace = str(pod["metadata"].get("namespace") or "default")
+        try:
+            names = claim_names(pod)
+            claims = [await self._claims.get(namespace, name) for name in names.values()]
+        except (NotFound, Forbidden):
+            return False
+        return any(len(pods_of(claim)) > 1 for claim in claims)
+
+    async def before_end(self, allocation: Allocation) -> None:
+        """All others that hold its claims are in the ledger after this. Raises: Unavailable."""
+        counted = [each for each in allocation.claims if each.counted]
+        for name in sorted({each.claim for each in counted}):
+            try:
+                claim = await self._claims.get(allocation.namespace, name)
+            except (NotFound, Forbidden):
+                continue
+            if not {each.key for each in counted} & _slices(claim):
+                # Another one by this name, or allocated again since.
+                continue
+            for pod in pods_of(claim):
+                if pod["uid"] != allocation.pod_uid:
+                    await self._enter(
+                        NodeQuestion(
+                            node=allocation.node,
+                            uid=PodUid(pod["uid"]),
+                            namespace=allocation.namespace,
+                            name=str(pod["name"]),
+                        )
+                    )
+
+    async def _enter(self, asked: NodeQuestion) -> Allocation | None:
+        """None when it is not to have a grant. Raises: Unavailable."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                allocation = await self._grants.grant(asked)
+                break
+            except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
+                # A race for the claim's rows, or for the pod's, is lost once or twice.
+                if not isinstance(exc, Conflict) or attempt == ATTEMPTS:
+                    extra = {"pod_uid": asked.uid, "error": clip(str(exc))}
+                    logger.info("pod of a claim not granted", extra=extra)
+                    return None
+        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
+        try:
+            await self._announcer.granted(grant_of(allocation, expires_at=expires_at))
+        except Unavailable as exc:
+            # The node gets it with the next snapshot.
+            logger.warning("grant of a claim not published", extra={"error": str(exc)})
+        return allocation
+
+
+def _question(pod: JsonMapping) -> NodeQuestion:
+    facts, metadata = facts_of(pod), pod["metadata"]
+    assert facts.node is not None
+    return NodeQuestion(
+        node=facts.node,
+        uid=facts.uid,
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata["name"]),
+    )
+
+
+def _slices(claim: JsonMapping) -> set[tuple[str, str, str]]:
+    """Keys of what is allocated to it."""
+    uid = str(claim["metadata"]["uid"])
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    return {
+        (uid, str(each["request"]), str(each.get("shareID") or each["device"]))
+        for each in (allocation.get("devices") or {}).get("results") or ()
+    }

@@ -1,0 +1,44 @@
+"""Grants of pods that are on their nodes already, and of those that hold a claim together."""
+
+from __future__ import annotations
+
+from hami_scheduler.adoption.claim_holders import ClaimHolders
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.running_pods import RunningPods
+from hami_scheduler.bootstrap.connections import Connections
+from hami_scheduler.bootstrap.shared import Core
+
+
+def running_pods(core: Core, connections: Connections) -> RunningPods:
+    """Enters grants of pods on their nodes."""
+    return RunningPods(
+        store=connections.store,
+        pods=connections.pods,
+        view=core.view,
+        vendors=core.vendors,
+        announcer=core.announcer,
+        instruments=core.instruments,
+        label_keys=core.settings.kept_labels,
+    )
+
+
+def claim_grants(core: Core, connections: Connections) -> ClaimGrants:
+    """Grants what is allocated to pods' claims."""
+    return ClaimGrants(
+        running_pods(core, connections),
+        claims=connections.claims,
+        request_of=core.requests.of,
+    )
+
+
+def claim_holders(core: Core, connections: Connections) -> ClaimHolders:
+    """Has each holder of a claim in the ledger before another one's grant ends."""
+    holders = ClaimHolders(
+        grants=claim_grants(core, connections),
+        claims=connections.claims,
+        store=connections.store,
+        announcer=connections.grants,
+        bulkhead=core.instruments.bulkhead,
+    )
+    core.transitions.before_end = holders.before_end
+    return holders

@@ -1,0 +1,168 @@
+"""What is put in place for a claim, whichever of its pods the kubelet has it prepared for."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import AsyncMock
+
+import pytest
+from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.dra import preparation
+from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef
+from hami_node_agent.grants.book import GrantBook, NodeGrant
+from hami_node_agent.grants.records import AgentState, beside, is_complete, passed_on, pods_beside
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.state import NodeState
+from hamicommon.domain.allocations import slices_name
+from hamicommon.domain.ids import AllocationId, PodUid
+from hamicommon.dra.devices import DRIVER
+from hamicommon.errors import NotFound
+from hamicommon.k8s.types import Json
+
+from tests.unit.node_agent.builders import CARD_A, a_book, a_container, a_share
+
+NONCE = slices_name([("uid-c", "gpu", "share")])
+REF = ClaimRef(namespace="ns", name="c", uid="uid-c")
+ANSWERS = AnswerPolicy(
+    container_base=PurePosixPath("/usr/local/vgpu"),
+    host_base=PurePosixPath("/host/vgpu"),
+    library=PurePosixPath("/host/vgpu/libvgpu.so"),
+)
+
+
+def a_claimed(pod: str, container: str = "main", *, token: int = 1) -> NodeGrant:
+    return NodeGrant(
+        allocation_id=AllocationId(f"allocation-of-{pod}"),
+        pod_uid=PodUid(pod),
+        namespace="ns",
+        pod_name=pod,
+        token=token,
+        containers=(a_container(a_share(CARD_A), name=container),),
+        claimed=True,
+        slices={container: NONCE},
+    )
+
+
+class World:
+    """Pods of a claim, and what the agent has put in place for them."""
+
+    def __init__(self, *grants: NodeGrant) -> None:
+        store: Any = SimpleNamespace(save=lambda state: None)
+        self.state = NodeState(store, AgentState())
+        self.state.book = a_book(*grants)
+        self.described: list[str] = []
+        self.holders = [(grant.pod_uid, grant.containers[0].name) for grant in grants]
+        files: Any = SimpleNamespace(
+            make_cache_dir=lambda name, nonce: None,
+            keep_cache_dir=lambda name, nonce: None,
+            write_limits=lambda record: None,
+            limits_dir=lambda nonce: Path("/limits"),
+        )
+        pods: Any = SimpleNamespace(container_env=AsyncMock(return_value={}), warn=AsyncMock())
+        node = NodePorts(
+            state=self.state,
+            kubelet_state=SimpleNamespace(),  # type: ignore[arg-type]  # not asked
+            source=SimpleNamespace(),  # type: ignore[arg-type]  # not asked
+            pods=pods,
+            files=files,
+            reports=Reports("n1"),
+        )
+        devices: Any = SimpleNamespace(write=lambda nonce, spec: self.described.append(nonce))
+        api: Any = SimpleNamespace(claim=self._claim, pod=self._pod)
+        self.preparation = ClaimPreparation(
+            node,
+            api=api,
+            bus=SimpleNamespace(),  # type: ignore[arg-type]  # all grants are known
+            devices=devices,
+            answers=ANSWERS,
+            node_name="n1",
+        )
+
+    async def _claim(self, namespace: str, name: str) -> Json:
+        result = {
+            "request": "gpu",
+            "driver": DRIVER,
+            "pool": "n1",
+            "device": "gpu-a",
+            "shareID": "share",
+            "consumedCapacity": {"memory": "4Gi"},
+        }
+        return {
+            "metadata": {"namespace": namespace, "name": name, "uid": "uid-c"},
+            "status": {
+                "allocation": {"devices": {"results": [result]}},
+                "reservedFor": [
+                    {"resource": "pods", "name": uid, "uid": uid} for uid, _ in self.holders
+                ],
+            },
+        }
+
+    async def _pod(self, namespace: str, name: str) -> Json:
+        container = dict(self.holders)[PodUid(name)]
+        return {
+            "metadata": {"namespace": namespace, "name": name, "uid": name},
+            "spec": {
+                "nodeName": "n1",
+                "resourceClaims": [{"name": "card", "resourceClaimName": "c"}],
+                "containers": [{"name": container, "resources": {"claims": [{"name": "card"}]}}],
+            },
+        }
+
+    def reported(self) -> list[str]:
+        return [report.report_id for report in self.state.saved.reports]
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "SETTLE_S", 0)
+
+
+async def test_all_pods_of_a_claim_get_one_device_with_one_description() -> None:
+    world = World(a_claimed("p"), a_claimed("q", "other"))
+    [device] = await world.preparation.prepare(REF)
+    assert device.cdi_devices == (f"hami.io/slice={NONCE}",)
+    assert set(world.described) == {NONCE}
+    assert list(world.state.saved.records) == [NONCE]
+    assert sorted(world.reported()) == [f"allocation-of-{pod}:1:allocated" for pod in "pq"]
+    again = await world.preparation.prepare(REF)
+    assert again == (device,)
+    assert list(world.state.saved.records) == [NONCE]
+
+
+async def test_a_pod_that_is_over_or_elsewhere_is_not_prepared_for() -> None:
+    world = World(a_claimed("p"))
+    world.holders = []
+    with pytest.raises(NotFound, match="reserved for no pod here"):
+        await world.preparation.prepare(REF)
+
+
+async def test_what_is_there_is_answered_under_its_own_name() -> None:
+    world = World(a_claimed("p"))
+    await world.preparation.prepare(REF)
+    # After the first one's end the kubelet has it prepared for the next.
+    world.state.book = a_book(a_claimed("q", "other"))
+    world.holders = [(PodUid("q"), "other")]
+    [device] = await world.preparation.prepare(REF)
+    assert device.cdi_devices == (f"hami.io/slice={NONCE}",)
+
+
+async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends() -> None:
+    first, second = a_claimed("p"), a_claimed("q", "other")
+    world = World(first, second)
+    await world.preparation.prepare(REF)
+    saved = world.state.saved
+    assert beside(saved.records, world.state.book) == {("q", "other"): ("p", "main")}
+    assert pods_beside(saved.records, world.state.book) == {NONCE: {"p", "q"}}
+    assert passed_on(saved, world.state.book) == saved
+    assert is_complete(second, saved.records.values())
+
+    left = a_book(second)
+    after = passed_on(saved, left)
+    [record] = after.records.values()
+    assert record.belongs_to("q", "other")
+    assert (record.nonce, record.cache_dir) == (NONCE, saved.records[NONCE].cache_dir)
+    assert (beside(after.records, left), pods_beside(after.records, left)) == ({}, {})
+    assert passed_on(after, GrantBook()) == after
