@@ -11,7 +11,7 @@ from typing import Any
 from hamicommon.k8s.types import JsonMapping
 from rich.table import Table
 
-from hamictl.view.tables import cores, memory, of, table
+from hamictl.view.tables import of, slice_lines, table
 
 # One screen: more nodes than this are counted instead of named.
 _NODES_NAMED = 10
@@ -30,7 +30,7 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
         limits = allocation.get("limit_state")
         checked = "" if limits is None else f", limits {limits}"
         yield f"\nHolds on {allocation['node']} ({allocation['state']}{checked}):"
-        yield from (f"  {line}" for line in _slices(allocation))
+        yield from (f"  {line}" for line in slice_lines(allocation))
     if answer["asked"]:
         yield f"\nAsked for: {'; '.join(answer['asked'])} (policy: {answer['policy']})"
     if answer["nodes"]:
@@ -49,14 +49,6 @@ _HEADS = {
     "error": " could not be decided on",
     "undecided": " was never decided on",
 }
-
-
-def _slices(allocation: JsonMapping) -> Iterator[str]:
-    for share in allocation["devices"]:
-        yield (
-            f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
-            f" of {share['device_uuid']}"
-        )
 
 
 def score_text(policy: str, score: float | None) -> str:

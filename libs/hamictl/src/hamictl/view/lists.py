@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
@@ -126,11 +125,4 @@ def _state(row: Row) -> str:
 
 
 def _slices(row: Row) -> str:
-    return ", ".join(_slice(share) for share in row["devices"])
-
-
-def _slice(share: dict[str, Any]) -> str:
-    return (
-        f"{share['container']}: {memory(share['memory_mib'])}, "
-        f"{tables.cores(share['core_percent'])} of {share['device_uuid']}"
-    )
+    return ", ".join(tables.slice_lines(row))

@@ -106,11 +106,29 @@ def health(row: Row) -> str:
 
 def slices(row: Row) -> str:
     """The slices of an allocation, one per line."""
-    return "\n".join(
+    return "\n".join(slice_lines(row))
+
+
+def slice_lines(row: Row) -> list[str]:
+    """Each slice of an allocation; those by ResourceClaims with claim, request and who else holds
+    them, also where they are counted for another pod."""
+    claims = row.get("claims") or []
+    named = {(each["container"], each["device_uuid"]) for each in claims}
+    own = [s for s in row["devices"] if (s["container"], s["device_uuid"]) not in named]
+    return [*map(_slice, own), *(f"{_slice(each)}, {_claimed(each)}" for each in claims)]
+
+
+def _slice(share: Row) -> str:
+    return (
         f"{share['container']}: {memory(share['memory_mib'])}, {cores(share['core_percent'])}"
         f" of {share['device_uuid']}"
-        for share in row["devices"]
     )
+
+
+def _claimed(share: Row) -> str:
+    others = share["together_with"]
+    beside = f", together with {', '.join(others)}" if others else ""
+    return f"by claim {share['claim']} request {share['request']}{beside}"
 
 
 def cores(percent: int) -> str:

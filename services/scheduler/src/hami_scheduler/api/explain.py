@@ -14,7 +14,7 @@ from itertools import groupby
 
 from hamicommon.admission.typos import misspelt
 from hamicommon.admission.warnings import remarks
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare, footprints
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Origin, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import Explanation, Known, QuotaUser, explain
@@ -107,6 +107,11 @@ class Explainer:
     ) -> Explanation:
         if attempts:
             summary = f"it has an allocation ({attempts[0]['state']}), but no decision is recorded"
+            if attempts[0]["origin"] == Origin.CLAIM:
+                summary = (
+                    "kube-scheduler allocated its ResourceClaims, and the ledger granted them when "
+                    f"its node prepared them ({attempts[0]['state']})"
+                )
         else:
             assert pod is not None
             summary = why_undecided(pod, self._vendors, self._scheduler_name)
