@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -180,19 +180,26 @@ def claiming(system: NodeSystem, other_runtime: Path | None) -> Iterator[NodeSys
 @pytest.fixture
 def controllers(claiming: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
     """kube-controller-manager: Deployments, claims from templates, and the release of claims."""
-    binary = node_assets.folder / "kube-controller-manager"
+    with controller_manager(claiming, node_assets, tmp_path):
+        yield
+
+
+@contextmanager
+def controller_manager(system: NodeSystem, assets: Assets, folder: Path) -> Iterator[None]:
+    """It runs inside the block."""
+    binary = assets.folder / "kube-controller-manager"
     if not binary.exists():
-        pytest.skip(f"{node_assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")
+        pytest.skip(f"{assets.folder} (KUBEBUILDER_ASSETS) holds no kube-controller-manager")
     argv = [
         str(binary),
-        f"--kubeconfig={claiming.described['kubeconfig']}",
+        f"--kubeconfig={system.described['kubeconfig']}",
         "--controllers=deployment-controller,replicaset-controller,resourceclaim-controller,"
         "garbage-collector-controller,namespace-controller",
         "--leader-elect=false",
         f"--secure-port={free_port()}",
-        f"--cert-dir={tmp_path}",
+        f"--cert-dir={folder}",
     ]
-    with (tmp_path / "log").open("wb") as log:
+    with (folder / "log").open("wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=log)
     try:
         yield

@@ -15,14 +15,17 @@ from pathlib import Path
 import httpx
 import pytest
 from hamicommon.dra.devices import LEDGER_TAINT, device_name
+from hamicommon.k8s.annotations import FRONT_END
+from hamilocal.servers.control_plane.assets import Assets
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 from tests import measured
 from tests.e2e.claims import API, CLAIMS, claim_body, claiming, device_class
 from tests.e2e.system import slice_of, wait
 from tests.e2e.test_kills import pid_of
-from tests.e2e_node.conftest import RUNTIME_VARIABLE
+from tests.e2e_node.conftest import RUNTIME_VARIABLE, controller_manager
 from tests.e2e_node.node_system import CARDS, NodeSystem
+from tests.faults.processes import away
 
 pytestmark = pytest.mark.e2e
 
@@ -62,6 +65,13 @@ def leading(system: NodeSystem, other_runtime: Path | None, tmp_path: Path) -> I
         system.agent.stop()
         system.agent.start()
         system.wait_until_offered()
+
+
+@pytest.fixture
+def lead_controllers(leading: NodeSystem, node_assets: Assets, tmp_path: Path) -> Iterator[None]:
+    """kube-controller-manager: claims from templates, and the release of claims."""
+    with controller_manager(leading, node_assets, tmp_path):
+        yield
 
 
 def start_replica(system: NodeSystem, log: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -153,3 +163,34 @@ def test_percentages_by_claim_and_limits_share_the_cards(leading: NodeSystem) ->
     )
     system.delete("most")
     system.check_invariants()
+
+
+def test_old_manifests_become_claims_that_the_ledger_allocates(
+    leading: NodeSystem, lead_controllers: None
+) -> None:
+    del lead_controllers
+    system = leading
+    uuid = system.sql("SELECT uuid FROM devices ORDER BY index DESC LIMIT 1")
+    asked: dict[str, tuple[dict[str, object], dict[str, str], int, int]] = {
+        "amounts": (slice_of(2048, 20), {}, 2048, 20),
+        "part": ({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 25}, {}, CARD_MIB // 4, 0),
+        "card": (slice_of(1024, 5), {"nvidia.com/use-gpuuuid": uuid}, 1024, 5),
+    }
+    # Two that differ in who allocates would make each other's templates again.
+    with away(system, "scheduler"):
+        for name, (limits, chosen, _, _) in asked.items():
+            pod = system.pod_like(name, limits)
+            pod["spec"]["schedulerName"] = "default-scheduler"
+            pod["metadata"]["annotations"] = {FRONT_END: "dra", **chosen}
+            made = system.create(pod)
+            assert made.status_code == 201, made.text
+        for name, (_, _, memory_mib, cores) in asked.items():
+            pod = system.wait_for_phase(name, "Running")
+            assert system.wrong_slice(pod, memory_mib, core_percent=cores) == []
+        assert list(system.limits(system.pod("card") or {})) == [uuid]
+        origins = "SELECT DISTINCT origin FROM allocations WHERE ended_at IS NULL"
+        assert system.sql(origins) == "claim"
+        system.check_invariants()
+        system.delete(*asked)
+        wait(lambda: system.get(CLAIMS)["items"] == [], "the claims to go")
+        wait(lambda: system.live_allocations() == 0, "the slices to be free")

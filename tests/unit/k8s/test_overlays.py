@@ -210,7 +210,7 @@ def test_the_component_dra_lead_switches_both_sides(render: Render, tmp_path: Pa
         assert env[variable] == "lead"
     [webhook] = found["Deployment", "hami-webhook"]["spec"]["template"]["spec"]["containers"]
     switches = [e["value"] for e in webhook["env"] if e["name"] == "HAMI_WEBHOOK_DRA"]
-    assert switches == ["off"]
+    assert switches == ["on"]
     verbs = {
         (resource, verb)
         for rule in found["ClusterRole", "hami-scheduler-claim-lead"]["rules"]

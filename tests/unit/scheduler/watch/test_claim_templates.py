@@ -59,9 +59,10 @@ class Cluster:
         self.replica = self.another()
         self.shown: dict[tuple[str, str], Json] = {}
 
-    def another(self) -> ClaimTemplates:
+    def another(self, *, led: bool = False) -> ClaimTemplates:
         return ClaimTemplates(
             self.api,
+            led=led,
             card_sizes_mib=lambda: self.sizes_mib,
             clock=lambda: self.now_s,
         )
@@ -246,3 +247,25 @@ async def test_whatever_comes_and_goes_each_pod_has_its_template_and_nothing_lea
         await cluster.turn(IDLE_S)
     wanted = {each["metadata"]["annotations"][CLAIM_SHAPE] for each in pods.values()}
     assert len(cluster.api.templates) == len(wanted)
+
+
+async def test_templates_are_made_again_when_the_ledger_allocates_what_they_ask_for(
+    cluster: Cluster,
+) -> None:
+    cluster.replica.pod_seen(pod("p", PART))
+    await cluster.turn()
+    before = cluster.api.templates["team", PART.template_name]
+    cluster.replica = cluster.another(led=True)
+    cluster.replica.pod_seen(pod("p", PART))
+    cluster.replica.template_seen(before)
+    await cluster.turn()
+    await cluster.turn()
+    await cluster.turn()
+
+    made = cluster.api.templates["team", PART.template_name]
+    assert made["metadata"]["uid"] != before["metadata"]["uid"]
+    assert "firstAvailable" not in str(made["spec"])
+    writes = cluster.api.writes
+    cluster.sizes_mib = [24576]
+    await cluster.turn()
+    assert cluster.api.writes == writes

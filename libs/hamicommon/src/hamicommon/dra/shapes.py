@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hamicommon.clipping import clip
-from hamicommon.dra.devices import CORES, DRIVER, MEMORY
+from hamicommon.dra.devices import CORES, DRIVER, MEMORY, PERCENT
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import CLAIM_SHAPE
 from hamicommon.k8s.types import Json
@@ -160,6 +160,10 @@ def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]
         {"name": request_name(number), **_request(each, selector_of(shape), sizes_mib)}
         for number, each in enumerate(shape.slices)
     ]
+    return _template(shape, namespace, {"requests": requests})
+
+
+def _template(shape: ClaimShape, namespace: str, devices: Json) -> Json:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -168,8 +172,32 @@ def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]
             "namespace": namespace,
             "labels": dict(TEMPLATE_LABELS),
         },
-        "spec": {"spec": {"devices": {"requests": requests}}},
+        "spec": {"spec": {"devices": devices}},
     }
+
+
+def led_template_of(shape: ClaimShape, namespace: str) -> Json:
+    """The template where the ledger allocates: amounts, and parts of cards as `config`.
+
+    Which cards it may be of is chosen by the pod's annotations, which it keeps.
+    """
+    devices: Json = {
+        "requests": [
+            {"name": request_name(number), "exactly": _wanted(each, each.memory_mib, "")}
+            for number, each in enumerate(shape.slices)
+        ]
+    }
+    parts = [
+        {
+            "requests": [request_name(number)],
+            "opaque": {"driver": DRIVER, "parameters": {PERCENT: each.memory_percent}},
+        }
+        for number, each in enumerate(shape.slices)
+        if not each.memory_mib
+    ]
+    if parts:
+        devices["config"] = parts
+    return _template(shape, namespace, devices)
 
 
 def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
@@ -185,15 +213,16 @@ def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
 
 
 def _wanted(each: SliceShape, memory_mib: int, selector: str) -> Json:
-    capacity = {MEMORY: f"{memory_mib}Mi"}
+    capacity = {MEMORY: f"{memory_mib}Mi"} if memory_mib else {}
     if each.core_percent:
         capacity[CORES] = str(each.core_percent)
     wanted: Json = {
         "deviceClassName": DEVICE_CLASS,
         "allocationMode": "ExactCount",
         "count": each.count,
-        "capacity": {"requests": capacity},
     }
+    if capacity:
+        wanted["capacity"] = {"requests": capacity}
     if selector:
         wanted["selectors"] = [{"cel": {"expression": selector}}]
     return wanted

@@ -19,10 +19,16 @@ from typing import NamedTuple
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.dra.claims import VENDOR
-from hamicommon.dra.shapes import ClaimShape, parts_of_cards, shape_from, template_of
+from hamicommon.dra.shapes import (
+    ClaimShape,
+    led_template_of,
+    parts_of_cards,
+    shape_from,
+    template_of,
+)
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
@@ -35,7 +41,9 @@ IDLE_S = 60.0
 """A template that no pod needs is kept so long: the pods of a workload come and go."""
 LOOK_EVERY_S = 10.0
 CARD_SIZES = "hami.io/card-sizes-mib"
-"""On a template: the sizes of cards that it has an alternative for."""
+"""On a template: the sizes of cards that it has an alternative for, or `LED`."""
+LED = "led"
+"""The ledger finds the card, of whatever size."""
 
 
 class Place(NamedTuple):
@@ -56,9 +64,12 @@ class ClaimTemplates:
         api: TemplateApi,
         *,
         card_sizes_mib: Callable[[], Collection[int]],
+        led: bool = False,
         bulkhead: Bulkhead | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`led`: the ledger allocates what they ask for."""
+        self._led = led
         self._api = api
         self._card_sizes_mib = card_sizes_mib
         self._bulkhead = bulkhead or Bulkhead()
@@ -167,24 +178,32 @@ class ClaimTemplates:
     async def _keep(self, place: Place) -> None:
         """Raises: Forbidden (a namespace that is being deleted), InvalidRequest, Unavailable."""
         shape, made = self._shapes[place], self._made.get(place)
-        sizes = sorted(self._card_sizes_mib()) if parts_of_cards(shape) else []
-        if parts_of_cards(shape) and not sizes:
-            raise Unavailable("no card of the cluster is known yet")
-        written = ",".join(map(str, sizes))
+        body, rests_on = self._wanted(shape, place.namespace)
         if made is not None:
-            if annotations_of(made).get(CARD_SIZES, "") != written:
+            if annotations_of(made).get(CARD_SIZES, "") != rests_on:
                 # Its spec can't be changed; the claims that it made stay as they are.
                 await self._delete(place)
             return
-        body = template_of(shape, place.namespace, sizes)
-        if written:
-            body["metadata"]["annotations"] = {CARD_SIZES: written}
+        if rests_on:
+            body["metadata"]["annotations"] = {CARD_SIZES: rests_on}
         try:
             self.template_seen(await self._api.create(place.namespace, body))
         except Conflict:
             # Another replica's, which the informer brings.
             return
         logger.info("claim template made", extra={"template": str(place)})
+
+    def _wanted(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
+        """The template, and what of the cluster it rests on: with another it is another one.
+
+        Raises: Unavailable.
+        """
+        if self._led:
+            return led_template_of(shape, namespace), LED
+        sizes = sorted(self._card_sizes_mib()) if parts_of_cards(shape) else []
+        if parts_of_cards(shape) and not sizes:
+            raise Unavailable("no card of the cluster is known yet")
+        return template_of(shape, namespace, sizes), ",".join(map(str, sizes))
 
     async def _delete(self, place: Place) -> None:
         metadata = self._made[place]["metadata"]
