@@ -105,6 +105,24 @@ def claim(system: NodeSystem, name: str, **requests: Mapping[str, Any]) -> str:
     return str(made.json()["metadata"]["uid"])
 
 
+def claim_of_card(system: NodeSystem, name: str, card: str, amounts: Mapping[str, str]) -> None:
+    """A claim of a part of just this card."""
+    expression = f'device.attributes["{DRIVER}"].uuid == "{card}"'
+    exactly = {
+        "deviceClassName": CLASS,
+        "capacity": {"requests": dict(amounts)},
+        "selectors": [{"cel": {"expression": expression}}],
+    }
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    made = system.api.post(CLAIMS, json=body)
+    assert made.status_code == 201, made.text
+
+
 def forget(system: NodeSystem, name: str) -> None:
     """As the claim controller does when no pod has it any more."""
     system.api.delete(f"{CLAIMS}/{name}")
