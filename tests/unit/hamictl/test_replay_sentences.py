@@ -6,7 +6,7 @@ import pytest
 from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
 from hamicommon.simulation.replay.history import PodHistory
 from hamicommon.simulation.replay.trace import Trace, TracePod
-from hamictl.view.replay_churn import sentences, tables
+from hamictl.view.replay.churn import sentences, tables
 
 HISTORY = PodHistory(
     trace=Trace(

@@ -23,9 +23,9 @@ from hamictl.commands.replay.dump import history_of, nodes_of
 from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import STDIN, read_text
-from hamictl.view import replay as view
-from hamictl.view import replay_churn as churn_view
-from hamictl.view.replay_picture import picture
+from hamictl.view.replay import churn as churn_view
+from hamictl.view.replay import results as view
+from hamictl.view.replay.picture import picture
 
 _ARRIVING, _CHURNING, _SEED = "130", "300", "42"
 _OWN = "binpack,fragmentation"

@@ -39,7 +39,7 @@ POD_SORTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLine:
+class ListedNode:
     """One node; None is unknown."""
 
     node: PageNode
@@ -62,7 +62,7 @@ class NodeLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodLine:
+class ListedPod:
     """One pod that holds slices."""
 
     uid: str
@@ -104,7 +104,7 @@ def list_page(lines: Sequence[Line], of: int, first: int) -> ListPage[Line]:
     )
 
 
-def node_lines(state: PageCluster, now: datetime, *, text: str, sort: str) -> list[NodeLine]:
+def node_lines(state: PageCluster, now: datetime, *, text: str, sort: str) -> list[ListedNode]:
     """Of the nodes whose name or type of card has the text."""
     wanted = text.lower()
     lines = [
@@ -115,7 +115,7 @@ def node_lines(state: PageCluster, now: datetime, *, text: str, sort: str) -> li
     return sorted(lines, key=_NODE_ORDER[sort])
 
 
-_NODE_ORDER: Mapping[str, Callable[[NodeLine], tuple[object, ...]]] = {
+_NODE_ORDER: Mapping[str, Callable[[ListedNode], tuple[object, ...]]] = {
     "name": lambda line: (line.node.name,),
     "free": lambda line: (line.granted_mib - line.memory_mib, line.node.name),
     "used": lambda line: (-line.granted_mib, line.node.name),
@@ -123,7 +123,7 @@ _NODE_ORDER: Mapping[str, Callable[[NodeLine], tuple[object, ...]]] = {
 }
 
 
-def _node_line(node: PageNode, state: PageCluster, now: datetime) -> NodeLine:
+def _node_line(node: PageNode, state: PageCluster, now: datetime) -> ListedNode:
     unheard = not state.past and silent(node, now)
     use = [found for card in node.cards if (found := state.use.get(card.uuid)) is not None]
     memory = [one.memory_mib for one in use if one.memory_mib is not None]
@@ -132,7 +132,7 @@ def _node_line(node: PageNode, state: PageCluster, now: datetime) -> NodeLine:
     granted_mib = sum(card.used_memory_mib for card in node.cards)
     used_mib = sum(memory) if memory else None
     states = [condition(card, unheard=False) for card in node.cards]
-    return NodeLine(
+    return ListedNode(
         node=node,
         unheard=unheard,
         models=", ".join(sorted({card.type for card in node.cards})),
@@ -151,7 +151,7 @@ def _node_line(node: PageNode, state: PageCluster, now: datetime) -> NodeLine:
 
 def pod_lines(
     state: PageCluster, viewer: PageViewer, *, text: str, owner: str, sort: str
-) -> tuple[list[PodLine], int]:
+) -> tuple[list[ListedPod], int]:
     """Pods whose names the viewer may read and that meet the filter, and how many there are."""
     found: dict[str, list[tuple[PageCard, CardHolder]]] = {}
     for card in state.cards():
@@ -169,7 +169,7 @@ def pod_lines(
     return sorted(chosen, key=_POD_ORDER[sort]), len(lines)
 
 
-_POD_ORDER: Mapping[str, Callable[[PodLine], tuple[object, ...]]] = {
+_POD_ORDER: Mapping[str, Callable[[ListedPod], tuple[object, ...]]] = {
     "name": lambda line: (line.namespace, line.name, line.uid),
     "memory": lambda line: (-line.memory_mib, line.namespace, line.name, line.uid),
     "cores": lambda line: (-line.core_percent, line.namespace, line.name, line.uid),
@@ -178,9 +178,9 @@ _POD_ORDER: Mapping[str, Callable[[PodLine], tuple[object, ...]]] = {
 }
 
 
-def _pod_line(held: Sequence[tuple[PageCard, CardHolder]]) -> PodLine:
+def _pod_line(held: Sequence[tuple[PageCard, CardHolder]]) -> ListedPod:
     card, holder = held[0]
-    return PodLine(
+    return ListedPod(
         uid=holder.pod_uid,
         namespace=holder.namespace,
         name=holder.pod_name,

@@ -11,8 +11,8 @@ from hami_metrics.pages.reading.usage import read_pods_use
 from hami_metrics.pages.views.lists import (
     NODE_SORTS,
     POD_SORTS,
+    ListedPod,
     ListPage,
-    PodLine,
     list_page,
     node_lines,
     pod_lines,
@@ -75,7 +75,7 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
-async def _with_use(site: Site, asked: Asked, page: ListPage[PodLine]) -> ListPage[PodLine]:
+async def _with_use(site: Site, asked: Asked, page: ListPage[ListedPod]) -> ListPage[ListedPod]:
     """What was measured of the page's pods alone."""
     if not page.lines:
         return page

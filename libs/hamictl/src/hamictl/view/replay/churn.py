@@ -11,8 +11,8 @@ from hamicommon.simulation.replay.history import PodHistory
 from hamicommon.simulation.replay.trace import KINDS, Trace
 from rich.table import Table
 
-from hamictl.view.replay import notes
-from hamictl.view.replay_picture import Axes
+from hamictl.view.replay.picture import Axes
+from hamictl.view.replay.results import notes
 from hamictl.view.tables import table
 
 Found = Mapping[float, Mapping[str, ChurnSummary]]

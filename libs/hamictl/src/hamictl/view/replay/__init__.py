@@ -1,0 +1,1 @@
+"""How a replay is shown."""
