@@ -50,6 +50,9 @@ async def test_a_stream_brings_what_changed_and_ends_with_the_service(
                 if "n0002" in data.get("nodes", {}):
                     break
         css, shown, label = data["nodes"]["n0002"][1]
+        amount, slices = data["slices"]["n0002"][1]
+        assert amount.endswith("/80 GiB")
+        assert slices == []
         assert "n0001" not in data["nodes"]
         assert "sick" in css.split()
         assert shown.startswith("✖")

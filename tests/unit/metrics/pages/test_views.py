@@ -131,7 +131,7 @@ def test_many_nodes_have_cells_that_a_line_describes() -> None:
     style = grid_style(state, totals(state), EVERYBODY, NOW)
 
     [cell] = cells(state.nodes["n007"], style, NOW)
-    assert cell.message() == (cell.css, cell.text, cell.label)
+    assert (cell.amount, cell.slices) == ("", ())
 
 
 def test_what_became_of_one_pod_lately_is_one_line_and_the_newest() -> None:

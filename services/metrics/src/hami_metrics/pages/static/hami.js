@@ -39,15 +39,15 @@
       return slice;
     }));
   };
-  const patch = (nodes) => {
+  const patch = (nodes, roomy = {}) => {
     for (const [name, cells] of Object.entries(nodes)) {
       const line = byId("n." + name);
       if (!line) continue;
-      cells.forEach(([css, text, label, amount, slices], n) => {
+      cells.forEach(([css, text, label], n) => {
         const it = line.children[n + 1];
         if (!it || !it.classList.contains("c")) return;
         if (it.className !== css) it.className = css;
-        if (amount) fill(it, text, amount, slices);
+        if (roomy[name]) fill(it, text, ...roomy[name][n]);
         else if (it.textContent !== text) it.textContent = text;
         it.setAttribute("aria-label", label);
       });
@@ -73,7 +73,7 @@
   const fixed = ["history", "showback"].includes(body.dataset.page);
   const concerns = (nodes) => !fixed && (body.dataset.subject ? nodes.includes(body.dataset.subject) : nodes.length || body.dataset.page === "pending");
   const acts = {
-    cells: (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
+    cells: (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes, data.slices); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
     changed: (data) => { took(data); if (concerns(data.nodes)) reload(); window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
     resync: () => { if (!fixed) reload(); },
     stale: (data) => { trouble(data.notices); setText("live", "stale ▲"); },

@@ -80,10 +80,17 @@ class Messages:
         present = [state.nodes[name] for name in sorted(names) if name in state.nodes]
         if len(present) != len(names):
             return orjson.dumps({"reload": True})
-        changed = {
-            node.name: [one.message() for one in cells(node, style, now)] for node in present
+        rows = {node.name: cells(node, style, now) for node in present}
+        message: dict[str, object] = {
+            "nodes": {
+                name: [(one.css, one.text, one.label) for one in row] for name, row in rows.items()
+            }
         }
-        return orjson.dumps({"nodes": changed, **self._figures(state)})
+        if style.roomy:
+            message["slices"] = {
+                name: [(one.amount, one.slices) for one in row] for name, row in rows.items()
+            }
+        return orjson.dumps({**message, **self._figures(state)})
 
     def _figures(self, state: PageCluster) -> dict[str, object]:
         return {

@@ -66,11 +66,6 @@ class Cell:
     slices: tuple[tuple[str, float], ...] = ()
     """(class of the owner's colour, percent of the card), side by side; likewise."""
 
-    def message(self) -> tuple[object, ...]:
-        """What an open page needs to draw it again."""
-        short = (self.css, self.text, self.label)
-        return (*short, self.amount, self.slices) if self.amount else short
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridStyle:
