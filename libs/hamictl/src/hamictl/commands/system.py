@@ -126,7 +126,7 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
     """Starts the supervisor (or finds it running) and waits until every process serves."""
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
-        _echo(quiet, f"already running in {layout.folder}")
+        _echo(quiet, f"already running in {layout.folder}, with the options of its own start")
         if state["phase"] == "ready":
             return state
         pid = state["supervisor"]["pid"]
