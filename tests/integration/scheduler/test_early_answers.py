@@ -17,8 +17,9 @@ from tests.waiting import PATIENCE_S, eventually
 pytestmark = pytest.mark.integration
 
 _DROP_CONNECTIONS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'hami-scheduler'
+   AND pid NOT IN ($1, pg_backend_pid())
 """
 
 
@@ -30,12 +31,15 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def nothing_is_written(world: World) -> AsyncIterator[None]:
-    """No event of a pod can be written, so no step of any; reading goes on."""
+async def nothing_is_written(world: World) -> AsyncIterator[int]:
+    """No event of a pod can be written, so no step of any; reading goes on.
+    The process of PostgreSQL that holds the lock is yielded."""
     async with world.database.transaction() as connection:
         # A writer waits as long as a lock is waited for, and begins again.
         await connection.execute("LOCK TABLE allocation_events IN EXCLUSIVE MODE")
-        yield
+        # However long a busy machine takes, this transaction idles, and PostgreSQL must not end it.
+        await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
+        yield await connection.fetchval("SELECT pg_backend_pid()")
 
 
 def answered_early(replica: Replica) -> float:
@@ -155,11 +159,12 @@ async def test_a_full_batch_and_no_postgres_grants_nothing_and_each_pod_is_tried
 ) -> None:
     [replica] = await late_binding_replicas(world, 1, "n1")
     pods = [await world.pod(f"p{number}", memory_mib=64) for number in range(24)]
-    async with nothing_is_written(world):
+    async with nothing_is_written(world) as lock_holder:
         for pod in pods:
             assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
         bindings = [await waiting(replica, pod, "n1") for pod in pods]
-        await world.database.fetch(_DROP_CONNECTIONS)
+        # The lock is held beyond them: who waits for it when its connection ends has written nothing.
+        await world.database.fetch(_DROP_CONNECTIONS, lock_holder)
         errors = await asyncio.gather(*bindings)
         assert all(errors), errors
         assert [await world.rows(pod) for pod in pods] == [[]] * len(pods)

@@ -27,7 +27,8 @@ CARD = DeviceSample(
     gpu_percent=12.0,
     memory_controller_percent=3.0,
 )
-LAUNCHED = (datetime.now(UTC) + timedelta(hours=1)).replace(microsecond=500_000)
+# Ahead of any test's clock, however long the run: 0.0 s ago.
+LAUNCHED = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=500_000)
 CONTAINER = ContainerSample(
     pod_uid="u",
     namespace="default",
