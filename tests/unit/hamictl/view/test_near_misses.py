@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hamictl.view.near_misses import MOST, near_misses, near_misses_table
+from hamictl.view.explanation import NEAREST_SHOWN, near_misses, near_misses_table
 from rich.console import Console
 
 
@@ -35,10 +35,10 @@ def test_what_lacks_the_least_is_first_and_what_no_amount_helps_last() -> None:
 
 
 def test_the_table_has_the_nearest_and_how_many_there_are() -> None:
-    cards = [a_card(index, available=index) for index in range(MOST + 2)]
+    cards = [a_card(index, available=index) for index in range(NEAREST_SHOWN + 2)]
     console = Console(width=120, record=True, file=None, quiet=False)
     with console.capture() as printed:
         console.print(near_misses_table(near_misses({"nodes": [{"node": "n", "cards": cards}]})))
 
-    assert f"of {MOST + 2} refused" in printed.get()
-    assert printed.get().count("GPU-") == MOST
+    assert f"of {NEAREST_SHOWN + 2} refused" in printed.get()
+    assert printed.get().count("GPU-") == NEAREST_SHOWN

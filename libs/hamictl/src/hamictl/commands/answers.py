@@ -22,8 +22,12 @@ from hamictl.output.records import Records, TableColumn
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
-from hamictl.view.explanation import explanation, score_text
-from hamictl.view.near_misses import near_misses, near_misses_table
+from hamictl.view.explanation import (
+    explanation,
+    near_misses,
+    near_misses_table,
+    score_text,
+)
 from hamictl.view.tables import of
 
 
