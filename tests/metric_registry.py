@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from hami_metrics.domain.cluster import ClusterSnapshot
+from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
 from hami_metrics.exposition.families import build_info, families
 from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.late_binding_rules import BindingWay
@@ -46,6 +46,8 @@ EMPTY = ClusterSnapshot(
     instances=(),
     quotas=(),
     allocations_by_state={},
+    allocations_by_origin={},
+    claims=ClaimCounts(),
     decisions_by_outcome={},
     pending={},
     heartbeats={},

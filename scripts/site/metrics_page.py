@@ -29,6 +29,8 @@ def metrics_page() -> str:
         instances=(),
         quotas=(),
         allocations_by_state={},
+        allocations_by_origin={},
+        claims=SimpleNamespace(held=0, holders=0),
         decisions_by_outcome={},
         pending={},
         heartbeats={},

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import pytest
 from hami_metrics.domain.cluster import (
+    ClaimCounts,
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
@@ -66,7 +67,7 @@ LABELS = frozenset(
         *("placement_start", "placement_size"),
         *("outcome", "reason", "phase", "state", "class", "result", "cause", "kind", "age", "fits"),
         *("verdict", "what", "bucket", "loop", "error", "owner", "change", "way", "request_class"),
-        *("service", "certificate", "xid", "counts"),
+        *("service", "certificate", "xid", "counts", "origin"),
         *("version", "revision", "build_date", "go_version", "compiler", "platform"),
     }
 )
@@ -180,6 +181,8 @@ def test_the_clusters_page_has_as_many_series_as_its_formula(
             Quota(namespace=f"a{i}", resource="r", limit=1, used=0) for i in range(quotas)
         ),
         allocations_by_state={},
+        allocations_by_origin={},
+        claims=ClaimCounts(),
         decisions_by_outcome={},
         pending={},
         heartbeats={f"n{n}": NOW for n in range(nodes)},

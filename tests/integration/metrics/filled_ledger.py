@@ -1,4 +1,4 @@
-"""A ledger with one card, one allocation and one refusal."""
+"""A ledger with one card, one allocation by limits, a claim of two pods, and one refusal."""
 
 import json
 from dataclasses import replace
@@ -54,3 +54,24 @@ async def fill(db: Any) -> None:
         "INSERT INTO decisions (pod_uid, namespace, pod_name, outcome, reason_counts, repeat_count)"
         " VALUES ('u2', 'ns', 'q', 'refused', '{\"CardInsufficientMemory\": 2}', 3)"
     )
+    await _claim_of_two_pods(db)
+
+
+async def _claim_of_two_pods(db: Any) -> None:
+    """Both are reserved, and nothing of it is counted on the card."""
+    for number in (2, 3):
+        allocation = f"00000000-0000-4000-8000-00000000000{number}"
+        await db.execute(
+            "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, "
+            "origin) VALUES ($1, $2, 'ns', $2, 1, 'n1', 'reserved', 'claim')",
+            allocation,
+            f"holder-{number}",
+        )
+        await db.execute(
+            "INSERT INTO allocation_claims (allocation_id, container_index, position, claim_uid, "
+            "claim_name, request, share_id, device_uuid, vendor, memory_mib, core_percent, slots, "
+            "counted) VALUES ($1, 0, 0, 'claim-1', 'shared', 'gpu', 's', 'GPU-1', 'NVIDIA', 10, 0, "
+            "1, $2)",
+            allocation,
+            number == 2,
+        )

@@ -25,6 +25,10 @@ async def test_the_page_shows_the_ledger_and_is_empty_of_it_when_stale(
     lines = [line for line in page.splitlines() if not line.startswith("#")]
     assert (value_of(lines, "hami_gpu_shared_count", labels)) == 2
     assert 'hami_allocations{state="bound"} 1.0' in lines
+    assert 'hami_allocations_by_origin{origin="scheduled"} 1.0' in lines
+    assert 'hami_allocations_by_origin{origin="claim"} 2.0' in lines
+    assert "hami_held_claims 1.0" in lines
+    assert "hami_claim_holders 2.0" in lines
     assert 'hami_decisions_last_5m{outcome="refused"} 3.0' in lines
     waiting = [line for line in lines if line.startswith("hami_pending_pods{")]
     assert sum(float(line.rpartition(" ")[2]) for line in waiting) == 1

@@ -5,7 +5,7 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
-from hami_metrics.domain.cluster import ClusterSnapshot
+from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
 from hami_metrics.service import LedgerFigures
 from hamicommon.errors import Unavailable
 
@@ -18,6 +18,8 @@ EMPTY = ClusterSnapshot(
     instances=(),
     quotas=(),
     allocations_by_state={},
+    allocations_by_origin={},
+    claims=ClaimCounts(),
     decisions_by_outcome={},
     pending={},
     heartbeats={},

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hami_metrics.domain.cluster import (
+    ClaimCounts,
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
@@ -63,6 +64,8 @@ SNAPSHOT = ClusterSnapshot(
         Quota(namespace="other", resource="nvidia.com/gpumem", limit=None, used=7),
     ),
     allocations_by_state={"bound": 1},
+    allocations_by_origin={"claim": 3, "scheduled": 1},
+    claims=ClaimCounts(held=2, holders=3),
     decisions_by_outcome={"placed": 4, "refused": 2},
     pending={("CardInsufficientMemory", PendingAge.UNDER_10M): 2},
     heartbeats={"n1": NOW - timedelta(seconds=4)},
@@ -152,6 +155,24 @@ def test_the_whole_page_renders() -> None:
     assert 'hami_pending_pods{age="over_30m",reason="CardInsufficientMemory"} 0.0' in page
     assert 'hami_allocations{state="bound"} 1.0' in page
     assert 'hami_allocations{state="reserved"} 0.0' in page
+
+
+def test_the_page_counts_live_grants_by_front_end_and_claims_by_holders() -> None:
+    found = {
+        (sample.name, sample.labels.get("origin", "")): sample.value
+        for family in families(SNAPSHOT, now=NOW)
+        for sample in family.samples
+        if family.name in ("hami_allocations_by_origin", "hami_held_claims", "hami_claim_holders")
+    }
+
+    assert found == {
+        ("hami_allocations_by_origin", "scheduled"): 1,
+        ("hami_allocations_by_origin", "claim"): 3,
+        ("hami_allocations_by_origin", "adopted"): 0,
+        ("hami_allocations_by_origin", "unmanaged"): 0,
+        ("hami_held_claims", ""): 2,
+        ("hami_claim_holders", ""): 3,
+    }
 
 
 def test_build_info_has_hamis_labels_and_no_zone() -> None:

@@ -13,6 +13,7 @@ from hamicommon.ledger.questions import answer
 from hami_metrics.adapters.postgres import connection
 from hami_metrics.domain.cluster import (
     DECISIONS_WINDOW_S,
+    ClaimCounts,
     ClusterCard,
     ClusterMigInstance,
     ClusterSnapshot,
@@ -64,6 +65,14 @@ FROM quotas ORDER BY namespace, resource
 
 STATES = f"SELECT a.state, count(*) AS pods FROM allocations a WHERE {_LIVE} GROUP BY a.state"
 
+ORIGINS = f"SELECT a.origin, count(*) AS pods FROM allocations a WHERE {_LIVE} GROUP BY a.origin"
+
+CLAIMS = f"""
+SELECT count(DISTINCT k.claim_uid) AS held, count(DISTINCT k.allocation_id) AS holders
+FROM allocations a JOIN allocation_claims k ON k.allocation_id = a.id
+WHERE {_LIVE} AND a.origin = 'claim'
+"""
+
 DECISIONS = """
 SELECT outcome, sum(repeat_count)::bigint AS count FROM decisions
 WHERE last_at > now() - $1::interval AND at > now() - interval '1 day' GROUP BY outcome
@@ -101,6 +110,10 @@ class PostgresLedger:
                 allocations_by_state={
                     row["state"]: row["pods"] for row in await conn.fetch(STATES)
                 },
+                allocations_by_origin={
+                    row["origin"]: row["pods"] for row in await conn.fetch(ORIGINS)
+                },
+                claims=ClaimCounts(**await conn.fetchrow(CLAIMS)),
                 decisions_by_outcome={row["outcome"]: row["count"] for row in decisions},
                 pending=_by_age(waiting.rows),
                 heartbeats={

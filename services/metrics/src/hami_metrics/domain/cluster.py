@@ -74,6 +74,15 @@ class Quota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCounts:
+    """ResourceClaims with a live grant."""
+
+    held: int = 0
+    holders: int = 0
+    """Pods that hold one; a claim may have several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSnapshot:
     """One consistent reading of the ledger."""
 
@@ -83,6 +92,9 @@ class ClusterSnapshot:
     instances: tuple[ClusterMigInstance, ...]
     quotas: tuple[Quota, ...]
     allocations_by_state: Mapping[str, int]
+    allocations_by_origin: Mapping[str, int]
+    """Live ones by how they came (`Origin`)."""
+    claims: ClaimCounts
     decisions_by_outcome: Mapping[str, int]
     """In the last `DECISIONS_WINDOW_S` seconds, repeats counted."""
     pending: Mapping[tuple[str, PendingAge], int]

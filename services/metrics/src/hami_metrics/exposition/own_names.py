@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from hamicommon.domain.allocations import LIVE_STATES
+from hamicommon.domain.allocations import LIVE_STATES, Origin
 from hamicommon.placement.rules import REASON_LABELS, reason_label
 from prometheus_client.metrics_core import Metric
 
@@ -46,6 +46,7 @@ def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric
         ("state",),
         [((state,), count) for state, count in sorted(by_state.items())],
     )
+    yield from _front_ends(snapshot)
     yield gauge(
         "hami_decisions_last_5m",
         "Placement decisions of the last five minutes by outcome, repeats counted",
@@ -66,6 +67,30 @@ def ledger_families(snapshot: ClusterSnapshot, now: datetime) -> Iterator[Metric
             ((node,), max(0.0, (now - at).total_seconds()))
             for node, at in sorted(snapshot.heartbeats.items())
         ],
+    )
+
+
+def _front_ends(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    """How pods came to their cards."""
+    by_origin = dict.fromkeys(map(str, Origin), 0) | dict(snapshot.allocations_by_origin)
+    yield gauge(
+        "hami_allocations_by_origin",
+        "Live allocations by how they came: scheduled (limits), claim (ResourceClaims), adopted, "
+        "unmanaged",
+        ("origin",),
+        [((origin,), count) for origin, count in sorted(by_origin.items())],
+    )
+    yield gauge(
+        "hami_held_claims",
+        "ResourceClaims whose slices are granted now",
+        (),
+        [((), snapshot.claims.held)],
+    )
+    yield gauge(
+        "hami_claim_holders",
+        "Pods that hold those claims; more than claims where several pods name one",
+        (),
+        [((), snapshot.claims.holders)],
     )
 
 
