@@ -138,7 +138,7 @@ def test_a_container_sees_the_slice_that_the_ledger_allocated(leading: NodeSyste
     assert system.wrong_slice(pod, 4096, core_percent=30) == []
     row = "SELECT origin, state FROM allocations WHERE ended_at IS NULL AND pod_name = 'small'"
     wait(lambda: system.sql(row) == "claim|allocated", "the agent's report")
-    card = system.sql("SELECT device_uuid FROM allocation_devices")
+    card = system.sql("SELECT device_uuid FROM v_claim_holders WHERE held_until IS NULL")
     [result] = system.get(f"{CLAIMS}/small")["status"]["allocation"]["devices"]["results"]
     assert result["device"] == device_name(card)
     assert system.sql("SELECT max(attempt) FROM allocations WHERE pod_name = 'small'") == "1"

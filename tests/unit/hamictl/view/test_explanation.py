@@ -135,3 +135,15 @@ def test_unknown_is_shown_as_unknown_and_amounts_in_the_units_of_people() -> Non
     )
     assert (cores(0), cores(30)) == ("any cores", "30 % cores")
     assert health({"healthy": False, "health_reason": "XID 79"}) == "sick: XID 79"
+
+
+def test_a_pod_by_a_claim_shows_its_slice_with_the_claim_and_its_other_holders() -> None:
+    share = {"container": "main", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 0}
+    claim = share | {"claim": "shared", "request": "gpu", "together_with": ["second"]}
+    held = {"state": "allocated", "node": "node-0", "devices": [share], "claims": [claim]}
+    summary = "kube-scheduler allocated its ResourceClaims"
+
+    shown = screen(an_answer(outcome="undecided", summary=summary, nodes=[], attempts=[held]))
+
+    assert f"was never decided on: {summary}" in shown
+    assert "by claim shared request gpu, together with second" in " ".join(shown.split())

@@ -6,7 +6,7 @@ import io
 from typing import Any
 
 import pytest
-from hamictl.view.tables import amount, card_cores, memory, model, table
+from hamictl.view.tables import amount, card_cores, claims_of, memory, model, slice_lines, table
 from rich.console import Console
 
 
@@ -53,3 +53,42 @@ def test_a_cell_of_a_hostile_sender_is_shown_and_not_obeyed() -> None:
 
     printed = console.file.getvalue()
     assert "[bold]update[/] :smile: \\x1b]0;owned\\x07" in printed
+
+
+def claimed(**changes: Any) -> dict[str, Any]:
+    return {
+        "container": "main",
+        "device_uuid": "GPU-1",
+        "memory_mib": 4096,
+        "core_percent": 30,
+        "claim": "shared",
+        "request": "gpu",
+        "share_id": "s-1",
+        "together_with": [],
+    } | changes
+
+
+def test_a_slice_by_a_claim_names_claim_and_request_and_who_else_holds_it() -> None:
+    own = {"container": "main", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 30}
+
+    [alone] = slice_lines({"devices": [own], "claims": [claimed()]})
+    [beside] = slice_lines({"devices": [], "claims": [claimed(together_with=["a", "b"])]})
+
+    assert alone == "main: 4 GiB, 30 % cores of GPU-1, by claim shared request gpu"
+    assert beside == f"{alone}, together with a, b"
+
+
+def test_slices_by_limits_and_those_of_a_scheduler_without_claims_are_as_before() -> None:
+    own = {"container": "main", "device_uuid": "GPU-1", "memory_mib": 4096, "core_percent": 0}
+
+    for row in ({"devices": [own], "claims": []}, {"devices": [own]}):
+        assert slice_lines(row) == ["main: 4 GiB, any cores of GPU-1"]
+
+
+def test_history_names_claim_request_and_share_where_the_grant_came_by_claims() -> None:
+    by_two = {"claims": [claimed(), claimed(container="other", request="big", share_id="")]}
+
+    assert claims_of({"detail": by_two}) == (
+        "main: shared request gpu share s-1\nother: shared request big"
+    )
+    assert [claims_of({"detail": each}) for each in ({}, None, {"ids": ["x"]})] == [""] * 3

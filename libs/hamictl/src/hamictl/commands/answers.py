@@ -28,7 +28,7 @@ from hamictl.view.explanation import (
     near_misses_table,
     score_text,
 )
-from hamictl.view.tables import of
+from hamictl.view.tables import claims_of, of
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
@@ -137,6 +137,8 @@ async def _history(pod: str, namespace: str, output: OutputFormat) -> None:
             )
         ),
         TableColumn("SCORE", _score, "score"),
+        # Of a pod by limits the column would be empty.
+        *([TableColumn("CLAIMS", claims_of)] if any(map(claims_of, rows)) else []),
     )
     name_of = f"pod/{namespace}/{name}"
     shown = Records(

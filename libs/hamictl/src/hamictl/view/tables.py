@@ -131,6 +131,17 @@ def _claimed(share: Row) -> str:
     return f"by claim {share['claim']} request {share['request']}{beside}"
 
 
+def claims_of(change: Row) -> str:
+    """What a grant came by, from the history's first entry: claim, request and share, one a line;
+    empty: by limits, or the entry is of a later change."""
+    claims = (change.get("detail") or {}).get("claims") or []
+    return "\n".join(
+        f"{each['container']}: {each['claim']} request {each['request']}"
+        + (f" share {each['share_id']}" if each.get("share_id") else "")
+        for each in claims
+    )
+
+
 def cores(percent: int) -> str:
     """A guaranteed share, or the absence of one."""
     return f"{percent} % cores" if percent else "any cores"

@@ -1,0 +1,75 @@
+"""Why a pod is where it is, of pods that no decision of ours is recorded about."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hami_scheduler.api.explain import Explainer
+from hamicommon.domain.ids import PodUid
+from hamicommon.errors import NotFound
+from hamicommon.explain.answer import Explanation
+
+
+class Ledger:
+    """One pod's grants, and no decision."""
+
+    def __init__(self, *attempts: dict[str, Any]) -> None:
+        self.attempts = list(attempts)
+
+    async def decisions(self, pod_uid: str) -> list[Any]:
+        del pod_uid
+        return []
+
+    async def allocations(self, *, pod_uid: str) -> list[dict[str, Any]]:
+        del pod_uid
+        return self.attempts
+
+    async def limits(self, pod_uid: str) -> list[Any]:
+        del pod_uid
+        return []
+
+
+class Gone:
+    async def get(self, namespace: str, name: str) -> Any:
+        raise NotFound(f"pod {namespace}/{name}")
+
+
+async def explained(*attempts: dict[str, Any]) -> Explanation:
+    explainer = Explainer(
+        queries=cast(Any, Ledger(*attempts)),
+        pods=cast(Any, Gone()),
+        vendors=cast(Any, None),
+        scheduler_name="hami-scheduler",
+        recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
+        new_view=cast(Any, None),
+    )
+    return await explainer.explain(PodUid("u"))
+
+
+def a_grant(origin: str) -> dict[str, Any]:
+    return {"namespace": "ns", "pod_name": "p", "state": "allocated", "origin": origin}
+
+
+async def test_a_pod_that_kube_scheduler_placed_by_its_claims_has_that_as_its_reason() -> None:
+    answer = await explained(a_grant("claim"))
+
+    assert (answer.outcome, answer.namespace, answer.pod_name) == ("undecided", "ns", "p")
+    assert answer.summary == (
+        "kube-scheduler allocated its ResourceClaims, and the ledger granted them when its node "
+        "prepared them (allocated)"
+    )
+    assert list(answer.attempts) == [a_grant("claim")]
+
+
+@pytest.mark.parametrize("origin", ["scheduled", "adopted", "unmanaged"])
+async def test_of_other_grants_without_a_decision_nothing_is_claimed(origin: str) -> None:
+    answer = await explained(a_grant(origin))
+
+    assert answer.summary == "it has an allocation (allocated), but no decision is recorded"
+
+
+async def test_a_pod_that_nothing_knows_is_not_found() -> None:
+    with pytest.raises(NotFound, match="nothing was decided about a pod with uid u"):
+        await explained()
