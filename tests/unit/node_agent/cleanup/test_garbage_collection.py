@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -33,11 +34,15 @@ class Node:
     held: tuple[Holding, ...] = ()
     kept: frozenset[tuple[str, str]] = frozenset()
     """Pods that the kubelet has, by namespace and name."""
+    claimed_nonces: frozenset[str] | None = frozenset()
+    """Slices that its pods have by claims; None: nobody answers."""
     live: bool = True
     runs: bool = False
     """Processes of every pod are seen."""
     object_there: bool | None = None
     """The API server has every pod; None: those without a name."""
+    removed: list[str] = field(default_factory=list)
+    """Nonces whose directories went."""
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""
@@ -57,6 +62,11 @@ class Node:
     async def pods(self) -> frozenset[tuple[str, str]]:
         return self.kept
 
+    async def claimed(self) -> frozenset[str]:
+        if self.claimed_nonces is None:
+            raise Unavailable("no such socket")
+        return self.claimed_nonces
+
     async def holdings(self) -> tuple[Holding, ...]:
         return self.held
 
@@ -65,7 +75,8 @@ class Node:
         return self.runs
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """Gone."""
+        del cache_dirs
+        self.removed += nonces
 
 
 async def swept(
@@ -73,8 +84,15 @@ async def swept(
 ) -> NodeState:
     state = NodeState(node, AgentState().with_records(records))
     state.book = replace(a_book(*grants), whole=whole)
+    sweeper = a_sweeper(node, state)
+    for _ in range(times):
+        await sweeper.sweep()
+    return state
+
+
+def a_sweeper(node: Node, state: NodeState) -> Sweeper:
     port: Any = node
-    sweeper = Sweeper(
+    return Sweeper(
         state,
         pods=port,
         kubelet_state=port,
@@ -83,9 +101,6 @@ async def swept(
         reports=Reports("n"),
         interval_s=1.0,
     )
-    for _ in range(times):
-        await sweeper.sweep()
-    return state
 
 
 def reported(state: NodeState) -> list[str]:
@@ -184,3 +199,50 @@ async def test_a_pod_that_cannot_be_checked_is_not_asked_for_in_every_round() ->
 
     assert node.asked.count(GONE.pod_uid) < 5 < node.asked.count(OTHER.pod_uid)
     assert len(after.saved.records) == 2
+
+
+NONCE = "slices-of-a-claim"
+FIRST = replace(GONE, claimed=True, slices=MappingProxyType({"main": NONCE}))
+NEXT = replace(OTHER, claimed=True, slices=MappingProxyType({"main": NONCE}))
+SHARED = a_record(FIRST, ids=set(), nonce=NONCE)
+
+
+async def test_what_the_kubelet_has_for_a_second_pod_of_a_claim_stays_till_its_grant_is_known() -> (
+    None
+):
+    """The kubelet starts that pod without asking us; the first one's end may be heard of first."""
+    node = Node(claimed_nonces=frozenset({NONCE}))
+
+    state = await swept(node, SHARED, grants=(FIRST,), times=3)
+
+    assert reported(state) == [FIRST.allocation_id]
+    assert state.book.of(FIRST.pod_uid) is None
+    assert (state.saved.records, node.removed) == ({NONCE: SHARED}, [])
+
+    state.book = state.book.announced(NEXT)
+    sweeper = a_sweeper(node, state)
+    await sweeper.sweep()
+    [record] = state.saved.records.values()
+    assert (record.pod_uid, record.cache_dir) == (NEXT.pod_uid, SHARED.cache_dir)
+    assert node.removed == []
+
+    node.claimed_nonces = frozenset()
+    await sweeper.sweep()
+    assert (dict(state.saved.records), node.removed) == ({}, [NONCE])
+    assert reported(state) == [FIRST.allocation_id, NEXT.allocation_id]
+
+
+async def test_a_pod_of_a_claim_leaves_whole_where_the_kubelet_has_its_slices_for_nobody() -> None:
+    node = Node(claimed_nonces=frozenset({"of-another-claim"}))
+
+    state = await swept(node, SHARED, grants=(FIRST,))
+
+    assert (dict(state.saved.records), node.removed) == ({}, [NONCE])
+
+
+async def test_nothing_of_a_claim_is_removed_while_the_kubelet_cannot_be_asked() -> None:
+    node = Node(claimed_nonces=None)
+
+    state = await swept(node, SHARED, grants=(FIRST,))
+
+    assert (state.saved.records, node.removed, reported(state)) == ({NONCE: SHARED}, [], [])

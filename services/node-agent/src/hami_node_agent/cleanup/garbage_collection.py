@@ -228,25 +228,29 @@ class Sweeper:
         return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
-        logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
         held = await self._held_by_others(suspect)
+        shared = await self._shared(suspect)
         grant, book = self._state.book.of(suspect.pod_uid), self._state.book
         if grant is not None:
             book = book.without(
                 grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
             )
-        # Others may hold the same by a claim.
-        left = passed_on(self._state.saved, book)
-        records = [r for r in left.of_pod(suspect.pod_uid) if r.nonce not in held]
+        # What an unscheduled pod left has no allocation. A pod whose slices others have is looked
+        # at until their grants are known: once its own has ended, there is nothing new to report.
+        reporting = bool(suspect.allocation_id) and not (shared and grant is None)
+        if reporting or not shared:
+            logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
         report = self._reports.gone(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
 
         def edit(saved: AgentState) -> AgentState:
-            after = passed_on(saved, book).without_pod(suspect.pod_uid)
-            # What an unscheduled pod left has no allocation.
-            return after.with_report(report) if suspect.allocation_id else after
+            after = passed_on(saved, book).without_pod(suspect.pod_uid, but=shared)
+            return after.with_report(report) if reporting else after
 
+        left = passed_on(self._state.saved, book)
+        kept = held | shared
+        records = [record for record in left.of_pod(suspect.pod_uid) if record.nonce not in kept]
         await self._state.change(edit)
         grant = self._state.book.of(suspect.pod_uid)
         if grant is not None:
@@ -258,6 +262,15 @@ class Sweeper:
             [record.cache_dir for record in records],
             [record.nonce for record in records],
         )
+
+    async def _shared(self, suspect: _Suspect) -> frozenset[str]:
+        """Nonces of the pod's slices that the kubelet still has for others, by a claim.
+
+        The kubelet gives them to a second pod without asking us, and the grant of that one may not
+        be known yet: records, limits and account are kept for it. Raises: Unavailable.
+        """
+        own = {r.nonce for r in self._state.saved.of_pod(suspect.pod_uid) if not r.device_ids}
+        return own & await self._kubelet_state.claimed() if own else frozenset()
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
         """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.

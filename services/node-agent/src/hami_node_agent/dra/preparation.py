@@ -213,10 +213,6 @@ class ClaimPreparation:
         if granted is None:
             raise Conflict(f"the pod's grant has no slices for container {container.name}")
         env = await self._pods.container_env(grant, container.name)
-        # Always the same: what an agent made before it was killed is written again, and not beside;
-        # and the kubelet has the same for all pods of a claim.
-        nonce = slices_name(container.keys)
-        known = self._record_of(grant.pod_uid, container.name)
         known = self._known(grant, container)
         if known is not None:
             await asyncio.to_thread(self._slices.put, known, env)

@@ -129,6 +129,12 @@ class KubeletState(Protocol):
         Raises: Unavailable when it can't be read.
         """
 
+    async def claimed(self) -> frozenset[str]:
+        """Nonces of slices that pods of the kubelet have by ResourceClaims.
+
+        Raises: Unavailable when PodResources can't be read.
+        """
+
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
 

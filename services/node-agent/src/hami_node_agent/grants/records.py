@@ -8,7 +8,7 @@ inside are written at present; `ownership.py` may turn out another owner.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -103,9 +103,9 @@ class AgentState:
         merged = {**self.records, **{record.nonce: record for record in records}}
         return replace(self, records=MappingProxyType(merged))
 
-    def without_pod(self, pod_uid: str) -> AgentState:
-        """Drops all records of a pod."""
-        kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid}
+    def without_pod(self, pod_uid: str, *, but: Container[str] = ()) -> AgentState:
+        """Drops all records of a pod but those with these nonces."""
+        kept = {n: r for n, r in self.records.items() if r.pod_uid != pod_uid or n in but}
         return replace(self, records=MappingProxyType(kept))
 
     def without_records(self, nonces: Iterable[str]) -> AgentState:

@@ -16,10 +16,12 @@ from typing import Any
 import grpc
 import orjson
 from hamicommon.domain.ids import GpuUuid
+from hamicommon.dra.devices import DRIVER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2_grpc
 
 from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
+from hami_node_agent.allocation.late_binding_rules import nonce_of
 from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.grants.ports import KubeletReading
 
@@ -108,6 +110,20 @@ class KubeletStateReader:
             return mounted_paths(await asyncio.to_thread(self._checkpoint.read_bytes))
         except (OSError, InvalidRequest) as exc:
             raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+
+    async def claimed(self) -> frozenset[str]:
+        """See the port."""
+        answer = await self._list()
+        nonces = (
+            nonce_of(device.name)
+            for pod in answer.pod_resources
+            for container in pod.containers
+            for claim in container.dynamic_resources
+            for resource in claim.claim_resources
+            for device in resource.cdi_devices
+            if resource.driver_name == DRIVER
+        )
+        return frozenset(nonce for nonce in nonces if nonce)
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
