@@ -23,6 +23,7 @@ from tests import measured
 from tests.e2e.claims import API, CLAIMS, claim_body, claiming, device_class
 from tests.e2e.system import slice_of, wait
 from tests.e2e.test_kills import pid_of
+from tests.e2e_node.claims import TEMPLATES, descriptions
 from tests.e2e_node.conftest import RUNTIME_VARIABLE, controller_manager
 from tests.e2e_node.node_system import CARDS, NodeSystem
 from tests.faults.processes import away
@@ -62,6 +63,9 @@ def leading(system: NodeSystem, other_runtime: Path | None, tmp_path: Path) -> I
             forget(system, claim["metadata"]["name"])
         replica.send_signal(signal.SIGTERM)
         replica.wait(timeout=60)
+        wait(lambda: not descriptions(system), "the device descriptions to go")
+        for template in system.get(TEMPLATES)["items"]:
+            system.api.delete(f"{TEMPLATES}/{template['metadata']['name']}")
         system.agent.stop()
         system.agent.start()
         system.wait_until_offered()

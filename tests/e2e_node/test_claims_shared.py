@@ -18,6 +18,7 @@ from tests.e2e_node.claims import (
     start,
 )
 from tests.e2e_node.node_system import NodeSystem
+from tests.faults.processes import away
 
 pytestmark = pytest.mark.e2e
 
@@ -111,6 +112,44 @@ def test_two_pods_of_a_claim_have_one_budget_that_the_last_one_gives_back(
         f"two pods of one claim of {BUDGET_MIB} MiB: {PART_MIB} taken by one, "
         f"{BUDGET_MIB - PART_MIB} left for the other; released after the last"
     )
+
+
+def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_known(
+    claiming: NodeSystem,
+) -> None:
+    """The kubelet starts it without asking anybody, and our scheduler is away."""
+    system = claiming
+    claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
+    pod = taking(claiming_pod(system, "first", of="shared"), 1000)
+    assert system.create(pod).status_code == 201
+    first = system.wait_for_phase("first", "Running")
+    wait(lambda: system.live_allocations() == 1, "the first one's grant")
+    with away(system, "scheduler"):
+        pod = taking(claiming_pod(system, "second", of="shared"), 1000)
+        assert system.create(pod).status_code == 201
+        second = system.wait_for_phase("second", "Running")
+        here = sorted(map(str, directories(system)))
+        assert len(descriptions(system)) == 1
+        system.delete("first")
+        uid = first["metadata"]["uid"]
+        wait(lambda: _is_over(system, uid), "the agent to see that the first is over")
+        assert sorted(map(str, directories(system))) == here
+        assert len(descriptions(system)) == 1
+        assert taken_mib(system, second) == 1000
+    wait(
+        lambda: system.sql(HOLDERS) == "second|cuda|t",
+        "the second to have the slice counted",
+        why=lambda: system.sql(HOLDERS),
+    )
+    assert list(system.limits(second).values()) == [(BUDGET_MIB, 0)]
+    system.check_invariants()
+    system.delete("second")
+    gone(system)
+
+
+def _is_over(system: NodeSystem, uid: str) -> bool:
+    lines = (line for line in system.agent.log.splitlines() if "pod terminated" in line)
+    return any(uid in line for line in lines)
 
 
 def test_the_second_of_two_pods_may_go_first_and_the_first_keeps_its_slice(

@@ -269,8 +269,9 @@ class Sweeper:
         The kubelet gives them to a second pod without asking us, and the grant of that one may not
         be known yet: records, limits and account are kept for it. Raises: Unavailable.
         """
-        own = {r.nonce for r in self._state.saved.of_pod(suspect.pod_uid) if not r.device_ids}
-        return own & await self._kubelet_state.claimed() if own else frozenset()
+        records = self._state.saved.of_pod(suspect.pod_uid)
+        own = frozenset(record.nonce for record in records if not record.device_ids)
+        return own & await self._kubelet_state.claimed() if own else own
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
         """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.
