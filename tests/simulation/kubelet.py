@@ -117,6 +117,11 @@ class Kubelet:
         """See the port KubeletState."""
         return KubeletReading(holdings=await self.holdings())
 
+    async def claimed(self) -> frozenset[str]:
+        """See the port KubeletState: no pod here has a claim."""
+        self._check_up()
+        return frozenset()
+
     async def pods(self) -> frozenset[tuple[str, str]]:
         """See the port KubeletState."""
         self._check_up()
