@@ -24,6 +24,8 @@ pytestmark = pytest.mark.integration
 ASKED = questions()
 SHARED = "Who shared a card with a pod"
 """Its own pod may have shared with nobody; see the case below."""
+CLAIMED = "Who holds a ResourceClaim, and who held it"
+"""Pods of these days asked by limits; see the case below."""
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def test_the_document_asks_what_was_promised() -> None:
         assert any(wanted in title for title in ASKED), wanted
 
 
-@pytest.mark.parametrize("title", [title for title in ASKED if title != SHARED])
+@pytest.mark.parametrize("title", [title for title in ASKED if title not in (SHARED, CLAIMED)])
 async def test_a_question_runs_as_it_stands_and_finds_something(
     reader: asyncpg.Connection, title: str
 ) -> None:
@@ -82,6 +84,40 @@ async def test_who_shared_a_card_was_there_at_the_same_time(reader: asyncpg.Conn
 
     expected = {b for a, b in beside if a == pod} | {a for a, b in beside if b == pod}
     assert {row["pod_name"] for row in rows} == expected
+
+
+async def test_who_holds_a_claim_is_each_pod_and_a_slice_is_counted_for_one(
+    filled: Filled,
+) -> None:
+    connection = await asyncpg.connect(filled.dsn)
+    entering = connection.transaction()
+    await entering.start()
+    try:
+        await connection.execute(
+            "INSERT INTO allocation_claims (allocation_id, container_index, position, claim_uid,"
+            " claim_name, request, share_id, device_uuid, vendor, memory_mib, core_percent, slots,"
+            " counted) SELECT allocation_id, container_index, position, 'claim-uid', 'card', 'gpu',"
+            " 'share', device_uuid, vendor, memory_mib, core_percent, slots,"
+            " row_number() OVER (ORDER BY allocation_id) = 1"
+            " FROM (SELECT DISTINCT ON (allocation_id) * FROM allocation_devices) AS d LIMIT 2"
+        )
+        await connection.execute(
+            "INSERT INTO allocation_containers (allocation_id, container_index, name, role)"
+            " SELECT allocation_id, container_index, 'cuda', 'app' FROM allocation_claims"
+            " ON CONFLICT DO NOTHING"
+        )
+        await connection.execute("SET LOCAL ROLE hami_reader")
+
+        rows = await connection.fetch(ASKED[CLAIMED])
+
+        assert len({row["pod_name"] for row in rows}) == 2
+        assert sorted(row["counted"] for row in rows) == [False, True]
+        assert {(row["claim_name"], row["request"], row["share_id"]) for row in rows} == {
+            ("card", "gpu", "share")
+        }
+    finally:
+        await entering.rollback()
+        await connection.close()
 
 
 async def test_gpu_hours_are_those_of_the_grants_to_the_second(reader: asyncpg.Connection) -> None:
