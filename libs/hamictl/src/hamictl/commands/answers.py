@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Sequence
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from hamicommon.errors import NotFound, Unavailable
@@ -17,8 +17,8 @@ from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
-from hamictl.output.presentation import shown_time
-from hamictl.output.records import Records, TableColumn
+from hamictl.output.records import Row
+from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
@@ -26,29 +26,39 @@ from hamictl.view.explanation import (
     explanation,
     near_misses,
     near_misses_table,
-    score_text,
 )
-from hamictl.view.tables import claims_of, of
+from hamictl.view.history import changes, earlier_line, gone_sentence, uids_newest_first, with_cards
+
+PODS_SHOWN = 20
+"""Pods of one name; a controller that makes the same pod over and over has many."""
+NODES_ASKED = 20
+_ONE_EARLIER = "1 earlier pod had this name:"
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
     """The uid of a pod that exists, or of the latest one by that name in the ledger.
 
-    Raises: NotFound when neither knows it.
+    A uid that the ledger knows is a name, too. Raises: NotFound when neither knows it.
     """
-    if target.kubeconfig is not None:
-        try:
-            async with open_kube_api(target.kubeconfig) as api:
-                pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-                return str(pod["metadata"]["uid"])
-        except (NotFound, Unavailable):
-            pass
-    rows = await SchedulerClient(target.need_scheduler()).rows(
-        "/v1/allocations", namespace=namespace, pod_name=name, limit="1"
-    )
+    existing = await _existing_uid(target, namespace, name)
+    if existing is not None:
+        return existing
+    rows = await _allocations(SchedulerClient(target.need_scheduler()), namespace, name)
     if not rows:
         raise NotFound(await _why_unknown(target, namespace, name))
     return str(rows[0]["pod_uid"])
+
+
+async def _existing_uid(target: Installation, namespace: str, name: str) -> str | None:
+    """Of the pod in the cluster; None: it has none, or could not be asked."""
+    if target.kubeconfig is None:
+        return None
+    try:
+        async with open_kube_api(target.kubeconfig) as api:
+            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            return str(pod["metadata"]["uid"])
+    except (NotFound, Unavailable):
+        return None
 
 
 async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
@@ -96,21 +106,42 @@ async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
     namespace, name = pod_name(pod, namespace)
     uid = await pod_uid(target, namespace, name)
     answer = await SchedulerClient(target.need_scheduler()).get(
-        f"/v1/pods/{uid}/explain", namespace=namespace, name=name
+        f"/v1/pods/{quote(uid, safe='')}/explain", namespace=namespace, name=name
     )
     if not output.for_people:
         render.write_document(answer, output)
         return answer
-    for part in explanation(answer, name=f"{namespace}/{name}"):
+    # Of a pod that was asked for by its uid the answer has the name.
+    space, name = str(answer["namespace"] or namespace), str(answer["pod_name"] or name)
+    for part in explanation(answer, name=f"{space}/{name}"):
         # Names and texts come from the cluster: nothing in them is markup.
         console.print(part, highlight=False, markup=False)
+    if await _is_gone(target, space, name, uid):
+        console.print(gone_sentence(answer["attempts"]), highlight=False, markup=False)
     return answer
+
+
+async def _is_gone(target: Installation, namespace: str, name: str, uid: str) -> bool:
+    """Whether the cluster has it no more; False as well where it could not be asked."""
+    if target.kubeconfig is None:
+        return False
+    try:
+        async with open_kube_api(target.kubeconfig) as api:
+            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    except NotFound:
+        return True
+    except Unavailable:
+        return False
+    return str(pod["metadata"]["uid"]) != uid
 
 
 def history(
     pod: Annotated[
         str,
-        typer.Argument(help="name of a pod, also of one that is gone", autocompletion=pod_names),
+        typer.Argument(
+            help="name of a pod, also of one that is gone; or a pod's uid",
+            autocompletion=pod_names,
+        ),
     ],
     namespace: Namespace = "default",
     output: Answered = TABLE,
@@ -122,40 +153,44 @@ def history(
 async def _history(pod: str, namespace: str, output: OutputFormat) -> None:
     target = find_target(Settings())
     namespace, name = pod_name(pod, namespace)
-    uid = await pod_uid(target, namespace, name)
-    rows = await SchedulerClient(target.need_scheduler()).rows(f"/v1/pods/{uid}/history")
-    columns = (
-        TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
-        *(
-            TableColumn(header, partial(_text, key), key)
-            for header, key in (
-                ("STATE", "state"),
-                ("ATTEMPT", "attempt"),
-                ("NODE", "node"),
-                ("REASON", "reason"),
-                ("BY", "actor"),
-            )
-        ),
-        TableColumn("SCORE", _score, "score"),
-        # Of a pod by limits the column would be empty.
-        *([TableColumn("CLAIMS", claims_of)] if any(map(claims_of, rows)) else []),
-    )
-    name_of = f"pod/{namespace}/{name}"
-    shown = Records(
-        kind="Change", plural="changes", columns=columns, rows=rows, name=lambda row: name_of
-    )
-    render.write(shown, output)
+    scheduler = SchedulerClient(target.need_scheduler())
+    existing = await _existing_uid(target, namespace, name)
+    granted = await _allocations(scheduler, namespace, name)
+    if not granted and existing is None:
+        raise NotFound(await _why_unknown(target, namespace, name))
+    if granted:
+        namespace, name = str(granted[0]["namespace"]), str(granted[0]["pod_name"])
+    newest, *earlier = uids_newest_first(granted, existing)
+    # For people the newest pod, and a line for each before it; for programs all of them.
+    shown = [newest] if output.for_people else [newest, *earlier][:PODS_SHOWN]
+    index_of = await _card_indices(scheduler, [row for row in granted if row["pod_uid"] in shown])
+    rows: list[Row] = []
+    for uid in shown:
+        found = await scheduler.rows(f"/v1/pods/{quote(uid, safe='')}/history")
+        rows += with_cards(found, granted, index_of)
+    render.write(changes(rows, f"{namespace}/{name}"), output)
+    if output.for_people and earlier:
+        note(f"{len(earlier)} earlier pods had this name:" if len(earlier) > 1 else _ONE_EARLIER)
+        for uid in earlier[:PODS_SHOWN]:
+            note(f"  {earlier_line(uid, granted)}")
+    if len(earlier) >= PODS_SHOWN:
+        note(f"only the newest {PODS_SHOWN} are shown (`hamictl history UID` has any other)")
 
 
-def _score(row: Mapping[str, Any]) -> str:
-    """Where the node was chosen; a grant that was adopted or restored has no policy."""
-    policy = (row.get("policy") or {}).get("node")
-    chosen = row["state"] == "reserved" and row["previous_state"] is None and policy
-    return score_text(str(policy), row["score"]) if chosen else ""
+async def _allocations(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
+    """Of all pods that had the name, newest first; else of the pod that has it as its uid."""
+    named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
+    return named or await scheduler.rows("/v1/allocations", pod_uid=name)
 
 
-def _text(key: str, row: Mapping[str, Any]) -> str:
-    return of(row[key])
+async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) -> dict[str, int]:
+    """uuid -> index, of the cards that their nodes still have."""
+    nodes = dict.fromkeys(str(row["node"]) for row in allocations if row["node"])
+    return {
+        str(card["uuid"]): card["index"]
+        for node in list(nodes)[:NODES_ASKED]
+        for card in await scheduler.rows("/v1/devices", node=node)
+    }
 
 
 def pod_name(given: str, namespace: str) -> tuple[str, str]:

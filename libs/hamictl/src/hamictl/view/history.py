@@ -1,0 +1,118 @@
+"""What `hamictl history` shows: the changes of each pod of a name, with the cards. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from hamictl.output.presentation import shown_time
+from hamictl.output.records import Records, Row, TableColumn
+from hamictl.view.explanation import score_text
+from hamictl.view.tables import claims_of, of
+
+SHORT_UUID = 12
+"""Characters of a card's uuid in a table; `-o wide` has all of it."""
+
+
+def uids_newest_first(allocations: Sequence[Row], existing: str | None) -> list[str]:
+    """The pods of these allocations (newest first), the one that exists in the cluster before."""
+    seen = [str(row["pod_uid"]) for row in allocations]
+    return list(dict.fromkeys([existing, *seen] if existing else seen))
+
+
+def cards_of(allocation: Row, index_of: Mapping[str, int]) -> list[dict[str, Any]]:
+    """The cards of an allocation; the index is None where the card is no longer known."""
+    uuids = dict.fromkeys(str(each["device_uuid"]) for each in allocation["devices"])
+    return [
+        {"node": allocation["node"], "index": index_of.get(uuid), "uuid": uuid} for uuid in uuids
+    ]
+
+
+def with_cards(
+    changes: Sequence[Row], allocations: Sequence[Row], index_of: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Each change with the pod's uid and the cards of its allocation."""
+    by_id = {str(row["id"]): row for row in allocations}
+    found = []
+    for change in changes:
+        allocation = by_id.get(str(change["allocation_id"]))
+        more: dict[str, Any] = {"pod_uid": None, "cards": None}
+        if allocation is not None:
+            more = {"pod_uid": allocation["pod_uid"], "cards": cards_of(allocation, index_of)}
+        found.append({**change, **more})
+    return found
+
+
+def earlier_line(uid: str, allocations: Sequence[Row]) -> str:
+    """One line of a pod that had the name before: its uid, from when to when, and where."""
+    own = [row for row in allocations if row["pod_uid"] == uid]
+    begin = min(str(row["reserved_at"]) for row in own)
+    ends = [row["ended_at"] for row in own]
+    until = "now" if None in ends else shown_time(max(map(str, ends)))
+    nodes = ", ".join(dict.fromkeys(of(row["node"]) for row in reversed(own)))
+    return f"{uid}: {shown_time(begin)} to {until} on {nodes}: `hamictl history {uid}`"
+
+
+def gone_sentence(allocations: Sequence[Row]) -> str:
+    """That a pod is no longer in the cluster, and since when as far as the ledger knows."""
+    ended = [row for row in allocations if row["ended_at"] is not None]
+    if not ended or len(ended) < len(allocations):
+        return "It is gone: the cluster has no pod of this name and uid."
+    last = max(ended, key=lambda row: str(row["ended_at"]))
+    why = f": {last['reason']}" if last.get("reason") else ""
+    return f"It is gone since {shown_time(last['ended_at'])} ({of(last['state'])}{why})."
+
+
+def changes(rows: Sequence[Row], name: str) -> Records:
+    """The changes as records; `name` is NAMESPACE/NAME."""
+    columns = (
+        TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
+        *(
+            TableColumn(header, partial(_text, key), key)
+            for header, key in (
+                ("STATE", "state"),
+                ("ATTEMPT", "attempt"),
+                ("NODE", "node"),
+            )
+        ),
+        TableColumn("CARD", _cards),
+        TableColumn("REASON", partial(_text, "reason"), "reason"),
+        TableColumn("BY", partial(_text, "actor"), "actor"),
+        TableColumn("SCORE", _score, "score"),
+        # Of a pod by limits the column would be empty.
+        *([TableColumn("CLAIMS", claims_of)] if any(map(claims_of, rows)) else []),
+        TableColumn("CARD-UUID", _uuids, wide=True),
+        TableColumn("UID", partial(_text, "pod_uid"), "pod_uid", wide=True),
+    )
+    return Records(
+        kind="Change",
+        plural="changes",
+        columns=columns,
+        rows=rows,
+        name=lambda row: f"pod/{name}",
+    )
+
+
+def _cards(row: Row) -> str:
+    """As `who` takes them, one a line; a dash in place of an index that is no longer known."""
+    return "\n".join(
+        f"{card['node']}/{'-' if card['index'] is None else card['index']} "
+        f"{card['uuid'][:SHORT_UUID]}"
+        for card in row.get("cards") or ()
+    )
+
+
+def _uuids(row: Row) -> str:
+    return "\n".join(card["uuid"] for card in row.get("cards") or ())
+
+
+def _score(row: Row) -> str:
+    """Where the node was chosen; a grant that was adopted or restored has no policy."""
+    policy = (row.get("policy") or {}).get("node")
+    chosen = row["state"] == "reserved" and row["previous_state"] is None and policy
+    return score_text(str(policy), row["score"]) if chosen else ""
+
+
+def _text(key: str, row: Row) -> str:
+    return of(row[key])
