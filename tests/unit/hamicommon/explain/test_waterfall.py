@@ -79,7 +79,7 @@ def test_children_are_below_their_parents_and_a_long_wait_is_folded() -> None:
 
     drawn = waterfall(spans)
 
-    assert names(list(drawn.rows)) == ["admission", "bind", "  lock", "⋯", "  first-kernel"]
+    assert names(list(drawn.rows)) == ["admission", "bind", "  lock", "⋯", "first-kernel"]
     assert drawn.work_us == (3 + 9 + 4) * MS
     assert drawn.total_us == 3 * MINUTE + 4 * MS
     [wait] = [row for row in drawn.rows if isinstance(row, FoldedWait)]
@@ -88,6 +88,56 @@ def test_children_are_below_their_parents_and_a_long_wait_is_folded() -> None:
     assert isinstance(last, WaterfallSpan)
     assert last.offset_us == 19 * MS
     assert drawn.scale_us == 23 * MS
+
+
+def test_a_step_that_began_after_its_parent_ended_stands_beside_it() -> None:
+    decision = a_span("filter", 0, 2)
+    bind = a_span("bind", 40, 10, parent=decision.span_id)
+    late = a_span("mirror", 55, 1, parent=bind.span_id)
+    spans = [
+        decision,
+        a_span("place", 0.5, 1, parent=decision.span_id),
+        a_span("reserve", 1.5, 20, parent=decision.span_id),
+        bind,
+        a_span("lock", 41, 1, parent=bind.span_id),
+        late,
+        a_span("allocate", 60, 3, parent=decision.span_id),
+    ]
+
+    drawn = waterfall(spans)
+
+    assert names(list(drawn.rows)) == [
+        *("filter", "  place", "  reserve"),
+        *("bind", "  lock", "mirror", "allocate"),
+    ]
+    behind = {row.span.name: row.behind_us for row in drawn.rows if isinstance(row, WaterfallSpan)}
+    assert {name: us for name, us in behind.items() if us} == {"reserve": 19_500}
+    assert drawn.longest is not None
+    assert drawn.longest.name == "reserve"
+    assert drawn.between_us == drawn.total_us - drawn.work_us == (63 - 21.5 - 10 - 1 - 3) * MS
+
+
+def test_the_end_of_the_grant_is_apart_from_the_way_to_the_first_kernel() -> None:
+    way = [
+        a_span("filter", 0, 2),
+        a_span("first-kernel", 10, 4, parent="filter@0"),
+    ]
+    release = a_span("release", 5 * 60_000, 7, parent="filter@0")
+
+    drawn = waterfall([*way, release])
+
+    assert names(list(drawn.rows)) == ["filter", "first-kernel"]
+    assert [row.span for row in drawn.releases] == [release]
+    alone = waterfall(way)
+    assert (drawn.work_us, drawn.total_us, drawn.scale_us) == (6 * MS, 14 * MS, 14 * MS)
+    assert (alone.work_us, alone.total_us, alone.ended_us) == (6 * MS, 14 * MS, drawn.ended_us)
+
+
+def test_a_release_alone_is_drawn() -> None:
+    drawn = waterfall([a_span("release", 5, 7)])
+
+    assert names(list(drawn.rows)) == ["release"]
+    assert not drawn.releases
 
 
 def test_a_wait_that_is_not_much_longer_than_the_work_is_drawn_to_scale() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from hamicommon.explain.waterfall import TraceSpan, waterfall
 from hamictl.output.presentation import Presentation, present
-from hamictl.view.waterfall import heading, length, waterfall_table
+from hamictl.view.waterfall import RANK, closing, heading, length, waterfall_table
 from rich.console import Console
 
 
@@ -32,11 +33,11 @@ SPANS = [
 ]
 
 
-def printed(width: int, *, ascii_only: bool = False) -> str:
+def printed(width: int, spans: list[TraceSpan] = SPANS, *, ascii_only: bool = False) -> str:
     present(Presentation(ascii_only=ascii_only))
     try:
         console = Console(width=width, file=io.StringIO(), color_system=None)
-        console.print(waterfall_table(waterfall(SPANS), width))
+        console.print(waterfall_table(waterfall(spans), width))
     finally:
         present(Presentation())
     assert isinstance(console.file, io.StringIO)
@@ -67,6 +68,38 @@ def test_the_line_above_has_work_and_time() -> None:
     assert heading(waterfall(SPANS), "default/train") == (
         "default/train: 16 ms of work in 41 min 0 s"
     )
+
+
+BEHIND = [
+    a_span("filter", 0, 10),
+    a_span("reserve", 5, 45, parent="filter"),
+    a_span("bind", 70, 30, parent="filter"),
+]
+
+
+def test_what_went_on_behind_an_answer_is_drawn_thinner() -> None:
+    bars = [re.findall("[▬─]+", line)[0] for line in printed(100, BEHIND).splitlines()[1:]]
+
+    assert set(bars[0]) == set(bars[2]) == {"▬"}
+    thick, thin = bars[1].count("▬"), bars[1].count("─")
+    assert thick + thin == len(bars[1])
+    assert thin > 5 * thick > 0
+
+
+def test_the_lines_below_have_the_longest_step_what_went_on_and_what_came_later() -> None:
+    release = a_span("release", 60_100, 7, parent="filter")
+
+    assert closing(waterfall([*BEHIND, release])) == [
+        "longest: reserve 45 ms; 20 ms between steps, waiting for kube-scheduler and kubelet",
+        "reserve: 40 ms of it (─) after filter had answered",
+        "release: 1 min 0 s later, in 7 ms",
+    ]
+    assert closing(waterfall(SPANS[:1])) == ["longest: admission 4 ms"]
+    assert closing(waterfall([])) == []
+
+
+def test_a_rank_is_explained_where_one_is_shown() -> None:
+    assert closing(waterfall(SPANS[:1], SPANS[:1] * 5))[-1] == RANK
 
 
 @pytest.mark.parametrize(

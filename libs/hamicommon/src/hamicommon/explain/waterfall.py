@@ -2,7 +2,8 @@
 
 In: spans as `hamicommon.telemetry.spans` writes them, one JSON object a line. A pod has several
 linked traces: admission, and one for each decision. Waits that are longer than `FOLD` times the
-work are no part of the scale: a gap with its length stands for them.
+work are no part of the scale: a gap with its length stands for them. A step that began after its
+parent span had ended was caused by it and is no part of it: it stands beside it, as what followed.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ COMPARED_WITHIN = timedelta(hours=1)
 FEWEST_COMPARED = 5
 """A percentile of fewer spans is none."""
 MOST_SPANS = 200
+RELEASE = "release"
+"""The end of a grant: no part of the way to the first kernel."""
 _US = timedelta(microseconds=1)
 
 
@@ -59,6 +62,8 @@ class WaterfallSpan:
     """Where it begins on the folded scale."""
     percentile: int | None
     """Of its length, 0 to 100, among spans of its name in the hour before; None: too few."""
+    behind_us: int = 0
+    """How long it went on after its parent had ended: work behind an answer that was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,18 +75,30 @@ class FoldedWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waterfall:
-    """What is drawn."""
+    """What is drawn: the way to the first kernel, and apart from it what ended the grant."""
 
     rows: Sequence[WaterfallSpan | FoldedWait]
     scale_us: int
     """Length of the scale, at least 1."""
     work_us: int
+    """In which any step ran; steps that ran at one time count once."""
     total_us: int
     """From the first span's start to the last one's end, waits included."""
+    longest: TraceSpan | None = None
+    """Of the steps that others waited for, and of what went on behind an answer."""
+    releases: Sequence[WaterfallSpan] = ()
+    """Ends of the grant, later than all rows and no part of scale, work and total."""
+    ended_us: int = 0
+    """End of the last row."""
     earlier_decisions: int = 0
     """Decisions of the pod before the one that is shown."""
     left_out: int = 0
     """Spans beyond `MOST_SPANS`, the shortest ones."""
+
+    @property
+    def between_us(self) -> int:
+        """In which no step of these services ran."""
+        return self.total_us - self.work_us
 
 
 def read_spans(lines: Iterable[bytes | str]) -> list[TraceSpan]:
@@ -139,35 +156,51 @@ def waterfall(pod_spans: Sequence[TraceSpan], every: Sequence[TraceSpan] = ()) -
         kept = {span.span_id for span in longest}
         shown = [span for span in shown if span.span_id in kept]
     lengths = _lengths(every, before_us=max((span.end_us for span in shown), default=0))
-    roots = sorted(_roots(shown), key=lambda span: (span.start_us, span.end_us))
-    busy = _merged(sorted(shown, key=lambda span: span.start_us))
+    releases = [span for span in shown if span.name == RELEASE]
+    steps = [span for span in shown if span.name != RELEASE] or releases
+    busy = _merged(sorted(steps, key=lambda span: span.start_us))
     work_us = sum(end - start for start, end in busy)
     folded = _folded(busy, work_us)
-    unshown = dict(folded)
-    children = _children(shown)
-    rows: list[WaterfallSpan | FoldedWait] = []
-    for root in roots:
-        for span, depth in _tree(root, children, 0):
-            if span.start_us in unshown:
-                rows.append(FoldedWait(lasted_us=unshown.pop(span.start_us)))
-            rows.append(
-                WaterfallSpan(
-                    span=span,
-                    depth=depth,
-                    offset_us=_offset(span.start_us, busy, folded),
-                    percentile=_percentile(span, lengths),
-                )
-            )
-    waits = sum(folded.values())
-    total_us = max((e for _, e in busy), default=0) - min((s for s, _ in busy), default=0)
+    drawn = [
+        WaterfallSpan(
+            span=span,
+            depth=depth,
+            offset_us=_offset(span.start_us, busy, folded),
+            percentile=_percentile(span, lengths),
+            behind_us=behind_us,
+        )
+        for span, depth, behind_us in _in_order(steps)
+    ]
+    waited_for = [row.span for row in drawn if row.depth == 0 or row.behind_us]
+    total_us = busy[-1][1] - busy[0][0] if busy else 0
     return Waterfall(
-        rows=rows,
-        scale_us=max(1, total_us - waits),
+        rows=list(_with_waits(drawn, folded)),
+        scale_us=max(1, total_us - sum(folded.values())),
         work_us=work_us,
         total_us=total_us,
+        longest=max(waited_for, key=lambda span: span.lasted_us, default=None),
+        releases=[
+            WaterfallSpan(
+                span=span, depth=0, offset_us=0, percentile=_percentile(span, lengths), behind_us=0
+            )
+            for span in sorted(releases, key=lambda span: span.start_us)
+            if steps is not releases
+        ],
+        ended_us=busy[-1][1] if busy else 0,
         earlier_decisions=earlier,
         left_out=left_out,
     )
+
+
+def _with_waits(
+    drawn: Sequence[WaterfallSpan], folded: Mapping[int, int]
+) -> Iterator[WaterfallSpan | FoldedWait]:
+    """Each folded wait before the first step that followed it."""
+    unshown = dict(folded)
+    for row in drawn:
+        if row.span.start_us in unshown:
+            yield FoldedWait(lasted_us=unshown.pop(row.span.start_us))
+        yield row
 
 
 def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
@@ -182,24 +215,36 @@ def _last_decision(spans: Sequence[TraceSpan]) -> tuple[list[TraceSpan], int]:
     return [span for span in spans if span.trace_id not in before], len(before)
 
 
-def _roots(spans: Sequence[TraceSpan]) -> list[TraceSpan]:
-    known = {span.span_id for span in spans}
-    return [span for span in spans if span.parent_id not in known]
-
-
-def _children(spans: Sequence[TraceSpan]) -> Mapping[str, list[TraceSpan]]:
-    found: defaultdict[str, list[TraceSpan]] = defaultdict(list)
+def _in_order(spans: Sequence[TraceSpan]) -> Iterator[tuple[TraceSpan, int, int]]:
+    """(span, depth, how long it outlasted its parent), parents before what they did."""
+    known = {span.span_id: span for span in spans}
+    roots, children = list[TraceSpan](), defaultdict[str, list[TraceSpan]](list)
     for span in sorted(spans, key=lambda span: (span.start_us, span.end_us)):
-        if span.parent_id is not None:
-            found[span.parent_id].append(span)
-    return found
+        above = _part_of(span, known)
+        (roots if above is None else children[above.span_id]).append(span)
+    for root in roots:
+        for span, depth in _tree(root, children):
+            above = _part_of(span, known) if depth else None
+            yield span, depth, 0 if above is None else max(0, span.end_us - above.end_us)
+
+
+def _part_of(span: TraceSpan, known: Mapping[str, TraceSpan]) -> TraceSpan | None:
+    """The nearest span above that had not ended when this one began; None: it stands alone."""
+    parent = above = known.get(span.parent_id or "")
+    seen = set[str]()
+    while above is not None and above.end_us <= span.start_us:
+        if above.span_id in seen:
+            return parent
+        seen.add(above.span_id)
+        above = known.get(above.parent_id or "")
+    return above
 
 
 def _tree(
-    root: TraceSpan, children: Mapping[str, list[TraceSpan]], depth: int
+    root: TraceSpan, children: Mapping[str, list[TraceSpan]]
 ) -> Iterator[tuple[TraceSpan, int]]:
     """Depth first; a span that names itself as its parent, somewhere above, comes once."""
-    waiting, seen = [(root, depth)], set[str]()
+    waiting, seen = [(root, 0)], set[str]()
     while waiting:
         span, at = waiting.pop()
         if span.span_id in seen:

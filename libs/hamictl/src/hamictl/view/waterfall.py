@@ -12,6 +12,9 @@ from hamictl.output.presentation import in_ascii, presentation, printable
 
 LEAST_BAR, MOST_BAR = 12, 80
 _GAP = 2
+PLACED = frozenset({"bind", "allocate", "prepare", "first-kernel"})
+"""Steps after which the node's kubelet has its turn."""
+RANK = "RANK p83: 83 % of such steps took no longer in the hour before"
 
 
 def heading(drawn: Waterfall, pod: str) -> str:
@@ -23,6 +26,45 @@ def heading(drawn: Waterfall, pod: str) -> str:
         f"{pod}: {length(drawn.work_us)} of work in {length(drawn.total_us)}{earlier}"
         + f", {drawn.left_out} short spans left out" * bool(drawn.left_out)
     )
+
+
+def closing(drawn: Waterfall) -> list[str]:
+    """Lines below the waterfall: what took long, what went on, what came later, what RANK is."""
+    lines = [*_longest(drawn), *_behind(drawn), *_later(drawn)]
+    if any(isinstance(row, WaterfallSpan) and row.percentile is not None for row in drawn.rows):
+        lines.append(RANK)
+    return [_plain(line) for line in lines]
+
+
+def _longest(drawn: Waterfall) -> Iterator[str]:
+    if drawn.longest is None:
+        return
+    known = {row.span.name for row in drawn.rows if isinstance(row, WaterfallSpan)}
+    for_whom = "kube-scheduler and kubelet" if known & PLACED else "kube-scheduler"
+    earlier = " (earlier decisions are in it)" * bool(drawn.earlier_decisions)
+    between = f"; {length(drawn.between_us)} between steps, waiting for {for_whom}{earlier}"
+    yield (
+        f"longest: {drawn.longest.name} {length(drawn.longest.lasted_us)}"
+        + between * (drawn.between_us > 0)
+    )
+
+
+def _behind(drawn: Waterfall) -> Iterator[str]:
+    above: dict[int, str] = {}
+    for row in drawn.rows:
+        if isinstance(row, WaterfallSpan):
+            above[row.depth] = row.span.name
+            if row.behind_us:
+                yield (
+                    f"{row.span.name}: {length(row.behind_us)} of it (─) after "
+                    f"{above[row.depth - 1]} had answered"
+                )
+
+
+def _later(drawn: Waterfall) -> Iterator[str]:
+    for row in drawn.releases:
+        after = length(max(0, row.span.start_us - drawn.ended_us))
+        yield f"{row.span.name}: {after} later, in {length(row.span.lasted_us)}"
 
 
 def waterfall_table(drawn: Waterfall, width: int) -> Table:
@@ -72,7 +114,9 @@ def _cells(row: WaterfallSpan | FoldedWait, drawn: Waterfall, bar: int) -> Itera
 def _bar(row: WaterfallSpan, scale_us: int, width: int) -> str:
     start = min(width - 1, row.offset_us * width // scale_us)
     long = max(1, min(width - start, round(row.span.lasted_us * width / scale_us)))
-    return " " * start + ("▬" * long if long > 1 else "▪")
+    # What went on behind an answer is drawn thinner; one cell is left to what came before it.
+    behind = min(long - 1, round(row.behind_us * width / scale_us))
+    return " " * start + ("▬" * (long - behind) if long > 1 else "▪") + "─" * behind
 
 
 def length(microseconds: int) -> str:

@@ -36,7 +36,7 @@ from hamictl.output.terminal import console, note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
-from hamictl.view.waterfall import heading, length, waterfall_table
+from hamictl.view.waterfall import closing, heading, length, waterfall_table
 
 MOST_BYTES = 256 * 1024 * 1024
 """Of one file: the end of a longer one, which is the newest."""
@@ -53,7 +53,10 @@ def trace(
     ] = None,
     output: Answered = TABLE,
 ) -> None:
-    """Draw the steps of a pod, from admission to its first kernel."""
+    """Draw the steps of a pod, from admission to its first kernel.
+
+    RANK: p83 means that 83 % of such steps took no longer in the hour before.
+    """
     space, name = pod_name(pod, namespace)
     with spoken_errors():
         found, every = _spans(f"{space}/{name}", spans)
@@ -134,8 +137,10 @@ def _show(drawn: Waterfall, pod: str, output: OutputFormat) -> None:
     if output.for_people:
         console.print(heading(drawn, pod), highlight=False, markup=False)
         console.print(waterfall_table(drawn, console.width))
+        for line in closing(drawn):
+            console.print(line, highlight=False, markup=False)
         return
-    rows = [_row(row) for row in drawn.rows if isinstance(row, WaterfallSpan)]
+    rows = [_row(row) for row in (*drawn.rows, *drawn.releases) if isinstance(row, WaterfallSpan)]
     columns = [
         TableColumn("SPAN", lambda row: str(row["name"]), "name"),
         TableColumn("LASTED", lambda row: length(round(row["lasted_ms"] * 1000)), "lasted_ms"),
