@@ -85,7 +85,7 @@ def test_spans_of_all_services_are_on_one_scale_and_long_waits_are_not() -> None
         *("⋯", "first-kernel"),
     ]
     assert [step.gap for step in drawn.steps] == [False, False, False, True, False]
-    assert [step.critical for step in drawn.steps] == [False, False, True, False, False]
+    assert [step.critical for step in drawn.steps] == [True, False, False, False, False]
     assert [step.failed for step in drawn.steps] == [False, False, False, False, True]
     assert drawn.steps[0].text == "100.0 ms · hami-webhook"
     assert "not to scale" in drawn.steps[3].text
@@ -96,3 +96,26 @@ def test_spans_of_all_services_are_on_one_scale_and_long_waits_are_not() -> None
     )
     assert all(0 < step.x < step.x + step.width < WIDTH for step in bars)
     assert sorted(step.x for step in bars) == [step.x for step in bars]
+
+
+def test_what_went_on_behind_an_answer_and_what_came_later_are_noted_below() -> None:
+    spans = [
+        a_span("filter", 0, 10),
+        a_span("reserve", 5, 40, parent_id="filter"),
+        a_span("bind", 60, 80, parent_id="filter"),
+        a_span("release", 600_080, 600_090, parent_id="filter"),
+    ]
+
+    drawn = trace_waterfall(waterfall(spans))
+
+    assert [step.name for step in drawn.steps] == ["filter", "\u2003reserve", "bind"]
+    assert [step.critical for step in drawn.steps] == [False, True, False]
+    behind = {step.name.strip(): step.behind / step.width for step in drawn.steps}
+    assert behind == pytest.approx({"filter": 0, "reserve": 30 / 35, "bind": 0}, abs=0.01)
+    assert drawn.title == "60.0 ms of work in 80.0 ms"
+    assert drawn.notes == [
+        "20.0 ms between steps, in which none of our services worked",
+        "reserve: 30.0 ms of it, drawn pale, went on behind an answer that was given",
+        "release: 10 min later, in 10.0 ms",
+    ]
+    assert not drawn.ranked

@@ -5,7 +5,7 @@ A wait that is longer than `FOLD` times all work is drawn as a gap of fixed widt
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -48,6 +48,8 @@ class PictureStep:
     """Whose span it is; empty: nobody's in particular."""
     rank: int | None = None
     """Percentile among steps of its kind in the hour before; None: too few of them."""
+    behind: float = 0.0
+    """Of the width: what went on after the step above it had answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,13 @@ class StepPicture:
     steps: Sequence[PictureStep]
     height: int
     title: str
+    notes: Sequence[str] = ()
+    """Lines below it."""
+
+    @property
+    def ranked(self) -> bool:
+        """A rank is shown."""
+        return any(step.rank is not None for step in self.steps)
 
 
 def decision_waterfall(phase_ms: Mapping[str, float], hour: LastHour | None = None) -> StepPicture:
@@ -162,10 +171,6 @@ def grant_waterfall(
 def trace_waterfall(drawn: Waterfall) -> StepPicture:
     """Spans of all services on one scale; waits that outlast the work are folded."""
     scale = (WIDTH - TRACE_LABEL - 230) / drawn.scale_us
-    longest = max(
-        (row.span.lasted_us for row in drawn.rows if isinstance(row, WaterfallSpan) and row.depth),
-        default=-1,
-    )
     steps, x = [], float(TRACE_LABEL)
     for place, row in enumerate(drawn.rows):
         if isinstance(row, FoldedWait):
@@ -173,14 +178,16 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
             steps.append(PictureStep(name="⋯", x=x, width=GAP, y=place * ROW, text=text, gap=True))
             continue
         x = round(TRACE_LABEL + row.offset_us * scale, 1)
+        width = round(max(1.5, row.span.lasted_us * scale), 1)
         steps.append(
             PictureStep(
                 name="\u2003" * row.depth + row.span.name,
                 x=x,
-                width=round(max(1.5, row.span.lasted_us * scale), 1),
+                width=width,
+                behind=round(min(width, row.behind_us * scale), 1),
                 y=place * ROW,
                 text=f"{_milliseconds(row.span.lasted_us / 1000)} · {row.span.service}",
-                critical=bool(row.depth) and row.span.lasted_us == longest,
+                critical=row.span is drawn.longest,
                 failed=row.span.failed or row.span.outcome in FAILED,
                 service=row.span.service,
                 rank=row.percentile,
@@ -189,5 +196,22 @@ def trace_waterfall(drawn: Waterfall) -> StepPicture:
     work, total = _milliseconds(drawn.work_us / 1000), _length(drawn.total_us)
     more = f", {drawn.left_out} short spans left out" if drawn.left_out else ""
     return StepPicture(
-        steps=steps, height=ROW * len(steps), title=f"{work} of work in {total}{more}"
+        steps=steps,
+        height=ROW * len(steps),
+        title=f"{work} of work in {total}{more}",
+        notes=list(_notes(drawn)),
     )
+
+
+def _notes(drawn: Waterfall) -> Iterator[str]:
+    if drawn.between_us > 0:
+        yield f"{_length(drawn.between_us)} between steps, in which none of our services worked"
+    for row in drawn.rows:
+        if isinstance(row, WaterfallSpan) and row.behind_us:
+            yield (
+                f"{row.span.name}: {_length(row.behind_us)} of it, drawn pale, "
+                "went on behind an answer that was given"
+            )
+    for row in drawn.releases:
+        later = _length(max(0, row.span.start_us - drawn.ended_us))
+        yield f"{row.span.name}: {later} later, in {_length(row.span.lasted_us)}"
