@@ -5,7 +5,8 @@ Implements `device_allocator.DevicePlugin`. Kubernetes device-plugin v1beta1, se
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
+# What a call fails with whose connection is closed under it; gRPC in Go words it so.
+_CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
+
 _messages: Any = deviceplugin_pb2
 
 
@@ -42,6 +46,7 @@ class PluginClient:
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}", options=_CHANNEL_OPTIONS)
         stub: Any = deviceplugin_pb2_grpc.DevicePluginStub
         self._stub = stub(self._channel)
+        self._closed = False
 
     async def options(self) -> PluginOptions:
         """What the plugin wants to be called for.
@@ -93,13 +98,12 @@ class PluginClient:
                 )
             ]
         )
-        try:
-            answer = await self._stub.GetPreferredAllocation(request, timeout=PREFERRED_TIMEOUT_S)
-        except grpc.aio.AioRpcError as exc:
-            raise PluginError(
-                f"device plugin GetPreferredAllocation rpc failed with err: "
-                f"{rpc_errors.describe(exc)}"
-            ) from exc
+        answer = await self._call(
+            self._stub.GetPreferredAllocation,
+            request,
+            PREFERRED_TIMEOUT_S,
+            failed="device plugin GetPreferredAllocation rpc failed with err: ",
+        )
         responses = answer.container_responses
         return list(responses[0].deviceIDs) if responses else []
 
@@ -111,10 +115,7 @@ class PluginClient:
         request = _messages.AllocateRequest(
             container_requests=[_messages.ContainerAllocateRequest(devices_ids=ids)]
         )
-        try:
-            answer = await self._stub.Allocate(request, timeout=self._allocate_timeout_s)
-        except grpc.aio.AioRpcError as exc:
-            raise PluginError(rpc_errors.describe(exc)) from exc
+        answer = await self._call(self._stub.Allocate, request, self._allocate_timeout_s)
         if not answer.container_responses:
             raise PluginError(f"no containers return in allocation response {answer}")
         return allocate_response.from_message(answer.container_responses[0])
@@ -125,13 +126,39 @@ class PluginClient:
         Raises: PluginError.
         """
         request = _messages.PreStartContainerRequest(devices_ids=ids)
-        try:
-            await self._stub.PreStartContainer(request, timeout=PRE_START_TIMEOUT_S)
-        except grpc.aio.AioRpcError as exc:
-            raise PluginError(
-                f"device plugin PreStartContainer rpc failed with err: {rpc_errors.describe(exc)}"
-            ) from exc
+        await self._call(
+            self._stub.PreStartContainer,
+            request,
+            PRE_START_TIMEOUT_S,
+            failed="device plugin PreStartContainer rpc failed with err: ",
+        )
 
     async def close(self) -> None:
-        """Closes the connection."""
+        """Closes the connection; calls that run fail with PluginError, as the kubelet's do."""
+        self._closed = True
         await self._channel.close()
+
+    async def _call(
+        self,
+        method: Callable[..., Awaitable[Any]],
+        request: object,
+        timeout_s: float,
+        *,
+        failed: str = "",
+    ) -> Any:
+        """The answer. Raises: PluginError, its text after `failed`."""
+        try:
+            return await method(request, timeout=timeout_s)
+        except grpc.aio.AioRpcError as exc:
+            raise PluginError(f"{failed}{rpc_errors.describe(exc)}") from exc
+        except (asyncio.CancelledError, grpc.aio.UsageError) as exc:
+            # Closing cancels calls that run. Unless the caller was cancelled itself, nobody would
+            # see that: its task would end without an error, and the pod wait for ever.
+            if not self._closed or _is_being_cancelled():
+                raise
+            raise PluginError(f"{failed}{_CLOSING}") from exc
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
