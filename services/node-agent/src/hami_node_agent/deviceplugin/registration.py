@@ -28,6 +28,8 @@ KUBELET_SOCKET = "kubelet.sock"
 REGISTER_TIMEOUT_S = 5.0
 # Calls that run when the server ends may finish: an Allocate waits for its grant.
 STOP_GRACE_S = 10.0
+# Of it, for calls that come after those have finished.
+_LAST_CALLS_S = 1.0
 # HAMi's budget: a server that fails more often than this within an hour is not going to work.
 MAX_CRASHES = 5
 CRASH_WINDOW_S = 3600.0
@@ -118,8 +120,11 @@ class KubeletRegistration:
             await self._until_changed(kubelet)
         finally:
             self.registered = False
+            # Before the stream: with its end the kubelet closes the connection under a call.
+            if not await self._plugin.calls_finished(STOP_GRACE_S - _LAST_CALLS_S):
+                logger.warning("stopping, a call of the kubelet still runs")
             self._plugin.end_streams()
-            await server.stop(grace=STOP_GRACE_S)
+            await server.stop(grace=_LAST_CALLS_S)
 
     def _clear_socket(self) -> None:
         self._dir.mkdir(parents=True, exist_ok=True)

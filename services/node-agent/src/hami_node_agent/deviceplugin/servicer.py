@@ -11,7 +11,8 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -58,6 +59,9 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         self._changed = changed
         self._listening_since_s: dict[object, float] = {}
         self._streams_end = asyncio.Event()
+        self._running = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
         self.options = api.DevicePluginOptions(
             pre_start_required=checks_starts, get_preferred_allocation_available=prefers
         )
@@ -90,8 +94,32 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             return None
         return time.monotonic() - min(self._listening_since_s.values())
 
+    async def calls_finished(self, timeout_s: float) -> bool:
+        """Returns when no Allocate and no PreStartContainer runs; False: one does still."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        """While a call runs that decides on a pod."""
+        self._running += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._idle.set()
+
     def end_streams(self) -> None:
-        """Ends the streams that are open: the kubelet then has nothing to hand out."""
+        """Ends the streams that are open: the kubelet then has nothing to hand out.
+
+        It closes its connection, too, so calls that run fail there.
+        """
         self._streams_end.set()
         self._streams_end = asyncio.Event()
 
@@ -154,8 +182,9 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     ) -> api.AllocateResponse:
         """Env, mounts and devices of each container; all or none."""
         try:
-            wanted = [self._known(c.devices_ids) for c in request.container_requests]
-            specs = await self.answers(wanted)
+            with self._counted():
+                wanted = [self._known(c.devices_ids) for c in request.container_requests]
+                specs = await self.answers(wanted)
         except HamiError as exc:
             await _abort(context, exc)
         return api.AllocateResponse(container_responses=[answer_message(spec) for spec in specs])
@@ -165,7 +194,8 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     ) -> api.PreStartContainerResponse:
         """An error keeps the container from starting."""
         try:
-            await self.check(_distinct(request.devices_ids))
+            with self._counted():
+                await self.check(_distinct(request.devices_ids))
         except HamiError as exc:
             await _abort(context, exc)
         return api.PreStartContainerResponse()
