@@ -306,6 +306,8 @@ def _gpu_node(stack: ExitStack, folder: Path, plane: ControlPlane) -> Json:
         *("--root", str(folder / "kubelet"), "--fakegpu-config", str(described)),
         *("--native-dir", str(native), "--cdi-dir", str(folder / "cdi")),
         "--stop-containers-on-exit",
+        # HAMi's own pods are the stand-in's; two kubelets would report each other's as failed.
+        f"--skip-namespace={NAMESPACE}",
     ]
     _spawn(stack, folder, "kubelet", argv, {})
     env = {

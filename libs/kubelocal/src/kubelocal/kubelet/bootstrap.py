@@ -133,7 +133,7 @@ async def _serve(
             "/api/v1/pods",
             on_upsert=kubelet.on_upsert,
             on_delete=kubelet.on_delete,
-            fieldSelector=f"spec.nodeName={options.node}",
+            fieldSelector=options.pods_selector,
         )
         parts.allocator.restore()
         async with _sockets(options, layout, parts, tasks):

@@ -34,6 +34,15 @@ class KubeletOptions:
     stop_containers_on_exit: bool
     seed: int | None
     cdi_dir: Path | None
+    skipped_namespace: str | None
+
+    @property
+    def pods_selector(self) -> str:
+        """Field selector of the pods that run here."""
+        bound = f"spec.nodeName={self.node}"
+        if self.skipped_namespace is None:
+            return bound
+        return f"{bound},metadata.namespace!={self.skipped_namespace}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
@@ -58,6 +67,7 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
     add("--stop-containers-on-exit", action="store_true", help="leave nothing running")
     add("--seed", type=int, help="makes the choice of device ids repeatable")
     add("--cdi-dir", type=Path, help="where CDI files are; absent: a runtime that knows no CDI")
+    add("--skip-namespace", help="its pods are run by somebody else, under the same Node")
     given = parser.parse_args(arguments)
     fakegpu = given.fakegpu_config
     return KubeletOptions(
@@ -79,4 +89,5 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
         stop_containers_on_exit=given.stop_containers_on_exit,
         seed=given.seed,
         cdi_dir=given.cdi_dir,
+        skipped_namespace=given.skip_namespace,
     )
