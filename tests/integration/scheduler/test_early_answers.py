@@ -163,7 +163,7 @@ async def test_a_full_batch_and_no_postgres_grants_nothing_and_each_pod_is_tried
         for pod in pods:
             assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
         bindings = [await waiting(replica, pod, "n1") for pod in pods]
-        # The lock is held beyond them: who waits for it when its connection ends has written nothing.
+        # The lock is held beyond them: who waits for it as its connection ends has written nothing.
         await world.database.fetch(_DROP_CONNECTIONS, lock_holder)
         errors = await asyncio.gather(*bindings)
         assert all(errors), errors
