@@ -91,6 +91,43 @@ async def test_who_held_a_card_at_any_moment(
     assert [row["pod_name"] for row in rows] == pods
 
 
+@pytest.mark.parametrize(
+    ("hour", "state", "reason"),
+    [(1, "reserved", ""), (2, "allocated", "checked"), (2.9, "allocated", "checked")],
+)
+async def test_a_grant_is_shown_as_it_was_then_not_as_it_became(
+    connection: asyncpg.Connection, hour: float, state: str, reason: str
+) -> None:
+    await grant(connection, 1, 1, 3)
+    steps = ((1, None, "reserved", "", 1), (2, "reserved", "allocated", "checked", 2))
+    for step in (*steps, (3, "allocated", "released", "pod gone", 3)):
+        sequence, previous, entered, why, at = step
+        await connection.execute(
+            "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state,"
+            " state, reason, at) VALUES ('pod-1', $1, $2, $3, $4, $5, $6)",
+            *(sequence, ID.format(1), previous, entered, why, T0 + timedelta(hours=at)),
+        )
+
+    [row] = await connection.fetch(
+        "SELECT state, reason, ended_at, held FROM allocations_at($1)", T0 + timedelta(hours=hour)
+    )
+
+    assert (row["state"], row["reason"], row["ended_at"]) == (state, reason, None)
+    assert row["held"].upper is None
+
+
+async def test_a_state_of_which_no_event_is_kept_is_unknown(connection: asyncpg.Connection) -> None:
+    await grant(connection, 1, 1, 3)
+    await grant(connection, 2, 1, None)
+
+    rows = await connection.fetch(
+        "SELECT pod_name, state, ended_at FROM allocations_at($1) ORDER BY 1",
+        T0 + timedelta(hours=2),
+    )
+
+    assert [tuple(row) for row in rows] == [("pod-1", None, None), ("pod-2", "allocated", None)]
+
+
 async def test_who_held_a_card_between_two_moments(connection: asyncpg.Connection) -> None:
     for number, (start, end) in enumerate([(0, 1), (1, 2), (2, 3), (3, 4)], start=1):
         await grant(connection, number, start, end)

@@ -21,8 +21,10 @@ SLICE = columns(
     unknown={
         "owner_kind": "a grant of before owners were recorded, or one restored from its pod",
         "owner_name": "a grant of before owners were recorded, or one restored from its pod",
+        "state": "the ledger has no event of it up to the moment",
+        "reason": "the ledger has no event of it up to the moment",
     },
-    none={"ended_at": "still held"},
+    none={"ended_at": "still held then"},
 )
 
 QUESTIONS = (
