@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hamicommon.errors import InvalidRequest
+from hamictl.commands.options import moment_of
 from hamictl.verbs.moments import moment, since, span
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,3 +67,13 @@ def test_parts_of_a_length_of_time_add_up() -> None:
     assert span("1w2d3h4m5s") == timedelta(weeks=1, days=2, hours=3, minutes=4, seconds=5)
     with pytest.raises(InvalidRequest, match="no length of time"):
         span("5")
+
+
+@pytest.mark.parametrize("option", ["--at", "--until"])
+def test_an_option_takes_a_length_of_time_as_so_long_ago(option: str) -> None:
+    before = datetime.now(UTC)
+    found = moment_of("2m", option)
+    after = datetime.now(UTC)
+
+    assert found is not None
+    assert before <= found + timedelta(minutes=2) <= after

@@ -73,6 +73,12 @@ def test_a_moment_without_a_zone_is_utc_and_links_stay_in_it() -> None:
     assert page_moment("", NOW).query == ""
 
 
+def test_a_moment_is_written_on_pages_as_for_hamictl() -> None:
+    for text in ("-2m", "2m", " 2m "):
+        assert page_moment(text, NOW).at == NOW - timedelta(minutes=2)
+    assert page_moment("yesterday 14:04", NOW).at == datetime(2026, 11, 19, 14, 4, tzinfo=UTC)
+
+
 @given(
     st.dictionaries(st.text(min_size=1, max_size=9), st.integers(1, 10**6), max_size=20),
     st.datetimes(timezones=st.just(UTC)),

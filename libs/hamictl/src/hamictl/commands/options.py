@@ -43,12 +43,15 @@ _AHEAD = timedelta(minutes=1)
 
 
 def moment_of(text: str, option: str) -> datetime | None:
-    """The value of `--at` or `--until`; None where it was not given. Raises: BadParameter."""
+    """The value of `--at` or `--until`; None where it was not given. `2m` is two minutes ago.
+
+    Raises: BadParameter.
+    """
     if not text:
         return None
     now = datetime.now(UTC)
     try:
-        found = moments.moment(text, now=now, utc=presentation().utc)
+        found = moments.since(text, now=now, utc=presentation().utc)
     except InvalidRequest as exc:
         raise typer.BadParameter(str(exc), param_hint=option) from None
     if option == "--at" and found > now + _AHEAD:

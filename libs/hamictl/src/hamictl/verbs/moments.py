@@ -16,7 +16,7 @@ _PART = re.compile(r"(\d{1,9})([smhdw])")
 _SPAN = re.compile(r"(?:\d{1,9}[smhdw])+")
 _TIME_OF_DAY = re.compile(r"(?:(today|yesterday)\s+)?(\d{1,2}):(\d{2})(?::(\d{2}))?")
 _DAYS_BACK = {None: 0, "today": 0, "yesterday": 1}
-WANTED = "2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now or -15m is wanted"
+WANTED = "2026-11-20T14:05Z, 14:05, `yesterday 14:05`, now, 15m (ago) or -15m is wanted"
 
 
 def moment(text: str, *, now: datetime, utc: bool = False) -> datetime:
@@ -56,7 +56,7 @@ def span(text: str, shown: str | None = None) -> timedelta:
 
 
 def since(text: str, *, now: datetime, utc: bool = False) -> datetime:
-    """As `moment`; a length of time alone (`2h`) is so long ago."""
+    """As `moment`; a length of time alone (`2h`) is so long ago, as every option takes it."""
     if _SPAN.fullmatch(text.strip()):
         return _moved_back(now, span(text.strip())).astimezone(UTC)
     return moment(text, now=now, utc=utc)

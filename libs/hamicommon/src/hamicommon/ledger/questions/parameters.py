@@ -1,7 +1,7 @@
 """What may be put into a question: typed values, from text as people write it.
 
-Times are RFC 3339, `now`, `-15m` (before now), `14:05` and `yesterday 14:05` (UTC); durations
-`90s`, `15m`, `4h`, `7d`; amounts of memory `8Gi` or bytes; shares `0.3` or `30%`.
+Times are RFC 3339, `now`, `-15m` or `15m` (before now), `14:05` and `yesterday 14:05` (UTC);
+durations `90s`, `15m`, `2h30m`, `7d`; amounts of memory `8Gi` or bytes; shares `0.3` or `30%`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ MOST_TEXT = 253
 _MOST_BYTES = 1 << 60
 _MOST_COUNT = 1_000_000
 _MOST_SPAN = timedelta(days=3660)
+_LONGEST_SPAN = 60
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-_SPAN = re.compile(r"(?P<amount>\d{1,9})(?P<unit>[smhdw])")
-_CLOCK = re.compile(r"(?P<yesterday>yesterday )?(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}))?")
+_SPAN = re.compile(r"(?:\d{1,9}[smhdw])+")
+_PART = re.compile(r"(\d{1,9})([smhdw])")
+_CLOCK = re.compile(r"((?P<day>yesterday|today)\s+)?(?P<h>\d{1,2}):(?P<m>\d{2})(:(?P<s>\d{2}))?")
 _MEMORY = re.compile(r"(?P<amount>\d{1,18})(?P<unit>|Ki|Mi|Gi|Ti)")
 _MEMORY_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _SHARE = re.compile(r"(?P<amount>\d{1,9}(\.\d{1,9})?)(?P<percent>%?)")
@@ -44,7 +46,7 @@ class ParameterKind(StrEnum):
 
 EXAMPLES: Mapping[ParameterKind, str] = {
     ParameterKind.TEXT: f"at most {MOST_TEXT} characters",
-    ParameterKind.TIME: "2026-11-20T14:05:00Z, 14:05, 'yesterday 14:05', -15m or now",
+    ParameterKind.TIME: "2026-11-20T14:05:00Z, 14:05, 'yesterday 14:05', 15m (ago), -15m or now",
     ParameterKind.DURATION: "90s, 15m, 4h or 7d",
     ParameterKind.BYTES: "8Gi, 512Mi or bytes",
     ParameterKind.RATIO: "0.3 or 30%",
@@ -115,15 +117,24 @@ def _text(given: str, now: datetime) -> Value:
 
 
 def _time(given: str, now: datetime) -> Value:
+    return moment(given, now)
+
+
+def moment(given: str, now: datetime) -> datetime | None:
+    """The moment that a person wrote, in UTC; None where it is none.
+
+    RFC 3339, `now`, `14:05`, `yesterday 14:05`, and `15m` or `-15m` for so long ago.
+    """
     if given == "now":
         return now
-    if given.startswith("-"):
-        span = _duration(given[1:], now)
+    ago = given.removeprefix("-")
+    if _SPAN.fullmatch(ago):
+        span = _duration(ago, now)
         return now - span if isinstance(span, timedelta) else None
-    clock = _CLOCK.fullmatch(given)
+    clock = _CLOCK.fullmatch(given.lower())
     try:
         if clock is not None:
-            day = now.astimezone(UTC) - timedelta(days=1 if clock["yesterday"] else 0)
+            day = now.astimezone(UTC) - timedelta(days=1 if clock["day"] == "yesterday" else 0)
             return day.replace(
                 hour=int(clock["h"]),
                 minute=int(clock["m"]),
@@ -139,10 +150,11 @@ def _time(given: str, now: datetime) -> Value:
 
 
 def _duration(given: str, now: datetime) -> Value:
-    found = _SPAN.fullmatch(given)
-    if found is None:
+    if _SPAN.fullmatch(given) is None or len(given) > _LONGEST_SPAN:
         return None
-    span = timedelta(seconds=int(found["amount"]) * _UNIT_S[found["unit"]])
+    span = timedelta(
+        seconds=sum(int(amount) * _UNIT_S[unit] for amount, unit in _PART.findall(given))
+    )
     return span if timedelta() < span <= _MOST_SPAN else None
 
 

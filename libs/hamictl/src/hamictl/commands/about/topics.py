@@ -15,7 +15,7 @@ TIMES = """Times, for --at, --since and --until:
   14:05                  today
   yesterday 14:05
   -15m                   15 minutes ago; s, m, h, d and w, also together: -1h30m
-  2h                     with --since: the last two hours
+  2h                     the same without a sign: 2 hours ago
   now"""
 OUTPUT = """Forms of an answer, for -o:
   table     for people (the default)

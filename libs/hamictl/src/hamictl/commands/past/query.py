@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import asyncpg
@@ -161,7 +161,33 @@ async def _become_reader(connection: asyncpg.Connection[Any]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    return value.isoformat(sep=" ") if isinstance(value, datetime) else _number_or_text(value)
+    if isinstance(value, datetime):
+        return value.isoformat(sep=" ")
+    return _number_or_text(_ranges(value))
+
+
+def _ranges(value: Any) -> Any:
+    """A range of moments as Postgres writes it, its bounds in ISO 8601; else the value itself."""
+    if isinstance(value, asyncpg.Range):
+        return range_text(value)
+    if isinstance(value, list) and value and all(isinstance(one, asyncpg.Range) for one in value):
+        return f"{{{','.join(map(range_text, value))}}}"
+    return value
+
+
+def range_text(held: asyncpg.Range) -> str:
+    """`[2026-11-26T13:27:09Z,2026-11-26T13:29:42Z)`; a bound that is open has no text."""
+    if held.isempty:
+        return "empty"
+    begins = "[" if held.lower_inc else "("
+    ends = "]" if held.upper_inc else ")"
+    return f"{begins}{_bound(held.lower)},{_bound(held.upper)}{ends}"
+
+
+def _bound(value: Any) -> str:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return "" if value is None else str(value)
 
 
 def _number_or_text(value: Any) -> Any:

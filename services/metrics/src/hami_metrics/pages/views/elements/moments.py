@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.ledger.questions.parameters import moment
 
 from hami_metrics.pages.views.elements.amounts import machine
 
 AHEAD = timedelta(seconds=5)
 """Two clocks may differ by so much before a moment counts as one of the future."""
 LONGEST = 40
-"""Characters of a moment in RFC 3339."""
+"""Characters of a moment in RFC 3339; other forms are shorter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +43,11 @@ def page_moment(text: str, now: datetime) -> PageMoment:
     """From the address. Raises: InvalidRequest."""
     if not text:
         return PageMoment(at=None, now=now)
-    try:
-        # A browser's own field has no zone: all times of these pages are UTC.
-        at = datetime.fromisoformat(text) if len(text) <= LONGEST else None
-        at = at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
-        at = None if at is None else at.astimezone(UTC)
-    except (ValueError, OverflowError):
-        at = None
+    # Without a zone it is UTC, as all times of these pages are.
+    at = moment(text.strip(), now) if len(text) <= LONGEST else None
     if at is None:
         raise InvalidRequest(
-            f"at: {text[:LONGEST]!r} is no moment; write one like 2026-11-20T14:05Z"
+            f"at: {text[:LONGEST]!r} is no moment; write one like 2026-11-20T14:05Z, 14:05 or -2m"
         )
     if at.year < 2000:
         raise InvalidRequest(f"at: {machine(at)} is before any record; choose a later moment")
