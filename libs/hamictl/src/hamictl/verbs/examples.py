@@ -10,7 +10,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "down": ("hamictl down", "HAMI_FOLDER=/tmp/other hamictl down"),
     "apply": (
-        "hamictl apply -f examples/01-small-slice.yaml",
+        "hamictl apply -f examples/01-one-slice.yaml",
         "hamictl apply -f examples/ -n team-a",
         "kubectl create deployment web --image nginx --dry-run=client -o yaml | hamictl apply -f -",
     ),
@@ -70,6 +70,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl showback",
         "hamictl showback --month 2026-10 --basis cores -o csv",
         "hamictl showback --since 7d --by-type",
+        "hamictl showback --price 2.50",
     ),
     "sql": (
         "hamictl sql",

@@ -99,11 +99,17 @@ def hours(card_s: int) -> str:
     return f"{card_s / HOUR_S:,.2f}".replace(",", " ")
 
 
+def _without(bill: Mapping[str, Any]) -> str:
+    """What is missing, with the setting's name."""
+    setting = "HAMI_METRICS_PRICE_LIST of hami-metrics"
+    return f"no price ({setting})" if bill.get("prices") else f"no price list ({setting})"
+
+
 def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
     """Whether the lines are the cards' own time, to the second; `whole`: of `showback-sum`."""
     text = f"sum {hours(bill['card_s'])} card-hours by {bill['basis']}"
-    if not bill.get("prices"):
-        text = f"no price list (HAMI_METRICS_PRICE_LIST of hami-metrics); {text}"
+    if unpriced := ", ".join(sorted({str(x["type"]) for x in bill["lines"] if x["cost"] is None})):
+        text = f"{_without(bill)} for {unpriced}: --price or --price-list has one; {text}"
     if whole is None:
         return f"{text}; the cards' own time is unknown"
     if whole["agrees"] and whole["card_s"] == bill["card_s"]:

@@ -8,12 +8,15 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
 
+import orjson
 import typer
+from hamicommon.ledger.showback.formats import as_focus, as_json
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, Since, Until, moment_of, since_of
 from hamictl.commands.past import bill_rows
 from hamictl.commands.past.named import ask
+from hamictl.commands.past.prices import FORM, bill_by, given_prices
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE
@@ -50,20 +53,33 @@ def showback(
     focus: Annotated[
         bool, typer.Option("--focus", help="as a FOCUS 1.0 file, for cost tools")
     ] = False,
+    price: Annotated[
+        str, typer.Option(metavar="AMOUNT", help="of a card-hour, one for all types, as in 2.50")
+    ] = "",
+    price_list: Annotated[
+        str, typer.Option("--price-list", metavar="FILE", help=f"in JSON, as in {FORM}")
+    ] = "",
     at: At = "",
     since: Since = "",
     until: Until = "",
     output: Form = TABLE,
 ) -> None:
     """Show what each namespace held of the cards' time, what became of the rest, and the cost."""
+    prices = given_prices(price, price_list)
     begin, end = _span(month, at, since, until)
     asked: dict[str, object] = {"since": begin, "until": end, "basis": basis.value}
     if basis is Basis.MIXED:
         asked["weight"] = weight
-    if focus:
+    if focus and prices is None:
         sys.stdout.write(run(_text(asked)))
         return
     bill = run(_bill(asked))
+    if prices is not None:
+        priced = bill_by(bill, prices)
+        if focus:
+            sys.stdout.write(as_focus(priced))
+            return
+        bill = orjson.loads(as_json(priced))
     records = bill_rows.bill_records(bill, by_type=by_type, as_of=str(bill["until"]))
     render.write(records, output)
     if output.for_people and records.rows:
