@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -106,3 +107,16 @@ def test_it_is_up_when_the_scheduler_knows_the_cards(up: subprocess.Popen[str]) 
     cards = httpx.get(f"{at}/v1/devices", timeout=30).json()["items"]
 
     assert [(card["node"], card["present"]) for card in cards] == [("node-0", True)] * 2
+
+
+def test_the_address_of_the_pages_is_the_first_line(folder: Path) -> None:
+    folder.mkdir()
+    flags = ("--detach", "--no-demo", "--nodes", "1", "--gpus", "0")
+
+    lines = hamictl(folder, "up", *flags).splitlines()
+
+    found = re.fullmatch(r"pages: (\S+) \(for this machine alone\)", lines[0])
+    assert found is not None
+    assert httpx.get(found[1], timeout=30).status_code == 200
+    again = hamictl(folder, "up", *flags).splitlines()
+    assert again[0] == lines[0]

@@ -110,8 +110,7 @@ def up(
             if as_json:
                 console.print_json(data=described)
             else:
-                console.print(f"pages: {described['pages_url']} (for this machine alone)")
-                console.print(f"up after {time.monotonic() - began_s:.1f} s")
+                console.print(f"up after {time.monotonic() - began_s:.1f} s, set-up not counted")
             asyncio.run(_watch(layout, described, once=detach, silent=as_json))
         except KeyboardInterrupt:
             console.print("\nstopping", highlight=False)
@@ -126,22 +125,33 @@ def _bring_up(layout: Layout, options: UpOptions, *, quiet: bool) -> dict[str, A
     """Starts the supervisor (or finds it running) and waits until every process serves."""
     state = read_state(layout.state)
     if control.is_running(layout) and state is not None:
+        _echo(quiet, _pages(state))
         _echo(quiet, f"already running in {layout.folder}, with the options of its own start")
         if state["phase"] == "ready":
             return state
         pid = state["supervisor"]["pid"]
+        starting = False
     else:
-        _echo(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
+        starting = True
         pid = control.start(layout, options)
     announced: set[str] = set()
     for seen in control.progress(layout, pid):
         state = seen
+        # A run that was killed may have left its own state until the new one is written.
+        if starting and seen["supervisor"]["pid"] == pid:
+            starting = False
+            _echo(quiet, _pages(seen))
+            _echo(quiet, f"starting in {layout.folder} (logs: {layout.logs})")
         for name, entry in seen["services"].items():
             if entry["phase"] == "ready" and name not in announced:
                 announced.add(name)
                 _echo(quiet, f"  {name} is ready")
     assert state is not None
     return state
+
+
+def _pages(state: dict[str, Any]) -> str:
+    return f"pages: {state['pages_url']} (for this machine alone)"
 
 
 async def _until_useful(
