@@ -92,6 +92,47 @@ async def test_every_node_and_every_pod_with_slices_is_on_its_list(
     assert name in one
 
 
+async def test_lists_show_samples_until_five_minutes_are_summed_up(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=2, cards=2, pods=4)
+    held = await db.fetchval("SELECT count(*) FROM allocations WHERE ended_at IS NULL")
+    await db.execute("DELETE FROM usage_rollups")
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        nodes = await text(http, "/nodes")
+        pods = await text(http, "/pods")
+        await db.execute("DELETE FROM usage_samples")
+        unknown = await text(http, "/pods")
+
+    measured = r'<td class="number">[\d.]+ / [\d.]+ / [\d.]+ GiB</td>'
+    assert len(re.findall(measured, nodes)) == 2
+    granted = r'<td class="number">[\d.]+ [GM]iB / '
+    assert len(re.findall(granted + r"[\d.]+ [GM]iB</td>", pods)) == held > 0
+    assert len(re.findall(granted + r"\?</td>", unknown)) == held
+
+
+async def test_the_window_of_a_young_system_begins_at_its_first_record(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=0)
+    await db.execute(
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+        " reserved_at) VALUES (gen_random_uuid(), 'u1', 'nlp', 'one-1', 1, 'n0001', 'reserved',"
+        " now() - interval '10 minutes')"
+    )
+    await db.execute(
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, at)"
+        " SELECT pod_uid, 1, id, state, reserved_at FROM allocations"
+    )
+    async with pages(postgres_dsn, nats_url) as (_, http):
+        shown = await text(http, "/history")
+
+    found = re.search(r'id="slider" min="(\d+)" max="(\d+)"', shown)
+    assert found is not None
+    assert 600 < int(found[2]) - int(found[1]) < 700
+    assert "1 changes in the window" in shown
+
+
 async def test_a_waiting_pods_page_has_the_nearest_cards_and_what_each_lacks(
     postgres_dsn: str, nats_url: str, db: Any
 ) -> None:

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from hami_metrics.pages.domain.cluster import MeasuredUse, PageCluster
+from hami_metrics.pages.domain.details import LatestUse
 from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
 from hami_metrics.pages.views.lists import (
     NODE_SORTS,
@@ -13,7 +14,9 @@ from hami_metrics.pages.views.lists import (
     ROWS,
     list_page,
     node_lines,
+    node_with_samples,
     pod_lines,
+    pod_with_samples,
 )
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
@@ -39,6 +42,43 @@ def test_a_node_that_nobody_measures_has_unknown_use_and_never_zero() -> None:
     assert (n2.used_mib, n2.core_used_percent, n2.used) == (None, None, None)
     assert (n2.sick, n2.held, n2.granted_mib) == (1, 1, 4 * GIB)
     assert n3.unheard
+
+
+def a_sample(card: str, memory_mib: float | None, pod_uid: str = "") -> LatestUse:
+    return LatestUse(
+        at=NOW,
+        device_uuid=card,
+        pod_uid=pod_uid,
+        container="main" if pod_uid else "",
+        memory_mib=memory_mib,
+        memory_limit_mib=None,
+        core_percent=10.0,
+    )
+
+
+def test_until_five_minutes_are_summed_up_the_newest_samples_stand_for_a_node() -> None:
+    samples = [a_sample("GPU-n1-0", 1.0), a_sample("GPU-n2-0", 1024.0), a_sample("GPU-n3-0", 1.0)]
+    lines = node_lines(a_cluster(), NOW, text="", sort="name")
+
+    n1, n2, n3 = (node_with_samples(line, samples) for line in lines)
+
+    assert n1.used_mib == 2048.0
+    assert (n2.used_mib, n2.core_used_percent) == (1024.0, 10.0)
+    assert n3.used_mib is None
+
+
+def test_until_five_minutes_are_summed_up_the_newest_samples_stand_for_a_pod() -> None:
+    lines, _ = pod_lines(a_cluster(), EVERYBODY, text="both", owner="", sort="name")
+    known = [a_sample("GPU-n1-0", 512.0, "uid-both"), a_sample("GPU-n2-0", 256.0, "uid-both")]
+    other = a_sample("GPU-n1-0", 9.0, "uid-train-1")
+
+    measured = pod_with_samples(lines[0], [*known, other])
+    half = pod_with_samples(lines[0], [known[0], a_sample("GPU-n2-0", None, "uid-both")])
+
+    assert measured.use == MeasuredUse(memory_mib=768.0, core_percent=20.0, at=NOW)
+    assert half.use is not None
+    assert half.use.memory_mib is None
+    assert pod_with_samples(lines[0], [other]).use is None
 
 
 @pytest.mark.parametrize(

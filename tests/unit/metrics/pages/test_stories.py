@@ -18,7 +18,7 @@ from hami_metrics.pages.domain.details import (
 )
 from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
 from hami_metrics.pages.views.elements.waterfall import decision_waterfall, grant_waterfall
-from hami_metrics.pages.views.history import history_page, window_around
+from hami_metrics.pages.views.history import history_page, since_first, window_around
 from hami_metrics.pages.views.pending import pending_page
 from hami_metrics.pages.views.pod import pod_page
 from hami_metrics.pages.views.showback import month_of
@@ -190,6 +190,23 @@ def test_a_long_run_is_folded_so_that_the_work_can_be_read() -> None:
     assert all(step.x + step.width <= 1000 for step in drawn.steps)
 
 
+def test_changes_of_one_moment_stand_in_their_sequence() -> None:
+    states = ["reserved", "binding", "bound", "allocated"]
+    events = [
+        GrantChange(
+            at=NOW, attempt=1, node="n1", previous_state=None, state=state, reason="", actor=""
+        )
+        for state in states
+    ]
+    decision = a_decision(at=NOW, last_at=NOW, outcome="placed", repeat_count=1)
+    page = pod_page(a_pod(events=events, decisions=[decision, a_decision()]), NOW)
+
+    assert [text.split()[0].strip(":") for _, text in page.timeline] == [
+        *("refused", "placed"),
+        *states,
+    ]
+
+
 def waiting(number: int, **changes: Any) -> dict[str, Any]:
     return {
         "since_at": ago(minutes=60 - number),
@@ -266,6 +283,19 @@ def test_the_slider_steps_to_the_changes_and_never_into_the_future() -> None:
 def test_the_moment_stands_in_the_middle_of_its_window() -> None:
     assert window_around(ago(hours=5), NOW, "1h") == (ago(hours=5.5), ago(hours=4.5))
     assert window_around(NOW, NOW, "1h") == (ago(hours=1), NOW)
+
+
+def test_a_window_begins_at_the_first_record_where_that_is_within_it() -> None:
+    day = ago(days=1)
+
+    def begin(first: datetime | None, at: datetime = NOW) -> datetime:
+        return since_first(day, NOW, at=at, first=first)
+
+    assert begin(ago(minutes=20)) == ago(minutes=21)
+    assert begin(ago(seconds=5)) == ago(minutes=1)
+    assert begin(ago(days=3)) == day
+    assert begin(None) == day
+    assert begin(ago(minutes=20), at=ago(minutes=30)) == day
 
 
 @pytest.mark.parametrize("text", ["2026-13", "2026", "x", "2027-01", "2026-1", "2026-11-01"])

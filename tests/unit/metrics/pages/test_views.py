@@ -251,6 +251,24 @@ def test_a_card_that_nobody_measures_is_unknown_on_its_nodes_page() -> None:
     assert all(chart.empty for chart in page.charts)
 
 
+def test_a_card_has_a_time_of_its_state_only_where_that_was_recorded() -> None:
+    node = a_node("n1", a_card(0, "n1", healthy=False), a_card(1, "n1", a_holder()))
+    health = [
+        HealthEvent(
+            at=NOW - timedelta(minutes=7),
+            node="n1",
+            device_uuid=f"GPU-n1-{index}",
+            healthy=index == 1,
+            reason="",
+        )
+        for index in (0, 1)
+    ]
+
+    page = node_page(node, latest=(), series=(), health=health, drift=(), now=NOW, past=False)
+
+    assert [line.unhealthy_since for line in page.lines] == [NOW - timedelta(minutes=7), None]
+
+
 def a_period(began_min: float, ended_min: float | None, **changes: Any) -> HeldPeriod:
     given_: dict[str, Any] = {
         "allocation_id": f"{began_min}-{ended_min}",
@@ -320,3 +338,26 @@ def test_gaps_of_a_chart_stay_gaps() -> None:
 
     chart = use_chart("m", "GiB", [point(10, 2048), point(5, None)], {"u": "card"}, memory_gib)
     assert [values for _, values in chart.rows] == [[2.0], [None]]
+    assert not chart.only
+    assert not chart.over_days
+    days = use_chart("m", "GiB", [point(24 * 60, 2048), point(5, None)], {"u": "card"}, memory_gib)
+    assert days.over_days
+
+
+def test_a_chart_of_one_point_is_a_sentence() -> None:
+    points = [
+        UsePoint(
+            at=NOW,
+            device_uuid=uuid,
+            memory_mib=mib,
+            memory_most_mib=None,
+            core_percent=None,
+            core_most_percent=None,
+        )
+        for uuid, mib in (("u", 3072.0), ("v", None))
+    ]
+
+    chart = use_chart("m", "GiB", points, {"u": "card 0", "v": "card 1"}, memory_gib)
+
+    assert chart.only == "card 0 3 GiB, card 1 ?"
+    assert not use_chart("m", "GiB", [], {"u": "card 0"}, memory_gib).only

@@ -37,6 +37,12 @@ FARTHER = tuple(timedelta(days=days) for days in (1, 4, 16, 64, 256))
 _FIRST = "SELECT at FROM allocation_events ORDER BY id LIMIT 1"
 
 
+async def read_first(connection: Connection) -> datetime | None:
+    """The first change that is kept; None: nothing changed yet."""
+    first: datetime | None = await connection.fetchval(_FIRST)
+    return first
+
+
 async def read_strip(
     connection: Connection, *, since: datetime, until: datetime, at: datetime
 ) -> ChangeStrip:
@@ -63,7 +69,7 @@ async def read_strip(
         health=health,
         previous=previous,
         following=following,
-        first_record=await connection.fetchval(_FIRST),
+        first_record=await read_first(connection),
     )
 
 

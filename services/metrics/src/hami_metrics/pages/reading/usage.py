@@ -37,6 +37,16 @@ SELECT DISTINCT ON (device_uuid, pod_uid, container)
  ORDER BY device_uuid, pod_uid, container, sampled_at DESC LIMIT 5000
 """
 
+_NEWEST = f"""
+SELECT DISTINCT ON (device_uuid, pod_uid, container)
+       sampled_at AS at, device_uuid, pod_uid, container,
+       memory_used_bytes / {_MIB}.0::float8 AS memory_mib,
+       memory_limit_bytes / {_MIB}.0::float8 AS memory_limit_mib, core_percent
+  FROM usage_samples
+ WHERE node = ANY($1::text[]) AND sampled_at > $2::timestamptz - $3::interval
+   AND sampled_at <= $2 AND pod_uid = ANY($4::text[])
+ ORDER BY device_uuid, pod_uid, container, sampled_at DESC LIMIT 20000
+"""
 RECENT_BUCKETS = 4
 """The one that is not summed up yet, and the fifteen minutes before it."""
 _PODS_USE = f"""
@@ -73,6 +83,14 @@ async def read_latest(
 ) -> list[LatestUse]:
     """The newest sample of each card and slice of the node that was fresh at that moment."""
     return [LatestUse(**row) for row in await connection.fetch(_LATEST, node, at, FRESH, pod_uid)]
+
+
+async def read_newest(
+    connection: Connection, *, nodes: Sequence[str], uids: Sequence[str], at: datetime
+) -> list[LatestUse]:
+    """The newest fresh sample of these pods' slices on these nodes; uid `""`: of whole cards."""
+    rows = await connection.fetch(_NEWEST, list(nodes), at, FRESH, list(uids))
+    return [LatestUse(**row) for row in rows]
 
 
 async def read_pods_use(

@@ -17,6 +17,8 @@ WINDOWS: Mapping[str, timedelta] = {
 }
 WIDTH = 1000
 HEIGHT = 40
+MARGIN = 0.05
+"""Of the time since the first record, left of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,18 @@ def window_around(at: datetime, now: datetime, window: str) -> tuple[datetime, d
     length = WINDOWS[window]
     until = min(now, at + length / 2)
     return until - length, until
+
+
+def since_first(
+    since: datetime, until: datetime, *, at: datetime, first: datetime | None
+) -> datetime:
+    """Begin of the window, a little before the first record where that is within it.
+
+    A moment before all records stays in the picture, and so does a minute at least.
+    """
+    if first is None or not since < first <= until or at < first:
+        return since
+    return max(since, min(first - (until - first) * MARGIN, until - timedelta(minutes=1)))
 
 
 def history_page(strip: ChangeStrip, window: str, at: datetime, now: datetime) -> HistoryPage:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Generic, TypeVar
 
@@ -17,6 +17,7 @@ from hami_metrics.pages.domain.cluster import (
     condition,
     silent,
 )
+from hami_metrics.pages.domain.details import LatestUse
 from hami_metrics.pages.views.elements.amounts import share
 from hami_metrics.pages.views.elements.viewer import PageViewer
 
@@ -147,6 +148,46 @@ def _node_line(node: PageNode, state: PageCluster, now: datetime) -> ListedNode:
         granted=share(granted_mib, memory_mib),
         used=share(used_mib, memory_mib),
     )
+
+
+def node_with_samples(line: ListedNode, samples: Sequence[LatestUse]) -> ListedNode:
+    """The line with the newest samples of its cards, where nothing was summed up yet."""
+    if line.used_mib is not None or line.unheard:
+        return line
+    uuids = {card.uuid for card in line.node.cards}
+    here = [one for one in samples if not one.pod_uid and one.device_uuid in uuids]
+    memory = [one.memory_mib for one in here if one.memory_mib is not None]
+    cores = [one.core_percent for one in here if one.core_percent is not None]
+    used_mib = sum(memory) if memory else None
+    return replace(
+        line,
+        used_mib=used_mib,
+        core_used_percent=sum(cores) / len(cores) if cores else line.core_used_percent,
+        used=share(used_mib, line.memory_mib),
+    )
+
+
+def pod_with_samples(line: ListedPod, samples: Sequence[LatestUse]) -> ListedPod:
+    """The line with the newest samples of its slices, where nothing was summed up yet."""
+    here = [one for one in samples if one.pod_uid == line.uid]
+    if line.use is not None or not here:
+        return line
+    use = MeasuredUse(
+        memory_mib=_sum(one.memory_mib for one in here),
+        core_percent=_sum(one.core_percent for one in here),
+        at=max(one.at for one in here),
+    )
+    return replace(line, use=use)
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """A part that is unknown makes the sum unknown."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
 
 
 def pod_lines(

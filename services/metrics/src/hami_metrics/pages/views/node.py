@@ -36,7 +36,8 @@ class CardLine:
     """Percent of the memory, for the bar's outline."""
     used: int | None
     """Percent of the memory, for the bar's fill."""
-    health_since: datetime | None
+    unhealthy_since: datetime | None
+    """Of a card that is unhealthy: when that was recorded."""
     holders: Sequence[CardHolder]
     more_holders: int
 
@@ -67,13 +68,14 @@ def node_page(
     """`now`: the moment that is shown."""
     unheard = not past and silent(node, now)
     used = {one.device_uuid: one for one in latest if not one.pod_uid}
-    since = {event.device_uuid: event.at for event in reversed(health)}
+    last = {event.device_uuid: event for event in reversed(health)}
+    sick_since = {uuid: event.at for uuid, event in last.items() if not event.healthy}
     names = {card.uuid: f"card {card.index}" for card in node.cards}
     return NodePage(
         node=node,
         unheard=unheard,
         lines=[
-            _line(card, used.get(card.uuid), since.get(card.uuid), unheard=unheard)
+            _line(card, used.get(card.uuid), sick_since.get(card.uuid), unheard=unheard)
             for card in node.cards
         ],
         health=health[:20],
@@ -99,7 +101,7 @@ def _line(
         core_used_percent=None if use is None else use.core_percent,
         granted=share(card.used_memory_mib, card.memory_mib),
         used=share(used_mib, card.memory_mib),
-        health_since=since,
+        unhealthy_since=since if now is CardCondition.UNHEALTHY else None,
         holders=card.holders[:HOLDERS_SHOWN],
         more_holders=max(0, len(card.holders) - HOLDERS_SHOWN),
     )

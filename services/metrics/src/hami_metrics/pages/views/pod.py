@@ -261,9 +261,12 @@ def _charts(pod: PodRecord) -> list[UseChart]:
 def _timeline(
     decisions: Sequence[StoredDecision], events: Sequence[GrantChange]
 ) -> list[tuple[datetime, str]]:
-    """The story in order; repeats of one refusal are one line."""
+    """The story in order; repeats of one refusal are one line.
+
+    `decisions` are the newest first, `events` in their sequence, which decides where times are one.
+    """
     story = []
-    for one in decisions:
+    for one in reversed(decisions):
         times = f" x{one.repeat_count}" if one.repeat_count > 1 else ""
         text = one.summary or one.message
         story.append((one.at, f"{one.outcome}{times}" + (f": {text}" if text else "")))
@@ -271,4 +274,4 @@ def _timeline(
         by = f" by {event.actor}" if event.actor else ""
         why = f": {event.reason}" if event.reason else ""
         story.append((event.at, f"{event.state} on {event.node}{by}{why}"))
-    return sorted(story)
+    return sorted(story, key=lambda line: line[0])

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from fastapi import APIRouter, Request, Response
 from hamicommon.errors import InvalidRequest
+from hamicommon.ledger.connection import Connection
 
-from hami_metrics.pages.reading.usage import read_pods_use
+from hami_metrics.pages.domain.details import LatestUse
+from hami_metrics.pages.reading.usage import read_newest, read_pods_use
 from hami_metrics.pages.views.lists import (
     NODE_SORTS,
     POD_SORTS,
+    ListedNode,
     ListedPod,
     ListPage,
     list_page,
     node_lines,
+    node_with_samples,
     pod_lines,
+    pod_with_samples,
 )
 from hami_metrics.pages.web.site import Asked, Site, choice_of, needed, text_of
 
@@ -38,7 +44,9 @@ def routes(site: Site) -> APIRouter:
         return site.answer(
             asked,
             "nodes.html",
-            page=list_page(lines, len(state.nodes), _first(request)),
+            page=await _with_samples(
+                site, asked, list_page(lines, len(state.nodes), _first(request))
+            ),
             chosen=chosen,
             sorts=NODE_SORTS,
             here="nodes",
@@ -86,7 +94,35 @@ async def _with_use(site: Site, asked: Asked, page: ListPage[ListedPod]) -> List
             uids=[line.uid for line in page.lines],
             at=asked.moment.shown,
         )
-    return replace(page, lines=[replace(line, use=use.get(line.uid)) for line in page.lines])
+        lines = [replace(line, use=use.get(line.uid)) for line in page.lines]
+        unknown = [line for line in lines if line.use is None]
+        samples = await _samples(
+            *(connection, asked),
+            nodes={line.node for line in unknown},
+            uids=[line.uid for line in unknown],
+        )
+    return replace(page, lines=[pod_with_samples(line, samples) for line in lines])
+
+
+async def _with_samples(
+    site: Site, asked: Asked, page: ListPage[ListedNode]
+) -> ListPage[ListedNode]:
+    """Until five minutes are summed up, the newest samples stand for them."""
+    nodes = {line.node.name for line in page.lines if line.used_mib is None and not line.unheard}
+    if not nodes:
+        return page
+    async with site.ledger.look() as connection:
+        samples = await _samples(connection, asked, nodes=nodes, uids=[""])
+    by_node = [node_with_samples(line, samples) for line in page.lines]
+    return replace(page, lines=by_node)
+
+
+async def _samples(
+    connection: Connection, asked: Asked, *, nodes: Collection[str], uids: Sequence[str]
+) -> list[LatestUse]:
+    if not nodes:
+        return []
+    return await read_newest(connection, nodes=sorted(nodes), uids=uids, at=asked.moment.shown)
 
 
 def _first(request: Request) -> int:

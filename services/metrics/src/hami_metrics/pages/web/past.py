@@ -7,9 +7,9 @@ from hamicommon.errors import NotFound
 from hamicommon.ledger.questions import MOST_ROWS, answer
 from hamicommon.ledger.showback.formats import as_csv, as_focus, as_json
 
-from hami_metrics.pages.reading.history import read_strip
+from hami_metrics.pages.reading.history import read_first, read_strip
 from hami_metrics.pages.rendering import HEADERS
-from hami_metrics.pages.views.history import WINDOWS, history_page, window_around
+from hami_metrics.pages.views.history import WINDOWS, history_page, since_first, window_around
 from hami_metrics.pages.views.showback import (
     BASES,
     ShowbackPage,
@@ -31,6 +31,7 @@ def routes(site: Site) -> APIRouter:
         at, now = asked.moment.shown, asked.moment.now
         since, until = window_around(at, now, window)
         async with site.ledger.look() as connection:
+            since = since_first(since, until, at=at, first=await read_first(connection))
             strip = await read_strip(connection, since=since, until=until, at=at)
         page = history_page(strip, window, at, now)
         return overview_answer(

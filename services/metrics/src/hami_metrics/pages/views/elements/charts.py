@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hami_metrics.pages.domain.details import UsePoint
+from hami_metrics.pages.views.elements.amounts import UNKNOWN
 
 MOST_SERIES = 12
 MOST_POINTS = 1000
@@ -25,6 +26,22 @@ class UseChart:
     def empty(self) -> bool:
         """Nothing was measured."""
         return not self.rows
+
+    @property
+    def only(self) -> str:
+        """The one point there is, as a sentence without its time; empty: there are more."""
+        if len(self.rows) != 1:
+            return ""
+        values = zip(self.names, self.rows[0][1], strict=True)
+        return ", ".join(
+            f"{name} {UNKNOWN if value is None else f'{value:g} {self.unit}'}"
+            for name, value in values
+        )
+
+    @property
+    def over_days(self) -> bool:
+        """A time of day alone does not name a point."""
+        return bool(self.rows) and self.rows[0][0].date() != self.rows[-1][0].date()
 
 
 def use_chart(
