@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -20,6 +21,7 @@ from hamicommon.process.outages import Outage
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running, start
+from hamilocal.system.credentials import ensure_credentials
 
 from tests.integration.bus.conftest import (
     INVENTORIES,
@@ -118,6 +120,37 @@ async def test_a_server_that_falls_silent_counts_as_away_within_seconds(tmp_path
             finally:
                 os.kill(server.value.process.pid, signal.SIGCONT)
             await connected(bus)
+
+
+async def test_a_service_ends_in_order_after_the_server_went_away_under_tls(
+    tmp_path: Path,
+) -> None:
+    tmp_path.chmod(0o755)
+    made = ensure_credentials(tmp_path / "tls", serving=("nats",))
+    plan = nats_server.prepare(tmp_path / "nats")
+    config = tmp_path / "nats" / "nats.conf"
+    tls = {"cert_file": str(made.certificate("nats")), "key_file": str(made.key("nats"))}
+    config.write_text(json.dumps({**json.loads(config.read_text()), "tls": tls}))
+    settings = NatsSettings(url=plan.url.replace("nats:", "tls:"), tls_ca_file=made.ca)
+
+    async def answer(_subject: str, _data: bytes) -> events.Readiness:
+        return events.Readiness(node="a", ready=True)
+
+    server = start(plan, die_with_parent=True)
+    async with open_bus(settings, "test", owns_streams=True) as bus:
+        await connected(bus)
+        serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
+        await _until_served(
+            lambda: bus.request(events.readiness_subject("a"), events.ReadinessRequest(node="a"))
+        )
+        server.kill()
+        async with asyncio.timeout(PATIENCE_S):
+            while bus.connected:
+                await asyncio.sleep(0.02)
+        # Its farewell to the server stays unsent.
+        serving.cancel()
+        await asyncio.wait([serving])
+    assert not bus.connected
 
 
 async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_that_nobody_is_there(

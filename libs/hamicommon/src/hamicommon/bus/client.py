@@ -264,7 +264,8 @@ class Bus:
         """Leaves the server; what consumes ends, without having been cancelled too."""
         self._closed = True
         await self.streams.close()
-        # A server that stopped reading would keep the last writes waiting for ever.
-        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
+        # A server that stopped reading would keep the last writes waiting for ever. AttributeError:
+        # the client writes what it still has to a TLS connection that is gone.
+        with contextlib.suppress(nats.errors.Error, OSError, TimeoutError, AttributeError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await self._client.close()
