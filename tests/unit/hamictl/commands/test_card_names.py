@@ -31,7 +31,18 @@ def test_several_that_begin_alike_are_named() -> None:
         chosen(CARDS, "GPU-4698", "")
 
 
-@pytest.mark.parametrize(("name", "index"), [("GPU-9", ""), ("GPU", ""), ("n1/7", "7")])
+@pytest.mark.parametrize(("name", "index"), [("GPU-9", ""), ("GPU", "")])
 def test_a_name_that_none_has_is_not_found(name: str, index: str) -> None:
     with pytest.raises(NotFound, match="hamictl get devices"):
         chosen(CARDS, name, index)
+
+
+@pytest.mark.parametrize(
+    ("cards", "named"),
+    [(CARDS, "cards 0 to 2"), (CARDS[:1], "card 0 alone"), (CARDS[::2], "cards 0, 2")],
+)
+def test_of_an_index_that_a_node_lacks_those_it_has_are_named(
+    cards: list[dict[str, object]], named: str
+) -> None:
+    with pytest.raises(NotFound, match=f"there is no card n1/7: n1 has {named}$"):
+        chosen(cards, "n1/7", "7")

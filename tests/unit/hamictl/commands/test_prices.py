@@ -64,5 +64,5 @@ def test_a_file_that_is_no_price_list_is_refused_with_the_form(tmp_path: Path) -
 
 def test_the_sentence_names_the_types_without_a_price_and_the_setting() -> None:
     assert sum_sentence({**BILL, "prices": "v1"}, None).startswith(
-        "no price (HAMI_METRICS_PRICE_LIST of hami-metrics) for A100, L40S: --price"
+        "no price (HAMI_METRICS_PRICE_LIST of hami-metrics) for A100, L40S: or take --price"
     )

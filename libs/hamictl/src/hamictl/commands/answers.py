@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -32,6 +33,7 @@ from hamictl.view.history import changes, earlier_line, gone_sentence, uids_newe
 PODS_SHOWN = 20
 """Pods of one name; a controller that makes the same pod over and over has many."""
 NODES_ASKED = 20
+CLOSE_NAMED = 3
 _ONE_EARLIER = "1 earlier pod had this name:"
 
 
@@ -64,10 +66,18 @@ async def _existing_uid(target: Installation, namespace: str, name: str) -> str 
 async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
     """A pod that admission refused is an event of the controller that tried to create it."""
     unknown = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
+    held = await SchedulerClient(target.need_scheduler()).rows(
+        "/v1/allocations", namespace=namespace
+    )
+    known = [str(row["pod_name"]) for row in held]
     if target.kubeconfig is None:
-        return unknown
+        return unknown + did_you_mean(name, known)
     async with open_kube_api(target.kubeconfig) as api:
         events = (await api.get(f"/api/v1/namespaces/{namespace}/events"))["items"]
+        pods = (await api.get(f"/api/v1/namespaces/{namespace}/pods"))["items"]
+    known += [str(pod["metadata"]["name"]) for pod in pods]
+    if meant := did_you_mean(name, known):
+        return unknown + meant
     refusals = [
         str(event.get("message", ""))
         for event in events
@@ -80,6 +90,12 @@ async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
         f"{unknown}; if admission refused it, `kubectl apply` or its controller's events "
         f"have the reason"
     )
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean train-1?`, with the closest names; empty where none is close."""
+    close = get_close_matches(name, dict.fromkeys(known), n=CLOSE_NAMED)
+    return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def explain(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -15,9 +16,11 @@ from hamictl.commands.simulate import pods_of
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.formats import TABLE
+from hamictl.output.records import API_VERSION
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
+from hamictl.view.tables import WHOLE_PERCENT
 
 MOST = 10_000
 TIMEOUT_S = 60.0
@@ -30,7 +33,7 @@ def fits(
     gpumem: Annotated[
         str, typer.Option(help="memory of a card, as in 8Gi; MiB without a unit")
     ] = "",
-    cores: Annotated[int, typer.Option(min=0, max=100, help="percent of a card's cores")] = 0,
+    cores: Annotated[int, typer.Option(help="percent of a card's cores, 0 to 100")] = 0,
     gpus: Annotated[int, typer.Option(min=1, max=64, help="cards")] = 1,
     file: Annotated[str, typer.Option("--file", "-f", help="a pod in place of the sizes")] = "",
     replicas: Annotated[
@@ -44,6 +47,11 @@ def fits(
     Ends with status 6 when fewer than --replicas fit. Quotas, CPU, selectors and taints are not
     looked at: `explain` and `lint --live` do.
     """
+    if not 0 <= cores <= WHOLE_PERCENT:
+        raise typer.BadParameter(
+            f"{cores}: a card has {WHOLE_PERCENT} % of cores; 0 to {WHOLE_PERCENT} is wanted",
+            param_hint="--cores",
+        )
     if file and (gpumem or cores or gpus != 1):
         raise typer.BadParameter("a file, or sizes", param_hint="--file")
     with spoken_errors():
@@ -58,7 +66,7 @@ def fits(
     if output.for_people:
         console.print(sentence(answer, asks), highlight=False, markup=False, soft_wrap=True)
     else:
-        render.write_document(answer, output)
+        render.write_document(enveloped(answer), output)
     if answer["count"] < replicas:
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
 
@@ -67,6 +75,14 @@ async def _ask(pod: Json, most: int) -> Any:
     scheduler = SchedulerClient(find_target(Settings()).need_scheduler())
     body = {"pod": pod, "count": most}
     return await scheduler.post("/v1/simulate", body, timeout_s=TIMEOUT_S)
+
+
+def enveloped(answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer with the keys that every list has: a row for each node."""
+    rows = [{"node": node, "count": count} for node, count in sorted(answer["nodes"].items())]
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    head = {"apiVersion": API_VERSION, "kind": "FitList", "asOf": now, "items": rows}
+    return {**head, **answer}
 
 
 def sentence(answer: dict[str, Any], asks: str) -> str:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from hamicommon.errors import NotFound
-from hamicommon.k8s.client import open_kube_api
+from hamicommon.errors import Forbidden, NotFound, Unavailable
+from hamicommon.k8s.client import KubeApi, open_kube_api
 
 from hamictl.commands.about.pod_names import names_after_kind
 from hamictl.commands.options import (
@@ -164,11 +164,23 @@ async def listed(kind: str, *, namespace: str, selector: str) -> Records:
         state = await cluster_state.look(
             api, _scheduler(target), namespace=namespace, selector=selector
         )
+        if namespace and kind == "pods" and not state.pods:
+            await _need_namespace(api, namespace)
     for missing in state.missing:
         note(f"not asked: {missing}")
     if kind == "pods":
         return lists.pods(cluster_state.pod_rows(state), now)
     return lists.nodes(cluster_state.node_rows(state), now)
+
+
+async def _need_namespace(api: KubeApi, namespace: str) -> None:
+    """Raises: NotFound; who may not ask about namespaces is shown the empty list."""
+    try:
+        await api.get(f"/api/v1/namespaces/{namespace}")
+    except NotFound:
+        raise NotFound(f"there is no namespace {namespace}") from None
+    except (Forbidden, Unavailable):
+        return
 
 
 def _scheduler(target: Installation) -> SchedulerClient:

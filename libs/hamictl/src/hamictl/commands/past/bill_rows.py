@@ -109,7 +109,7 @@ def sum_sentence(bill: Mapping[str, Any], whole: Row | None) -> str:
     """Whether the lines are the cards' own time, to the second; `whole`: of `showback-sum`."""
     text = f"sum {hours(bill['card_s'])} card-hours by {bill['basis']}"
     if unpriced := ", ".join(sorted({str(x["type"]) for x in bill["lines"] if x["cost"] is None})):
-        text = f"{_without(bill)} for {unpriced}: --price or --price-list has one; {text}"
+        text = f"{_without(bill)} for {unpriced}: or take --price or --price-list; {text}"
     if whole is None:
         return f"{text}; the cards' own time is unknown"
     if whole["agrees"] and whole["card_s"] == bill["card_s"]:

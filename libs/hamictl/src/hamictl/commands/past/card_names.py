@@ -36,6 +36,9 @@ def chosen(cards: Sequence[Row], name: str, index: str) -> str:
         found = []
     else:
         found = [str(row["device_uuid"]) for row in cards if _begins(row, name)]
+    if not found and index and cards:
+        node = name.rpartition("/")[0]
+        raise NotFound(f"there is no card {name}: {node} has {_indices(cards)}")
     if not found:
         raise NotFound(
             f"there is no card {name}: `hamictl get devices` has the cards that are known"
@@ -44,6 +47,16 @@ def chosen(cards: Sequence[Row], name: str, index: str) -> str:
         some = ", ".join(sorted(found)[:NAMED])
         raise InvalidRequest(f"{len(found)} cards begin with {name}, such as {some}")
     return found[0]
+
+
+def _indices(cards: Sequence[Row]) -> str:
+    """`cards 0 to 3`, or each index where one is missing between them."""
+    known = sorted(int(row["card_index"]) for row in cards)
+    if len(known) == 1:
+        return f"card {known[0]} alone"
+    if known == list(range(known[0], known[-1] + 1)):
+        return f"cards {known[0]} to {known[-1]}"
+    return f"cards {', '.join(map(str, known))}"
 
 
 def _begins(row: Row, name: str) -> bool:

@@ -95,7 +95,9 @@ async def _card_or_node(thing: str) -> dict[str, object]:
         return {parameter: thing}
     try:
         return {"card": await uuid_of(thing)}
-    except NotFound:
+    except NotFound as exc:
+        if " has card" in str(exc):
+            raise
         raise NotFound(
             f"there is no card and no node {thing}: "
             "`hamictl get devices` has the cards that are known"

@@ -56,6 +56,12 @@ COLUMNS = {
 }
 
 
+NOTHING_YET = (
+    "It is asked of the sums of whole hours: each is summed up within 15 minutes after its "
+    "end; `hamictl showback` has the grants of the hour that runs."
+)
+
+
 def usage(
     kind: Annotated[
         str,
@@ -98,7 +104,7 @@ def usage(
     answer = ask(question, {"namespace": namespace, **span})
     show(answer, output, columns=COLUMNS[wanted])
     if output.for_people and not answer.rows:
-        note("It is asked of the sums of whole hours: the hour that runs is not in them.")
+        note(NOTHING_YET)
 
 
 def _wanted(kind: str, name: str, *, idle: bool, overasked: bool) -> tuple[str, str]:
