@@ -37,7 +37,8 @@ def closing(drawn: Waterfall) -> list[str]:
 
 
 def _longest(drawn: Waterfall) -> Iterator[str]:
-    if drawn.longest is None:
+    # States of the ledger follow on one another: the longest is what the pod did all its life.
+    if drawn.longest is None or drawn.longest.service == "ledger":
         return
     known = {row.span.name for row in drawn.rows if isinstance(row, WaterfallSpan)}
     for_whom = "kube-scheduler and kubelet" if known & PLACED else "kube-scheduler"
