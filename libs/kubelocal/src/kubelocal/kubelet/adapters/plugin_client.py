@@ -31,7 +31,7 @@ _CHANNEL_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-# What a call fails with whose connection is closed under it; gRPC in Go words it so.
+# What a call fails with whose connection is closed under it; the text is that of gRPC in Go.
 _CLOSING = "rpc error: code = Canceled desc = grpc: the client connection is closing"
 
 _messages: Any = deviceplugin_pb2
