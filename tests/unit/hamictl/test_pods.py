@@ -22,7 +22,7 @@ def pod(image: str = "cuda", **limits: object) -> dict[str, Any]:
         (pod(gpumem=1), pod(gpu="1")),
     ],
 )
-def test_what_the_cluster_writes_anew_or_fills_in_is_no_difference(
+def test_what_the_cluster_writes_again_or_fills_in_is_no_difference(
     wanted: dict[str, Any], there: dict[str, Any]
 ) -> None:
     assert differences(wanted, there) == []

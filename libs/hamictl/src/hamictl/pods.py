@@ -39,7 +39,7 @@ def differences(pod: JsonMapping, existing: JsonMapping) -> list[str]:
     """Where containers of an existing pod are not as the manifest wants them.
 
     Only what the manifest states is compared, and of that what neither the API server nor
-    admission rewrites: images, commands, arguments and limits, whose amounts may be written anew.
+    admission rewrites: images, commands, arguments and limits, whose amounts may be written again.
     """
     there = {each["name"]: each for each in _containers(existing)}
     found = []
