@@ -36,9 +36,6 @@ class Results:
     """All runs that are known."""
 
     runs: dict[Key, Run] = field(default_factory=dict)
-    summaries: dict[str, dict[str, str]] = field(default_factory=dict)
-    """By `trace/policy`, of runs that were not kept: `orders`, how many (`count`), and mean and
-    deviation by load."""
 
     def orders(self, trace: str, policy: str) -> list[int]:
         """The orders in which the trace's pods arrived, ascending."""
@@ -46,23 +43,11 @@ class Results:
 
     def span(self, trace: str, policy: str) -> str:
         """`42 to 51`, or a list where some are missing."""
-        summary = self._summary(trace, policy)
-        if summary is not None:
-            return summary["orders"]
         return span_of(self.orders(trace, policy))
 
     def in_use(self, trace: str, policy: str, load: int) -> str:
         """Mean and deviation of the percent in use."""
-        summary = self._summary(trace, policy)
-        if summary is not None:
-            return summary[str(load)]
         return with_deviation(run.at(load) for run in self.of(trace, policy))
-
-    def _summary(self, trace: str, policy: str) -> dict[str, str] | None:
-        """None where as many runs were kept."""
-        summary = self.summaries.get(f"{trace}/{policy}")
-        known = len(self.orders(trace, policy))
-        return None if summary is None or known >= int(summary["count"]) else summary
 
     def of(self, trace: str, policy: str, orders: Iterable[int] | None = None) -> list[Run]:
         """Runs in ascending order of their seeds."""
@@ -84,7 +69,6 @@ class Results:
     def add(self, others: Results) -> None:
         """All runs of the others, in place of those that are known."""
         self.runs |= others.runs
-        self.summaries |= others.summaries
 
     def take(self, trace: str, output: Mapping[str, Any]) -> None:
         """Adds what `hamictl replay -o json` printed for a trace."""
@@ -130,7 +114,7 @@ def read(path: Path = KEPT) -> Results:
         (trace, policy, int(seed)): Run(in_use=tuple(in_use), refused=refused)
         for trace, policy, seed, refused, in_use in kept["runs"]
     }
-    return Results(runs=runs, summaries=kept["summaries"])
+    return Results(runs=runs)
 
 
 def write(results: Results, path: Path = KEPT) -> None:
@@ -138,5 +122,4 @@ def write(results: Results, path: Path = KEPT) -> None:
     runs = [
         json.dumps([*key, run.refused, run.in_use]) for key, run in sorted(results.runs.items())
     ]
-    summaries = json.dumps(results.summaries, indent=0, ensure_ascii=False)
-    path.write_text('{"runs": [\n' + ",\n".join(runs) + '\n],\n"summaries": ' + summaries + "\n}\n")
+    path.write_text('{"runs": [\n' + ",\n".join(runs) + "\n]}\n")

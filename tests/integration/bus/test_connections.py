@@ -30,7 +30,7 @@ from tests.integration.bus.conftest import (
     inventory,
     publish_once_back,
 )
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 
 async def test_a_bus_opened_before_the_server_connects_when_it_comes(tmp_path: Path) -> None:
@@ -144,9 +144,7 @@ async def test_a_service_ends_in_order_after_the_server_went_away_under_tls(
             lambda: bus.request(events.readiness_subject("a"), events.ReadinessRequest(node="a"))
         )
         server.kill()
-        async with asyncio.timeout(PATIENCE_S):
-            while bus.connected:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: not bus.connected, "the connection to be gone")
         # Its farewell to the server stays unsent.
         serving.cancel()
         await asyncio.wait([serving])
