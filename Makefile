@@ -25,9 +25,9 @@ checks:
 types:
 	@$(BIN)/mypy
 cases:
-	@$(BIN)/pytest -n 2 $(ARGS)
+	@$(BIN)/pytest -n 3 $(ARGS)
 # mypy takes one processor for a minute on a clean checkout, and cases often wait: they run side by side.
-test: setup checks ## everything that needs no real Kubernetes; two workers
+test: setup checks ## everything that needs no real Kubernetes; three workers
 	@$(MAKE) --no-print-directory -j 2 types cases
 test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASSETS)
 	@$(BIN)/pytest tests/e2e --cluster=real $(ARGS)
