@@ -20,6 +20,7 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import shutil
 import statistics
 import tempfile
@@ -63,6 +64,7 @@ GOALS = {
     "resident_mb": 90.0,
 }
 SETTLE_S = 10.0
+ENFORCED = re.compile(r'^hami_vgpu_limit_state\{.*state="enforced"', re.MULTILINE)
 
 
 async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dict[str, Any]:
@@ -107,7 +109,7 @@ async def measure(folder: Path, nats_url: str, pods: int, seconds: float) -> dic
         held = await core_percent(agent.pid, seconds, [])
         by_driver = await driver_core_percent(node, float(PRODUCTION[f"{PREFIX}SAMPLE_INTERVAL_S"]))
         _, text = agent.get("/metrics")
-        enforced = text.count('state="enforced"')
+        enforced = len(ENFORCED.findall(text))
         assert enforced == pods, f"{enforced} of {pods} containers are enforced"
         return {
             "allocate_p50_ms": statistics.median(run.allocate_ms),
