@@ -1,6 +1,6 @@
 """What cases measured, one line each, printed under the results of the run.
 
-The lines travel with the reports of the cases: those of workers arrive too (`make test` runs three).
+The lines travel with the reports of cases: those of workers arrive too (`make test` has three).
 """
 
 from __future__ import annotations
