@@ -255,6 +255,37 @@ def test_pods_of_a_model_that_no_node_has_are_named(files: tuple[str, ...], tmp_
     assert json.loads(result.output)["notes"] == [sentence]
 
 
+def test_pods_without_cards_may_be_placed_by_kube_scheduler(
+    files: tuple[str, ...], tmp_path: Path
+) -> None:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    head = NODES.partition("\n")[0]
+    nodes.write_text(f"{head}\na,10000,1000,1,A\nb,10000,1000,1,A\n")
+    # Both of the first kind on one host leave the other to one of the second.
+    host, card = "{},5000,0,0,0\n", "{},6000,0,1,1000\n"
+    head = PODS.partition("\n")[0]
+    pods.write_text(f"{head}\n" + host.format("h1") + host.format("h2") + card.format("c1"))
+    ways = ("policy", "least-allocated", "most-allocated")
+
+    def found(way: str) -> str:
+        option = ("--pods-without-cards", way) if way != "policy" else ()
+        return replay(*files, "--policy", "binpack", "--seeds", "1-9", *option, "-o", "json").output
+
+    answers = {way: json.loads(found(way)) for way in ways}
+    shown = replay(*files, "--pods-without-cards", "least-allocated")
+
+    assert {way: answers[way]["pods_without_cards"] for way in ways} == {way: way for way in ways}
+    assert answers["least-allocated"]["policies"] != answers["most-allocated"]["policies"]
+    assert "placed by kube-scheduler's own score, least-allocated" in shown.output
+
+
+def test_a_history_has_no_pods_without_cards_to_place() -> None:
+    result = replay("--from", "ledger", "--pods-without-cards", "most-allocated")
+
+    assert result.exit_code != 0
+    assert "--pods-without-cards is of no use with --from" in " ".join(result.output.split())
+
+
 def test_on_a_terminal_a_bar_shows_how_far_each_run_is(
     files: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.choice.ordering import FRAGMENTATION
-from hamicommon.simulation.replay.churn import Churner
-from hamicommon.simulation.replay.course import Placer
+from hamicommon.simulation.replay.hosts import HostChoice, ReplayCluster, StockHosts
 from hamicommon.simulation.replay.placers import EnginePlacer, oracle
 from hamicommon.simulation.replay.references import BestFit, Fgd
 from hamicommon.simulation.replay.trace import Trace, TraceNode
@@ -73,16 +71,16 @@ def engine_placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> Engine
     return EnginePlacer(trace, nodes, ENGINE[name])
 
 
-class ReplayCluster(Placer, Churner, Protocol):
-    """A cluster under one policy: pods come to it, and go."""
-
-
-def placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> ReplayCluster:
-    """The cluster under any of the policies.
+def placer(
+    name: str,
+    trace: Trace,
+    nodes: Sequence[TraceNode],
+    hosts: HostChoice = HostChoice.POLICY,
+) -> ReplayCluster:
+    """The cluster under any of the policies; `hosts` places pods without cards.
 
     Raises: InvalidRequest when a reference can't count what the trace's pods ask for.
     """
     reference = REFERENCES.get(name)
-    if reference is not None:
-        return reference(trace, nodes)
-    return engine_placer(name, trace, nodes)
+    cluster = reference(trace, nodes) if reference else engine_placer(name, trace, nodes)
+    return cluster if hosts is HostChoice.POLICY else StockHosts(cluster, nodes, hosts)

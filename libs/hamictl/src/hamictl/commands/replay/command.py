@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 from hamicommon.errors import InvalidRequest
+from hamicommon.simulation.replay.hosts import HostChoice
 from hamicommon.simulation.replay.openb import read_trace
 from hamicommon.simulation.replay.policies import check_references, checked
 from hamicommon.simulation.replay.schedule import as_it_was
@@ -83,6 +84,13 @@ def replay(
         str,
         typer.Option("--patience", help="how long a pod waits before it gives up, such as 6h"),
     ] = "",
+    hosts: Annotated[
+        HostChoice,
+        typer.Option(
+            "--pods-without-cards",
+            help="who places them: the policy, or kube-scheduler, which spreads or packs them",
+        ),
+    ] = HostChoice.POLICY,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
     svg: Annotated[
         Path | None, typer.Option("--picture", help="an SVG: cards in use over what has arrived")
@@ -101,6 +109,11 @@ def replay(
                 raise InvalidRequest(
                     "--from has the pods at their own times: --pods, --load, --mean-load and "
                     "--seeds are of no use with it"
+                )
+            if hosts is not HostChoice.POLICY:
+                raise InvalidRequest(
+                    "--pods-without-cards is of no use with --from: a cluster's history has the "
+                    "pods with cards alone"
                 )
             _look_back(source, since, nodes, checked(policy or _OWN), patience, output, svg)
             return
@@ -123,9 +136,9 @@ def replay(
         chosen = chosen or checked(_OWN if trace.has_card_memory else f"{_OWN},fgd")
         check_references(chosen, trace)
         if mean_load:
-            _churn(trace, chosen, orders, target, mean_load, patience, output, svg)
+            _churn(trace, chosen, orders, target, mean_load, patience, hosts, output, svg)
         else:
-            _arrive(trace, chosen, orders, target, output, svg)
+            _arrive(trace, chosen, orders, target, hosts, output, svg)
 
 
 def _arrive(
@@ -133,18 +146,19 @@ def _arrive(
     policies: list[str],
     seeds: list[int],
     load: float,
+    hosts: HostChoice,
     output: Output,
     svg: Path | None,
 ) -> None:
-    found = runs.arriving(trace, policies, seeds, load)
+    found = runs.arriving(trace, policies, seeds, load, hosts)
     if svg is not None:
         _write(svg, picture({name: one.curve() for name, one in found.items()}))
     if output is Output.JSON:
-        console.print_json(data=view.as_json(trace, seeds, load, found))
+        console.print_json(data=view.as_json(trace, seeds, load, found) | _about(hosts))
         return
     for line in view.tables(trace, seeds, load, found):
         console.print(line)
-    _note(trace)
+    _note(trace, hosts)
 
 
 def _churn(
@@ -154,6 +168,7 @@ def _churn(
     total: float,
     mean_loads: str,
     patience: str,
+    hosts: HostChoice,
     output: Output,
     svg: Path | None,
 ) -> None:
@@ -164,15 +179,16 @@ def _churn(
         total=total,
         mean_loads=percents_of(mean_loads, "--mean-load", least=1, most=300),
         patience_s=seconds_of(patience, "--patience") if patience else float("inf"),
+        hosts=hosts,
     )
     if svg is not None:
         _write(svg, picture(churn_view.curves(found), churn_view.AXES))
     if output is Output.JSON:
-        console.print_json(data=churn_view.as_json(trace, seeds, found))
+        console.print_json(data=churn_view.as_json(trace, seeds, found) | _about(hosts))
         return
     for line in churn_view.tables(trace, seeds, found):
         console.print(line)
-    _note(trace)
+    _note(trace, hosts)
 
 
 def _look_back(
@@ -208,8 +224,12 @@ def _look_back(
         console.print(sentence, highlight=False, markup=False)
 
 
-def _note(trace: Trace) -> None:
-    for sentence in view.notes(trace):
+def _about(hosts: HostChoice) -> dict[str, str]:
+    return {"pods_without_cards": hosts.value}
+
+
+def _note(trace: Trace, hosts: HostChoice) -> None:
+    for sentence in (*view.notes(trace), *view.notes_on_hosts(hosts)):
         console.print(sentence, highlight=False, markup=False)
 
 

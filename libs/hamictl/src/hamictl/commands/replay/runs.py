@@ -8,11 +8,19 @@ from functools import partial
 
 from hamicommon.errors import InvalidRequest
 from hamicommon.simulation.replay.arrivals import arrivals, tie_order
-from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary, Stay, Window, run_churn
+from hamicommon.simulation.replay.churn import (
+    ChurnCourse,
+    Churner,
+    ChurnSummary,
+    Stay,
+    Window,
+    run_churn,
+)
 from hamicommon.simulation.replay.course import Course, Summary, run
+from hamicommon.simulation.replay.hosts import HostChoice
 from hamicommon.simulation.replay.policies import placer
 from hamicommon.simulation.replay.schedule import by_load, offered
-from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod, usual_card_memory
+from hamicommon.simulation.replay.trace import Trace, TracePod, usual_card_memory
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -23,7 +31,11 @@ Churned = dict[str, ChurnSummary]
 
 
 def arriving(
-    trace: Trace, policies: Sequence[str], seeds: Sequence[int], load: float
+    trace: Trace,
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    load: float,
+    hosts: HostChoice = HostChoice.POLICY,
 ) -> dict[str, Summary]:
     """Pods arrive and stay. Raises: InvalidRequest."""
     card_memory = usual_card_memory(trace.nodes)
@@ -36,7 +48,7 @@ def arriving(
                 with _task(bar, f"{name}, seed {seed}", len(order)) as advance:
                     course = run(
                         order,
-                        placer(name, trace, nodes),
+                        placer(name, trace, nodes, hosts),
                         capacity_milli=trace.cards * 1000,
                         card_memory_mib=card_memory,
                         on_pod=advance,
@@ -53,6 +65,7 @@ def coming_and_going(
     total: float,
     mean_loads: Sequence[float],
     patience_s: float,
+    hosts: HostChoice = HostChoice.POLICY,
 ) -> dict[float, Churned]:
     """Pods come and go at each mean load. Raises: InvalidRequest."""
     card_memory = usual_card_memory(trace.nodes)
@@ -75,7 +88,8 @@ def coming_and_going(
                 for name in policies:
                     label = f"{name}, {load:.0%}, seed {seed}"
                     with _task(bar, label, len(stays)) as advance:
-                        course = _churned(name, trace, nodes, stays, window, advance)
+                        under = placer(name, trace, nodes, hosts)
+                        course = _churned(under, trace, stays, window, advance)
                     found[load][name].append(course)
     return {
         load: {name: ChurnSummary(courses=each) for name, each in by_name.items()}
@@ -91,7 +105,8 @@ def as_it_was(
     with _bar() as bar:
         for name in policies:
             with _task(bar, name, len(stays)) as advance:
-                course = _churned(name, trace, trace.nodes, stays, window, advance)
+                under = placer(name, trace, trace.nodes)
+                course = _churned(under, trace, stays, window, advance)
             found[name] = ChurnSummary(courses=[course])
     load = offered(
         stays,
@@ -103,16 +118,15 @@ def as_it_was(
 
 
 def _churned(
-    name: str,
+    under: Churner,
     trace: Trace,
-    nodes: Sequence[TraceNode],
     stays: Sequence[Stay],
     window: Window,
     advance: partial[None],
 ) -> ChurnCourse:
     return run_churn(
         stays,
-        placer(name, trace, nodes),
+        under,
         window,
         capacity_milli=trace.cards * 1000,
         card_memory_mib=usual_card_memory(trace.nodes),

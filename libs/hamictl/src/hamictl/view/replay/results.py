@@ -7,6 +7,7 @@ from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.simulation.replay.course import Summary
+from hamicommon.simulation.replay.hosts import HostChoice
 from hamicommon.simulation.replay.trace import KINDS, Trace, without_a_card
 from rich.table import Table
 
@@ -59,6 +60,12 @@ def notes(trace: Trace) -> Iterator[str]:
             f"{sum(lacking.values())} pods name only models that no node has "
             f"({_some([clip(name, 60) for name in lacking])}): every policy refuses them."
         )
+
+
+def notes_on_hosts(hosts: HostChoice) -> Iterator[str]:
+    """Who placed the pods without cards, unless the policies did."""
+    if hosts is not HostChoice.POLICY:
+        yield f"Pods without cards were placed by kube-scheduler's own score, {hosts}."
 
 
 def _some(names: Sequence[str]) -> str:
