@@ -1,7 +1,7 @@
 """Roll-outs under load: no pod fails, nothing is granted twice, whichever part is older.
 
 Pods come and go every second. Each part is stopped as a kubelet stops it (SIGTERM) and started
-again, as itself, or in another version: from the last tagged one to this one, and back. Here each
+again, as itself, or in another version: from the last release to this one, and back. Here each
 part is one process, so for its seconds away pods wait and creations are tried again, which a second
 replica spares a cluster.
 """
@@ -33,7 +33,7 @@ from tests.e2e.system import INVARIANTS, MIB, System, wait
 from tests.faults.churn import Churn
 from tests.faults.processes import serving_pid, wait_until_back
 from tests.faults.stage import check_node_files
-from tests.faults.versions import PROJECT, Versions, last_tag, versions
+from tests.faults.versions import PROJECT, Versions, last_release, versions
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
@@ -197,22 +197,22 @@ def test_a_roll_out_from_the_last_version_and_back_under_load(
     cluster_kind: str, folder: Path
 ) -> None:
     """On the way there and back, for any two parts A and B, A was newer than B for a while."""
-    tag = last_tag()
-    if tag is None:
-        pytest.skip("the history here has no tag of an older version")
+    release = last_release()
+    if release is None:
+        pytest.skip("the history here has no release: no tag v*, no commit that cut one")
     with (
-        versions(folder, tag) as found,
+        versions(folder, release) as found,
         running_system(
             cluster_kind, "--nodes", str(NODES), environment=found.environment
         ) as system,
     ):
         churn = Churn(system=system, every_s=EVERY_S, patient=True)
         with churn.running():
-            pods_run(churn, f"everything of {tag}")
+            pods_run(churn, f"everything of {release.name}")
             database(system, "upgrade", "--before-rollout")
-            pods_run(churn, f"everything of {tag} and the newer schema")
+            pods_run(churn, f"everything of {release.name} and the newer schema")
             older_rights = set_rights_on_the_bus(system)
-            pods_run(churn, f"everything of {tag} and the newer rights on the bus")
+            pods_run(churn, f"everything of {release.name} and the newer rights on the bus")
             roll(system, churn, found, new=True)
             database(system, "upgrade")
             database(system, "check")
@@ -221,4 +221,7 @@ def test_a_roll_out_from_the_last_version_and_back_under_load(
             roll(system, churn, found, new=False)
             nothing_failed_and_nothing_is_granted_twice(system, churn)
         database(system, "check")
-    report(churn, f"from {tag} to this version and back, each pair of parts of different versions")
+    report(
+        churn,
+        f"from {release.name} to this version and back, each pair of parts of different versions",
+    )

@@ -1,7 +1,7 @@
-"""The last tagged version beside this one: which code each process runs is in a file.
+"""The last release beside this version: which code each process runs is in a file.
 
 A folder on PYTHONPATH has a `sitecustomize` that every Python process reads before anything of
-ours: the processes that the file names run this version's code, all others that of the tag, as it
+ours: the processes that the file names run this version's code, all others the release's, as it
 was checked out and built (its Python packages, migrations and native parts; third-party packages
 are those of this environment). So one process after the other changes its version when it is
 restarted, as pods do in a roll-out.
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from pathlib import Path
 
 PROJECT = Path(__file__).parents[2]
 BUILD_TIMEOUT_S = 1200
+RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\]", re.MULTILINE)
+"""The newest one's heading comes first."""
 
 _CHOOSES = """
 import json, os, pathlib, sys
@@ -33,24 +36,44 @@ else:
 """
 
 
-def last_tag() -> str | None:
-    """The newest version before this commit; None where the history has no tags."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """The newest one before this commit."""
+
+    name: str
+    """Such as v0.1.0, with the commit where no tag has that name."""
+    revision: str
+    """For git: its tag, or the commit that cut it in CHANGELOG.md."""
+
+
+def last_release(project: Path = PROJECT) -> Release | None:
+    """By its tag, else by the changelog; None where the history has neither."""
+    tag = _git(project, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
+    if tag:
+        return Release(name=tag, revision=tag)
+    heading = RELEASED.search((project / "CHANGELOG.md").read_text())
+    # The first commit of a shallow history seems to have written every line.
+    if heading is None or _git(project, "rev-parse", "--is-shallow-repository") != "false":
+        return None
+    cuts = _git(project, "log", "--format=%h", f"-S{heading[0]}", "HEAD^", "--", "CHANGELOG.md")
+    if not cuts:
+        return None
+    commit = cuts.splitlines()[-1]
+    return Release(name=f"v{heading[1]} (no tag here: commit {commit} cut it)", revision=commit)
+
+
+def _git(project: Path, *argv: str) -> str:
+    """What git answers; empty where it can't."""
     done = subprocess.run(
-        ["git", "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        ["git", *argv], cwd=project, capture_output=True, text=True, timeout=60, check=False
     )
-    return done.stdout.strip() or None
+    return done.stdout.strip()
 
 
 @dataclass(slots=True)
 class Versions:
     """The old code, and who runs which."""
 
-    tag: str
     old: Path
     """Its checkout, built."""
     folder: Path
@@ -83,13 +106,13 @@ class Versions:
 
 
 @contextmanager
-def versions(folder: Path, tag: str) -> Iterator[Versions]:
-    """Checks the tag out and builds its native parts; all processes are of it at first."""
+def versions(folder: Path, release: Release) -> Iterator[Versions]:
+    """Checks the release out and builds its native parts; all processes are of it at first."""
     old, choosing = folder / "old", folder / "choosing"
     old.mkdir(parents=True)
     choosing.mkdir()
     packed = folder / "old.tar"
-    argv = ["git", "archive", "--format=tar", f"--output={packed}", tag]
+    argv = ["git", "archive", "--format=tar", f"--output={packed}", release.revision]
     subprocess.run(argv, cwd=PROJECT, check=True, timeout=120)
     subprocess.run(["tar", "-x", "-C", str(old), "-f", str(packed)], check=True, timeout=120)
     built = subprocess.run(
@@ -101,7 +124,7 @@ def versions(folder: Path, tag: str) -> Iterator[Versions]:
         check=False,
     )
     assert built.returncode == 0, built.stderr[-3000:]
-    found = Versions(tag=tag, old=old, folder=choosing)
+    found = Versions(old=old, folder=choosing)
     (choosing / "sitecustomize.py").write_text(_CHOOSES)
     found.write()
     yield found
