@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
 from hami_metrics.exposition.families import build_info, families
+from hami_metrics.exposition.older_names import older_families
 from hami_metrics.instruments import MetricsInstruments
 from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.devices.health import HealthCause
@@ -111,7 +112,10 @@ def node_agent() -> list[Metric]:
 
 def legacy() -> list[Metric]:
     """HAMi's older names."""
-    return list(LegacyCollector(Observation, list, node="n").collect())
+    return [
+        *LegacyCollector(Observation, list, node="n").collect(),
+        *older_families(EMPTY),
+    ]
 
 
 @cache

@@ -19,7 +19,7 @@ PROJECT = "hami-test-compose"
 # Builds and starts on a busy machine; each wait ends with its event.
 PATIENCE_S = 1800.0
 POLL_S = 0.5
-PORTS = ("POSTGRES", "APISERVER", "SCHEDULER", "NODE_AGENT", "METRICS", "WEBHOOK_PROBE")
+PORTS = ("POSTGRES", "APISERVER", "SCHEDULER", "NODE_AGENT", "METRICS", "PAGES", "WEBHOOK_PROBE")
 
 
 class Compose:

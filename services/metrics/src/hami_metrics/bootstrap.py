@@ -93,7 +93,11 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
     address to listen on is taken, InvalidRequest for pages that all of a network could read.
     """
     if settings.pages_bind:
-        check_bind(settings.pages_bind, settings.pages_identity)
+        check_bind(
+            settings.pages_bind,
+            settings.pages_identity,
+            published_locally=settings.published_locally,
+        )
     instruments = MetricsInstruments()
     instruments.registry.set_target_info(telemetry.target_info("hami-metrics", settings.telemetry))
     async with (
@@ -108,7 +112,9 @@ async def open_app(settings: Settings) -> AsyncIterator[MetricsApp]:
         history = UsageHistory(store, instruments, _now, grace_s=settings.rollup_grace_s)
         app = MetricsApp(port=0, view=view, history=history, instruments=instruments)
         instruments.watch_state(lambda: view.age_s, lambda: bus.connected)
-        instruments.registry.register(LedgerCollector(view.newest, _now))
+        instruments.registry.register(
+            LedgerCollector(view.newest, _now, older_names=settings.legacy_metrics)
+        )
         instruments.registry.register(_BuildInfo())
         refusals = RefusalHistory(PostgresRefusalStore(pool), instruments)
         for loop in _loops(settings, store, view, history, refusals, bus, instruments):
@@ -145,7 +151,7 @@ async def _questions(settings: Settings, stack: AsyncExitStack) -> list[APIRoute
     ledger = await stack.enter_async_context(
         open_database(postgres, application="hami-metrics-questions")
     )
-    viewers: Viewers = LocalViewers()
+    viewers: Viewers = LocalViewers(published=settings.published_locally)
     if settings.api_tokens:
         kubernetes = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
         reviews = KubernetesAccessReviews(kubernetes, audience=settings.api_audience)

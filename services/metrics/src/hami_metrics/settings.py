@@ -38,6 +38,10 @@ class Settings(BaseSettings):
         default="hami-metrics",
         description="audience of those tokens; empty: the API server's own",
     )
+    legacy_metrics: bool = Field(
+        default=False,
+        description="also HAMi's scheduler metric names of before 2.6 (--legacy-metrics)",
+    )
     api_tokens: bool = Field(
         default=False,
         description="/api/v1 wants a Kubernetes token (ClusterRoles hami-reader, hami-viewer);"
@@ -45,6 +49,11 @@ class Settings(BaseSettings):
     )
     api_audience: str = Field(
         default="", description="audience of those tokens; empty: the API server's own"
+    )
+    published_locally: bool = Field(
+        default=False,
+        description="only this machine reaches the ports, as with docker compose: callers from"
+        " every address count as on it, where no tokens are asked for",
     )
     show_owners: ShowOwners = Field(
         default=ShowOwners.SIZES,

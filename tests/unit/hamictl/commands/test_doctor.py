@@ -46,9 +46,16 @@ async def test_a_server_that_takes_connections_is_well() -> None:
     server = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        found = await _backend("NATS", f"nats://u:p@127.0.0.1:{port}")
+        found = await _backend("NATS", f"nats://u:p@127.0.0.1:{port}", "its log")
 
     assert found.state is PartState.WELL
+
+
+async def test_of_several_servers_in_one_address_none_is_asked() -> None:
+    found = await _backend("Postgres", "postgresql://u:p@pg-1:5432,pg-2:5432/hami", "its log")
+
+    assert found.state is PartState.UNKNOWN
+    assert "u:p" not in found.detail
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,41 @@ def test_the_page_counts_live_grants_by_front_end_and_claims_by_holders() -> Non
     }
 
 
+def test_hamis_older_names_are_there_where_they_are_wanted_with_its_labels() -> None:
+    def page(*, older_names: bool) -> CollectorRegistry:
+        registry = CollectorRegistry()
+        registry.register(LedgerCollector(lambda: SNAPSHOT, lambda: NOW, older_names=older_names))
+        return registry
+
+    card = {"zone": "vGPU", "nodeid": "n1", "deviceuuid": "GPU-1", "deviceidx": "3"}
+    typed = {**card, "devicetype": "NVIDIA A100"}
+    cores = {**typed, "devicecores": "100"}
+    pod = {"podnamespace": "ns", "nodename": "n1", "podname": "p", "containeridx": "0"}
+    held = {"zone": "vGPU", **pod, "deviceuuid": "GPU-1"}
+    expected: list[tuple[str, dict[str, str], float]] = [
+        ("GPUDeviceMemoryLimit", typed, 1000 * MIB),
+        ("GPUDeviceCoreLimit", typed, 100),
+        ("GPUDeviceSharedNum", typed, 2),
+        ("GPUDeviceCoreAllocated", typed, 30),
+        ("GPUDeviceMemoryAllocated", cores, 250 * MIB),
+        ("nodeGPUOverview", {**cores, "devicememorylimit": "1000"}, 250 * MIB),
+        ("nodeGPUMemoryPercentage", card, 0.25),
+        ("nodeGPUMigInstance", {**card, "migname": "2g.20gb-5"}, 1),
+        ("vGPUMemoryAllocated", held, 250 * MIB),
+        ("vGPUCoreAllocated", held, 30),
+    ]
+    for name, labels, value in expected:
+        assert page(older_names=True).get_sample_value(name, labels) == value, name
+        assert page(older_names=False).get_sample_value(name, labels) is None, name
+    quotas = {
+        sample.labels["quotanamespace"]: sample.value
+        for family in page(older_names=True).collect()
+        if family.name == "QuotaUsed"
+        for sample in family.samples
+    }
+    assert quotas["ns"] == 250
+
+
 def test_build_info_has_hamis_labels_and_no_zone() -> None:
     (sample,) = build_info("1.2", "abc").samples
 

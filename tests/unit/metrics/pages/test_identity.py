@@ -104,6 +104,12 @@ def test_names_are_not_shown_to_a_network_that_is_not_asked(bind: str, identity:
     check_bind(bind, "token")
 
 
+def test_a_port_that_only_this_machine_reaches_may_be_bound_anywhere() -> None:
+    check_bind("0.0.0.0:9398", "none", published_locally=True)
+    with pytest.raises(InvalidRequest, match="who reaches it could name any user"):
+        check_bind("0.0.0.0:9398", "proxy", published_locally=True)
+
+
 @pytest.mark.parametrize("bind", ["127.0.0.1:9396", "localhost:0", "[::1]:0"])
 def test_the_loopback_device_needs_no_identity(bind: str) -> None:
     check_bind(bind, "none")

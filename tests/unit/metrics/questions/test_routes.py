@@ -139,6 +139,26 @@ async def test_without_tokens_only_this_machine_is_answered(
     assert answer.status_code == status
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("metrics:9395", 200),
+        ("localhost:19395", 200),
+        ("rebound.example:9395", 403),
+        ("", 403),
+        ("[", 403),
+    ],
+)
+async def test_where_only_this_machine_reaches_the_port_its_containers_are_answered(
+    host: str, status: int
+) -> None:
+    viewers = LocalViewers(published=True)
+
+    answer = await asked("/api/v1/questions", viewers=viewers, address="172.18.0.9", host=host)
+
+    assert answer.status_code == status
+
+
 def test_a_position_is_read_by_who_sealed_it_alone() -> None:
     sealed = Seal("secret").close("names in it")
 

@@ -22,6 +22,7 @@ from hami_metrics.exposition.hami_names import (
     quota_families,
     slice_families,
 )
+from hami_metrics.exposition.older_names import older_families
 from hami_metrics.exposition.own_names import (
     capacity_families,
     ledger_families,
@@ -33,10 +34,15 @@ class LedgerCollector(Collector):
     """Renders the newest snapshot at each scrape."""
 
     def __init__(
-        self, newest: Callable[[], ClusterSnapshot | None], clock: Callable[[], datetime]
+        self,
+        newest: Callable[[], ClusterSnapshot | None],
+        clock: Callable[[], datetime],
+        *,
+        older_names: bool = False,
     ) -> None:
         self._newest = newest
         self._clock = clock
+        self._older_names = older_names
 
     def describe(self) -> Iterable[Metric]:
         """Nothing to declare: what is unknown is absent."""
@@ -47,6 +53,8 @@ class LedgerCollector(Collector):
         snapshot = self._newest()
         if snapshot is not None:
             yield from families(snapshot, now=self._clock())
+            if self._older_names:
+                yield from older_families(snapshot)
 
 
 def families(snapshot: ClusterSnapshot, *, now: datetime) -> Iterator[Metric]:

@@ -55,10 +55,13 @@ class PagesNeeds:
     """Of a trace in a viewer, with `{trace_id}` in it; empty: none is known."""
 
 
-def check_bind(bind: str, identity: IdentitySource) -> None:
-    """Refuses to show names to a network that is not asked who it is. Raises: InvalidRequest."""
+def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool = False) -> None:
+    """Refuses to show names to a network that is not asked who it is. Raises: InvalidRequest.
+
+    `published_locally`: only this machine reaches the port, whatever it is bound to.
+    """
     host = bind.rsplit(":", 1)[0].strip("[]")
-    if identity == "token":
+    if identity == "token" or (identity == "none" and published_locally):
         return
     try:
         loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -65,10 +65,18 @@ class Sender:
 class LocalViewers:
     """Port Viewers, without tokens: callers on this machine, who see everything."""
 
+    def __init__(self, *, published: bool = False) -> None:
+        """`published`: only this machine and its containers reach the port (docker compose)."""
+        self._published = published
+
     async def viewer(self, sender: Sender) -> Viewer:
         """See the port."""
         # The name too: a web page elsewhere can make a browser here send to us under its own name.
-        if not _is_loopback(sender.address) or _name(sender.host) not in _LOCAL_NAMES:
+        name = _name(sender.host)
+        here = _is_loopback(sender.address) and name in _LOCAL_NAMES
+        # A name without a dot is a container's: no page elsewhere can have one of these.
+        among_containers = name in _LOCAL_NAMES or (name != "" and "." not in name)
+        if not here and not (self._published and among_containers):
             raise NotAllowed(
                 "without HAMI_METRICS_API_TOKENS questions are answered to callers on the same"
                 " machine alone, under the name localhost"

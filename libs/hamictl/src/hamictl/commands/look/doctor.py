@@ -75,9 +75,12 @@ async def examined(target: Installation) -> list[PartFinding]:
         return await _local(target)
     try:
         async with open_kube_api(target.kubeconfig) as api:
-            found = [await _api_server(api), *installed_parts.findings(await read(api))]
+            seen = await read(api)
+            found = [await _api_server(api), *installed_parts.findings(seen)]
     except HamiError as exc:
         return [missing("API server", str(exc), "kubectl cluster-info")]
+    if seen.elsewhere:
+        return await _local(target)
     return [await _asked(target, each) for each in found]
 
 
@@ -107,9 +110,10 @@ async def _local(target: Installation) -> list[PartFinding]:
         except HamiError as exc:
             found.append(missing("API server", str(exc), "kubectl cluster-info"))
     found.append(await _part("scheduler", lambda: _scheduler(target)))
-    found.append(await _backend("Postgres", target.backends.get("postgres")))
-    found.append(await _backend("Redis", target.backends.get("redis")))
-    found.append(await _backend("NATS", target.backends.get("nats")))
+    backends = {"postgres": target.postgres_dsn, **target.backends}
+    step = "hamictl down, then hamictl up" if target.local else "its log"
+    for part in ("Postgres", "Redis", "NATS"):
+        found.append(await _backend(part, backends.get(part.lower()), step))
     found.append(await _part("agents", lambda: _agents(target)))
     found.append(await _part("metrics", lambda: _metrics(target)))
     return found
@@ -147,19 +151,23 @@ async def _scheduler(target: Installation) -> PartFinding:
     return well("scheduler", f"{address.url} answers, and knows {len(nodes)} nodes")
 
 
-async def _backend(part: str, url: str | None) -> PartFinding:
-    return await _connected(part, url) if url else unknown(part, "its address is not known")
+async def _backend(part: str, url: str | None, step: str) -> PartFinding:
+    return await _connected(part, url, step) if url else unknown(part, "its address is not known")
 
 
-async def _connected(part: str, url: str) -> PartFinding:
-    parts = urlsplit(url)
-    host, port = parts.hostname or "", parts.port or 0
+async def _connected(part: str, url: str, step: str) -> PartFinding:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port or 0
+    except ValueError:
+        # Such as a DSN of several servers.
+        return unknown(part, "its address is not that of one server")
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as exc:
         why = str(exc) or "nothing answered in time"
-        return missing(part, f"{host}:{port}: {why}", "hamictl down, then hamictl up")
+        return missing(part, f"{host}:{port}: {why}", step)
     writer.close()
     return well(part, f"{host}:{port} takes connections")
 

@@ -37,6 +37,12 @@ class Installed:
     trusted: bool | None
     """Whether the authority's certificate is there; None: it may not be read."""
 
+    @property
+    def elsewhere(self) -> bool:
+        """Our services run outside the cluster: the API server asks the webhook by an address."""
+        hooks = (self.registration or {}).get("webhooks") or ()
+        return not self.present and any("url" in hook["clientConfig"] for hook in hooks)
+
 
 async def read(api: KubeApi) -> Installed:
     """Raises: Unavailable, Unauthorized (the API server does not know the user)."""
