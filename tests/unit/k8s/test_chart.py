@@ -360,6 +360,23 @@ def test_the_agents_knobs(render: Render) -> None:
     assert nvidia["runtimeClassName"] == "nvidia"
 
 
+def test_hamis_older_metric_names_are_switched_on_in_both_places(render: Render) -> None:
+    def found(values: Json) -> dict[str, Any]:
+        rendered = render(values)
+        return {
+            name: value
+            for key in (("DaemonSet", "hami-node-agent"), ("Deployment", "hami-metrics"))
+            for name, value in environment(containers(rendered[key])[0]).items()
+            if name.endswith("_LEGACY_METRICS")
+        }
+
+    assert found({}) == {}
+    assert found({"legacyMetrics": True}) == {
+        "HAMI_NODE_AGENT_LEGACY_METRICS": "true",
+        "HAMI_METRICS_LEGACY_METRICS": "true",
+    }
+
+
 def test_a_device_config_of_the_users_own_is_taken_whole(render: Render) -> None:
     own = "nvidia:\n  resourceCountName: acme.com/gpu\n"
 
@@ -410,6 +427,45 @@ def test_jobs_have_other_names_with_other_values(render: Render) -> None:
             'pullPolicy must be one of the following: "Always", "IfNotPresent", "Never"',
         ),
         ({"backup": {"schedule": "nightly"}}, "backup.schedule: Does not match pattern"),
+        (
+            {"global": {"imageRegistry": "https://registry.example"}},
+            "global.imageRegistry: Does not match pattern",
+        ),
+        (
+            {"global": {"imageRegistry": "registry.example/gpu/"}},
+            "global.imageRegistry: Does not match pattern",
+        ),
+        ({"global": {"imageTag": "a tag"}}, "global.imageTag: Does not match pattern"),
+        ({"global": {"imagePullSecrets": [{"name": "one"}]}}, "imagePullSecrets.0: Invalid type"),
+        ({"schedulerName": "Hami Scheduler"}, "schedulerName: Does not match pattern"),
+        ({"postgres": {"storage": None}}, "postgres: storage is required"),
+        ({"global": None}, "(root): global is required"),
+        ({"resourceName": "gpu"}, "resourceName: Does not match pattern"),
+        (
+            {"scheduler": {"resources": {"limits": {"memory": "1 GB"}}}},
+            "scheduler.resources.limits.memory: Does not match pattern",
+        ),
+        (
+            {"scheduler": {"extraEnvs": {"HAMI-X": "1"}}},
+            'scheduler.extraEnvs: Property name of "HAMI-X" does not match',
+        ),
+        (
+            {"scheduler": {"nodeSelector": {"gpu": True}}},
+            "scheduler.nodeSelector.gpu: Invalid type. Expected: string, given: boolean",
+        ),
+        (
+            {"devicePlugin": {"tolerations": [{"keys": "gpu"}]}},
+            "devicePlugin.tolerations.0: Additional property keys is not allowed",
+        ),
+        (
+            {"devicePlugin": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "half"}}}},
+            "rollingUpdate.maxUnavailable: Does not match pattern",
+        ),
+        (
+            {"devicePlugin": {"nodeConfiguration": {"config": "{"}}},
+            "devicePlugin.nodeConfiguration.config: not JSON",
+        ),
+        ({"nats": {"url": "hami-nats:4222"}}, "nats.url: Does not match pattern"),
         ({"nats": {"enabled": False}}, "nats.url: with nats.enabled=false it names the servers"),
         (
             {"device-config": {"content": "nvidia: ["}},
@@ -425,6 +481,21 @@ def test_jobs_have_other_names_with_other_values(render: Render) -> None:
         "card-policy",
         "pull-policy",
         "schedule",
+        "registry-with-scheme",
+        "registry-with-slash",
+        "tag",
+        "pull-secrets",
+        "scheduler-name",
+        "no-value",
+        "no-values",
+        "resource-name",
+        "quantity",
+        "variable",
+        "node-selector",
+        "toleration",
+        "update-strategy",
+        "node-configuration",
+        "nats-url",
         "nats",
         "device-config",
     ],
@@ -437,6 +508,52 @@ def test_a_wrong_value_is_one_sentence(tmp_path: Path, values: Json, sentence: s
 
     assert done.returncode != 0
     assert sentence in done.stderr
+
+
+WRONG = {"string": 7, "integer": "many", "number": "much", "boolean": "maybe", "array": "one"}
+"""By what a value is: one of another type."""
+
+
+def of_another_type(schema: Json) -> tuple[Json, list[str]]:
+    """Values of which each is wrong, and their paths; a mapping of any keys is a text."""
+    paths = []
+
+    def wrong(described: Json, path: str) -> object:
+        while "$ref" in described:
+            described = schema["definitions"][described["$ref"].rpartition("/")[2]]
+        if "properties" in described:
+            return {
+                name: wrong(each, f"{path}.{name}".lstrip("."))
+                for name, each in described["properties"].items()
+            }
+        paths.append(path)
+        kind = described.get("type", "string")
+        return WRONG.get(kind[0] if isinstance(kind, list) else kind, "text")
+
+    return dict(wrong(schema, "")), paths  # type: ignore[call-overload]  # a mapping of mappings
+
+
+def test_mappings_and_lists_may_be_left_empty(render: Render) -> None:
+    nothing = dict.fromkeys(("resources", "nodeSelector", "tolerations", "extraEnvs"))
+
+    found = render({"global": {"labels": None}, "scheduler": nothing, "metrics": nothing})
+
+    [container] = containers(found["Deployment", "hami-scheduler"])
+    assert container["resources"] is None
+
+
+def test_every_value_of_another_type_is_one_line_with_its_name(tmp_path: Path) -> None:
+    values, paths = of_another_type(json.loads((CHART / "values.schema.json").read_text()))
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+
+    done = helm("template", "x", str(CHART), "-f", str(file))
+
+    assert done.returncode != 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("- ")]
+    named = [line.removeprefix("- ").partition(": ")[0] for line in lines]
+    assert set(named) == set(paths)
+    assert len(paths) > 90
 
 
 def test_the_schema_knows_every_value_and_no_other() -> None:
