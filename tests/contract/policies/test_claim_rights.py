@@ -51,7 +51,7 @@ def kubeconfig_of(user: User, guarded: Guarded, path: Path) -> Path:
 async def use_all(agents: Path, schedulers: Path) -> None:
     """What both services do with claims and slices, by their own clients."""
     async with open_kube_api(schedulers) as api:
-        await KubernetesClaimApi(api).get(TENANTS, "held")
+        await KubernetesClaimApi(api).get(TENANTS, "of-the-driver")
         templates = KubernetesTemplateApi(api)
         seen = Informer(api, templates_path(), on_upsert=lambda *_: None, on_delete=lambda _: None)
         following = asyncio.create_task(seen.run())
@@ -61,7 +61,7 @@ async def use_all(agents: Path, schedulers: Path) -> None:
         await eventually(lambda: (TENANTS, "t") not in seen.store)
         following.cancel()
     async with open_kube_api(agents) as api:
-        await ResourceClaims(api).claim(TENANTS, "held")
+        await ResourceClaims(api).claim(TENANTS, "of-the-driver")
         slices = ResourceSlices(api, "node-a")
         following = asyncio.create_task(slices.run(lambda: None))
         await eventually(lambda: slices.synced)
@@ -78,7 +78,7 @@ async def use_all(agents: Path, schedulers: Path) -> None:
 async def test_each_right_of_the_driver_is_used_and_a_call_fails_without_it(
     guarded: Guarded, agent: User, tmp_path: Path
 ) -> None:
-    claim = {"metadata": {"name": "held"}, "spec": {"devices": {}}}
+    claim = {"metadata": {"name": "of-the-driver"}, "spec": {"devices": {}}}
     assert allowed(guarded.admin.post(CLAIMS, claim))
     scheduler = guarded.account(SYSTEM, "hami-scheduler")
     wait(lambda: scheduler.get(f"{CLAIMS}/held").status_code == 200, "the scheduler's role")
