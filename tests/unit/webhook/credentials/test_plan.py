@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import nkeys
@@ -17,6 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from hami_webhook.credentials.plan import NAMES, Data, login_issuer, missing
 from hamicommon.errors import InvalidRequest
+from hamilocal.servers.binaries import nats_server
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +62,29 @@ def test_no_two_installations_and_no_two_users_share_a_password() -> None:
 
     assert len(passwords) == 12
     assert len({*passwords}) == len(passwords)
+
+
+@pytest.mark.parametrize("digits", ["3e11d08d25f3b423", "1234567890123456", "0123"])
+def test_nats_reads_a_password_as_a_text_whatever_its_digits(
+    digits: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("hami_webhook.credentials.plan.secrets.token_hex", lambda _bytes: digits)
+    [made] = [each for each in missing({}, "x") if each.name == "hami-nats-webhook"]
+    config = tmp_path / "nats.conf"
+    config.write_text("authorization { users: [{ user: a, password: $PASSWORD }] }")
+
+    done = subprocess.run(
+        [nats_server(), "-t", "-c", config],
+        env={"PASSWORD": made.data["password"].decode()},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    # Older versions of NATS take no number with an exponent before a letter.
+    assert made.data["password"][:1].isalpha()
 
 
 def test_each_service_logs_in_to_postgres_as_itself_and_verifies_the_server() -> None:

@@ -98,8 +98,12 @@ def _public_pem(key: Ed25519PrivateKey) -> bytes:
 
 
 def _password() -> str:
-    """Hexadecimal: it needs no escape in a URL, an ACL file or a shell."""
-    return secrets.token_hex(_PASSWORD_BYTES)
+    """A letter and hexadecimal digits: it needs no escape in a URL, an ACL file or a shell.
+
+    NATS reads variables as values of its configuration: of digits alone, or with 3e11 in front, it
+    would be a number or an error there.
+    """
+    return f"h{secrets.token_hex(_PASSWORD_BYTES)}"
 
 
 def _postgres(role: str, namespace: str) -> Data:
