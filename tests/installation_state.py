@@ -163,6 +163,16 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "hami-scheduler: 0 of 2 pods are ready (ErrImagePull: not found)",
         "describe pods",
     ),
+    "a container that ends again and again": (
+        _waits(
+            f"{APPS}/statefulsets/hami-nats",
+            "hami-nats",
+            {"reason": "CrashLoopBackOff", "message": "back-off 1m20s"},
+        ),
+        "NATS",
+        "hami-nats: 0 of 1 pods are ready (CrashLoopBackOff: back-off 1m20s)",
+        "logs --previous hami-nats-0",
+    ),
     "kube-scheduler is not ready": (
         _lacks(f"{APPS}/deployments/hami-kube-scheduler", {"readyReplicas": 0}),
         "kube-scheduler",

@@ -131,10 +131,7 @@ def workload(seen: Installed, part: str, name: str, *, may_be_own: bool = False)
         return missing(part, f"no {name} in {seen.namespace}", APPLY)
     lacking = not_ready(found)
     if lacking:
-        step = (
-            f"kubectl --namespace {seen.namespace} describe pods -l app.kubernetes.io/name={name}"
-        )
-        return missing(part, f"{name}: {lacking}{_reason(seen, name)}", step)
+        return missing(part, f"{name}: {lacking}{_reason(seen, name)}", _step(seen, name))
     return well(part, f"{name} is ready in {seen.namespace}")
 
 
@@ -187,21 +184,45 @@ def _unfinished(seen: Installed, prefix: str) -> list[str]:
     ]
 
 
+def _pods(seen: Installed, name: str) -> list[Json]:
+    """Of the workload of that name."""
+    return [
+        pod
+        for pod in seen.pods or ()
+        if (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == name
+    ]
+
+
+def _waiting(pod: Json) -> Json:
+    """Why its first container that waits does; {}: none shows it."""
+    status = pod.get("status") or {}
+    for each in (
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ):
+        waiting: Json = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason"):
+            return waiting
+    return {}
+
+
+def _step(seen: Installed, name: str) -> str:
+    """The command that shows more: of a container that ended, its last lines."""
+    for pod in _pods(seen, name):
+        if _waiting(pod).get("reason") == "CrashLoopBackOff":
+            own = pod["metadata"]["name"]
+            return f"kubectl --namespace {seen.namespace} logs --previous {own}"
+    return f"kubectl --namespace {seen.namespace} describe pods -l app.kubernetes.io/name={name}"
+
+
 def _reason(seen: Installed, name: str) -> str:
     """Why a pod of that name waits, in parentheses; empty: no pod shows it."""
-    for pod in seen.pods or ():
-        if (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name") != name:
-            continue
-        status = pod.get("status") or {}
-        for each in (
-            *(status.get("initContainerStatuses") or ()),
-            *(status.get("containerStatuses") or ()),
-        ):
-            waiting = (each.get("state") or {}).get("waiting") or {}
-            if waiting.get("reason"):
-                text = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
-                return f" ({text})"
-        for condition in status.get("conditions") or ():
+    for pod in _pods(seen, name):
+        waiting = _waiting(pod)
+        if waiting:
+            text = ": ".join(filter(None, (waiting["reason"], waiting.get("message"))))
+            return f" ({text})"
+        for condition in (pod.get("status") or {}).get("conditions") or ():
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 return f" (not scheduled: {condition.get('message')})"
     return ""
