@@ -164,6 +164,25 @@ def test_a_pid_that_the_node_writes_later_is_charged_with_the_next_allocations(
         assert client.free(pointer) == 0
 
 
+def test_a_line_of_another_container_with_the_same_pid_is_not_taken_for_ones_own(
+    machine: Machine, costly: Container, own_pids: tuple[str, ...]
+) -> None:
+    """Both have the slice together, by a claim; the start time keeps them apart."""
+    machine.settings["pid_offset"] = 100_000
+    machine.write()
+    costly.limit(4 * LIMIT)
+    client = opened(costly, own_pids)
+    [process] = children(client.pid)
+    started = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19])
+    pids = costly.folder / "hami/pids"
+    pids.write_text(f"1 100001 {started - 1}\n")
+    assert client.call("further_contexts", count=1) == {"result": 0}
+    assert client.info()[0] == 4 * LIMIT
+    pids.write_text(f"1 100001 {started}\n1 100002 {started - 1}\n")
+    assert client.call("further_contexts", count=1) == {"result": 0}
+    assert client.info()[0] == 4 * LIMIT - 3 * CONTEXT
+
+
 def test_a_host_pid_that_the_tenant_wrote_into_the_region_hides_nothing(
     costly: Container, own_pids: tuple[str, ...]
 ) -> None:

@@ -89,9 +89,13 @@ int vgpu_process_own_pids(unsigned int *pids, int room)
     int count = pids_of_namespaces(pids, room);
     char line[64];
     FILE *written = fopen(VGPU_PIDS_PATH, "re");
+    const uint64_t started = written != NULL ? vgpu_process_start_time(getpid()) : 0;
     while (written != NULL && count < room && fgets(line, sizeof line, written) != NULL) {
         unsigned int inner, outer;
-        if (sscanf(line, "%u %u", &inner, &outer) == 2 && inner == (unsigned int)getpid()) pids[count++] = outer;
+        unsigned long long since = 0; /* older agents write none */
+        if (sscanf(line, "%u %u %llu", &inner, &outer, &since) < 2 || inner != (unsigned int)getpid()) continue;
+        /* Containers that have the slice together have equal pids. */
+        if (since == 0 || started == 0 || since == started) pids[count++] = outer;
     }
     if (written != NULL) fclose(written);
     return count;

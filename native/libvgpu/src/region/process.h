@@ -20,8 +20,8 @@ pid_t vgpu_process_host_pid(void);
 uint32_t vgpu_process_namespace(void);
 
 /* The pids by which NVML may know this process: those of every pid namespace that /proc shows it in, and the one that
- * the node wrote beside the limits ("<pid in the container> <pid on the host>" per line of VGPU_PIDS_PATH, for drivers
- * that show containers the host's pids). The tenant can write neither. Returns how many, at most `room`. */
+ * the node wrote beside the limits ("<pid in the container> <pid on the host> <start time>" per line of VGPU_PIDS_PATH,
+ * for drivers that show containers the host's pids). The tenant can write neither. Returns how many, at most `room`. */
 enum { VGPU_OWN_PIDS = 8 };
 int vgpu_process_own_pids(unsigned int *pids, int room);
 

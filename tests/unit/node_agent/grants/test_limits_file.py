@@ -1,4 +1,10 @@
-from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
+from hami_node_agent.grants.limits_file import (
+    CoreFeedback,
+    HostPid,
+    limits_text,
+    pids_text,
+    with_feedback,
+)
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_share
 
@@ -35,4 +41,4 @@ def test_the_feedback_loops_lines_are_there_only_while_they_mean_something() -> 
 
 
 def test_pids_are_a_line_each_by_the_number_in_the_container() -> None:
-    assert pids_text([(7, 4711), (1, 4710)]) == "1 4710\n7 4711\n"
+    assert pids_text([HostPid(7, 4711, 5), HostPid(1, 4710, 4)]) == "1 4710 4\n7 4711 5\n"

@@ -292,7 +292,7 @@ async def test_of_what_did_not_change_nothing_is_made_again_and_each_change_is_s
 
     v1_file(region, Slot(pid=7, host_pid=70, started_ticks=5, total_bytes=9 * MIB))
     more = await look()
-    assert (more.uses[0].total_bytes, more.host_pids) == (9 * MIB, ((7, 70),))
+    assert (more.uses[0].total_bytes, more.host_pids) == (9 * MIB, ((7, 70, 5),))
 
     node.alive.clear()
     gone = await look()

@@ -13,14 +13,17 @@ which a tenant can set for each process to have a slice for each. memory_bytes 0
 limit; core_percent 0 or >= 100 no core limit. A visible card that is not listed may not be used at
 all.
 
-Beside it lies `pids`, a line "<pid in the container> <pid on the host>" for each process whose host
-pid is known: the driver counts by host pids, which a container can't see of itself.
+Beside it lies `pids`, a line "<pid in the container> <pid on the host> <start time>" for each
+process whose host pid is known: the driver counts by host pids, which a container can't see of
+itself. The start time (clock ticks since boot, as in /proc/<pid>/stat) keeps apart processes with
+equal pids in containers that have the slice together. Older libraries read the two pids alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hamicommon.domain.allocations import DeviceShare
 
@@ -67,6 +70,16 @@ def with_feedback(text: str, feedback: CoreFeedback) -> str:
     return "\n".join(lines) + "\n"
 
 
-def pids_text(pids: Iterable[tuple[int, int]]) -> str:
-    """The file `pids`: (pid in the container, pid on the host)."""
-    return "".join(f"{inner} {host}\n" for inner, host in sorted(pids))
+class HostPid(NamedTuple):
+    """A process of a container, as the host's /proc shows it."""
+
+    inner_pid: int
+    """In its innermost namespace."""
+    host_pid: int
+    started_ticks: int
+    """Since boot."""
+
+
+def pids_text(pids: Iterable[HostPid]) -> str:
+    """The file `pids`."""
+    return "".join(f"{inner} {host} {ticks}\n" for inner, host, ticks in sorted(pids))

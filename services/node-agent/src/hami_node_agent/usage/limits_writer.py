@@ -14,7 +14,7 @@ from typing import Protocol
 from hamicommon.errors import Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_node_agent.grants.limits_file import CoreFeedback
+from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
 from hami_node_agent.usage.monitor import Container, Seen
 
 logger = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class LimitsFiles(Protocol):
     def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
         """Changes the feedback loop's lines of a limits file. Raises: Unavailable."""
 
-    def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
+    def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
         """Writes which host pids a container's processes have. Raises: Unavailable."""
 
 
@@ -54,7 +54,7 @@ class LimitsWriter:
             except Unavailable as exc:
                 logger.warning("feedback not written", extra={"error": str(exc)})
 
-    def _write_pids(self, found: Mapping[str, Iterable[tuple[int, int]]]) -> None:
+    def _write_pids(self, found: Mapping[str, Iterable[HostPid]]) -> None:
         for nonce, pids in found.items():
             if not nonce:
                 continue

@@ -19,11 +19,12 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
+from hami_node_agent.grants.limits_file import HostPid
 from hami_node_agent.grants.state import Signal
 from hami_node_agent.usage.owners import Owner, Owners
 from hami_node_agent.usage.regions.accounting import CardUse, Region, used
 from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proves
+from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proven
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,8 @@ class Seen:
 
     container: Container
     uses: tuple[CardUse, ...]
-    host_pids: tuple[tuple[int, int], ...] = ()
-    """(pid in the container, pid on the host) of processes that the host's /proc shows so."""
+    host_pids: tuple[HostPid, ...] = ()
+    """Of processes that the host's /proc shows so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ class _Around(NamedTuple):
     """What is known of one process of a region from outside of it."""
 
     found: Found
-    proven: bool
+    proven: HostProcess | None
     percents: tuple[float | None, ...]
     """In the order of the region's cards."""
 
@@ -229,7 +230,7 @@ class Monitor:
                 self._host_pids[key] = one.host_pid
             yield _Around(
                 found=one,
-                proven=proves(one, process, pod_uids=pod_uids, evidence=evidence),
+                proven=proven(one, process, pod_uids=pod_uids, evidence=evidence),
                 percents=tuple(percent_of(one, card.uuid, evidence) for card in region.cards),
             )
 
@@ -245,8 +246,8 @@ def _seen_of(container: Container, around: Sequence[_Around]) -> Seen:
             measured_percent=lambda number, uuid: around[number].percents[numbers[uuid]],
         ),
         host_pids=tuple(
-            (process.pid, one.found.host_pid)
-            for process, one in zip(region.processes, around, strict=True)
-            if one.proven
+            HostPid(one.proven.inner_pid, one.proven.host_pid, one.proven.started_ticks)
+            for one in around
+            if one.proven is not None
         ),
     )

@@ -3,7 +3,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from hami_node_agent.adapters.host.files import HostFiles
-from hami_node_agent.grants.limits_file import CoreFeedback
+from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
 from hamicommon.errors import InvalidRequest
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
@@ -208,11 +208,11 @@ def test_feedback_changes_two_lines_and_outlives_a_move_of_the_cards(files: Host
 
 def test_feedback_and_pids_of_a_container_without_a_directory_make_none(files: HostFiles) -> None:
     files.write_feedback("n1", CoreFeedback(waits=True))
-    files.write_pids("n1", [(1, 4711)])
+    files.write_pids("n1", [HostPid(1, 4711, 5)])
     assert not files.limits_dir("n1").exists()
 
     files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n1"))
     files.write_feedback("n1", CoreFeedback(waits=True))
-    files.write_pids("n1", [(1, 4711)])
+    files.write_pids("n1", [HostPid(1, 4711, 5)])
     assert "priority_block 1" in (files.limits_dir("n1") / "limits").read_text()
-    assert (files.limits_dir("n1") / "pids").read_text() == "1 4711\n"
+    assert (files.limits_dir("n1") / "pids").read_text() == "1 4711 5\n"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.usage.regions.accounting import RegionHeld, RegionProcess
-from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proves
+from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proven
 
 POD = "11111111-1111-1111-1111-111111111111"
 OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(RegionHeld(),))
@@ -86,8 +86,8 @@ def test_the_driver_reports_who_computes() -> None:
 def test_a_host_pid_is_proven_by_the_host_alone() -> None:
     """The tenant wrote the pair; the host must show that process as one of this pod."""
     pair = Found(host_pid=4711)
-    assert proves(pair, OURS, pod_uids={POD}, evidence=SEEN)
-    assert not proves(pair, replace(OURS, pid=2), pod_uids={POD}, evidence=SEEN)
-    assert not proves(pair, OURS, pod_uids={POD.replace("1", "2")}, evidence=SEEN)
-    assert not proves(Found(), OURS, pod_uids={POD}, evidence=SEEN)
-    assert not proves(pair, OURS, pod_uids={POD}, evidence=None)
+    assert proven(pair, OURS, pod_uids={POD}, evidence=SEEN) == SEEN.living[4711]
+    assert proven(pair, replace(OURS, pid=2), pod_uids={POD}, evidence=SEEN) is None
+    assert proven(pair, OURS, pod_uids={POD.replace("1", "2")}, evidence=SEEN) is None
+    assert proven(Found(), OURS, pod_uids={POD}, evidence=SEEN) is None
+    assert proven(pair, OURS, pod_uids={POD}, evidence=None) is None

@@ -32,7 +32,13 @@ from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_name, region_path
 from hami_node_agent.cleanup.library_mark import NoPlaceForMark, marked
 from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
-from hami_node_agent.grants.limits_file import CoreFeedback, limits_text, pids_text, with_feedback
+from hami_node_agent.grants.limits_file import (
+    CoreFeedback,
+    HostPid,
+    limits_text,
+    pids_text,
+    with_feedback,
+)
 from hami_node_agent.grants.records import Record
 
 logger = logging.getLogger(__name__)
@@ -161,7 +167,7 @@ class HostFiles:
                 raise Unavailable(f"{path} can't be written: {exc}") from exc
             self._feedback[nonce] = feedback
 
-    def write_pids(self, nonce: str, pids: Iterable[tuple[int, int]]) -> None:
+    def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
         """Writes which host pids the container's processes have. Raises: Unavailable."""
         text = pids_text(pids)
         directory = self.limits_dir(nonce)

@@ -77,16 +77,18 @@ def _may_be(seen: HostProcess | None, process: RegionProcess, pod_uids: Collecti
     return seen.pod_uid in pod_uids
 
 
-def proves(
+def proven(
     found: Found, process: RegionProcess, *, pod_uids: Collection[str], evidence: Evidence | None
-) -> bool:
-    """True when the host itself shows this host pid as that process of one of these pods.
+) -> HostProcess | None:
+    """The process with this host pid, where the host itself shows it as that one of these pods.
 
     A tenant may write another's host pid into its region; only such pairs go on to libvgpu, which
     charges by them.
     """
     seen = None if evidence is None else evidence.living.get(found.host_pid)
-    return seen is not None and seen.inner_pid == process.pid and seen.pod_uid in pod_uids
+    if seen is None or seen.inner_pid != process.pid or seen.pod_uid not in pod_uids:
+        return None
+    return seen
 
 
 def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:
