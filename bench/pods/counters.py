@@ -17,8 +17,9 @@ from hamicommon.k8s.client import KubeApi
 _REQUESTS = re.compile(
     r"^apiserver_request_total\{(?P<labels>[^}]*)\} (?P<count>\S+)$", re.MULTILINE
 )
-_WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-_READS = frozenset({"GET", "LIST"})
+WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+_READS = ("GET", "LIST")
+_RESOURCES = ("pods", "events", "resourceclaims")
 REPORTED_S = 11.0
 """An idle session of PostgreSQL reports what it counted within 10 s (PGSTAT_IDLE_INTERVAL)."""
 # A statement outside a transaction is a transaction of its own, so what is counted is round trips
@@ -60,7 +61,7 @@ async def api_requests(api: KubeApi) -> Counter[str]:
     found: Counter[str] = Counter()
     for match in _REQUESTS.finditer(await api.text("/metrics")):
         labels = dict(re.findall(r'(\w+)="([^"]*)"', match["labels"]))
-        if labels["verb"] in _WRITES | _READS and labels["resource"] in ("pods", "events"):
+        if labels["verb"] in WRITES + _READS and labels["resource"] in _RESOURCES:
             name = "/".join(filter(None, (labels["resource"], labels["subresource"])))
             found[f"{labels['verb']} {name}"] += int(float(match["count"]))
     return found

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,17 +33,22 @@ from hamilocal.system.options import UpOptions
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
+from bench.pods import claims
 from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, PlayedNodes
+from bench.pods.processor_time import cpu_ms
 
 SCHEDULER = "hami-scheduler"
+CLAIMS = "claims"
+"""The kind of pods that ask by a ResourceClaim."""
 CARDS = 8
 CREATORS = 16
+NODES = {"": PlayedNodes, "follow": claims.ClaimNodes, "lead": claims.LedNodes}
+"""By who allocates claims."""
 ROUND_S = 300.0
 CALM_S = 300.0
 """A new cluster of thousands of nodes, or a round, is written down within this."""
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class Wanted:
     """Of our scheduler, behind one address."""
     beside: str = ""
     """URL of an extender that runs already, in place of ours."""
+    claims: str = ""
+    """`follow` or `lead`: the cards are DRA devices, too, and who allocates them."""
 
 
 @dataclass(slots=True)
@@ -69,6 +76,8 @@ class Bench:
     servers: Servers
     cards: int = 0
     """Of all nodes, where a ledger of ours has them."""
+    schedulers: list[int] = field(default_factory=list)
+    """Pids of ours, where they are stopped with kube-scheduler: they allocate claims."""
     _ran: dict[str, float] = field(default_factory=dict)
     """When, by uid."""
     _more: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,11 +90,14 @@ class Bench:
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
         """So many pods at once; seconds until a kubelet reported each of them to run, in order,
         and the CPU time by program until the last one did."""
-        os.kill(self.kube_scheduler, signal.SIGSTOP)
+        stopped = [self.kube_scheduler, *self.schedulers]
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
         try:
             uids = await self._create(kind, count)
         finally:
-            os.kill(self.kube_scheduler, signal.SIGCONT)
+            for pid in stopped:
+                os.kill(pid, signal.SIGCONT)
         began_s, before = time.monotonic(), cpu_ms()
         async with asyncio.timeout(ROUND_S):
             while not uids <= self._ran.keys():
@@ -105,7 +117,10 @@ class Bench:
                 )
             return str(made["metadata"]["uid"])
 
-        return set(await asyncio.gather(*(one(number) for number in range(count))))
+        uids = set(await asyncio.gather(*(one(number) for number in range(count))))
+        if kind == CLAIMS:
+            await claims.until_made(self.api, prefix)
+        return uids
 
     async def calm(self) -> None:
         """Waits until everything so far is written, announced and counted."""
@@ -120,41 +135,12 @@ class Bench:
             await checkpoint(self.servers.postgres)
 
 
-def cpu_ms() -> Counter[str]:
-    """CPU time of this process and of all below it until now, by program."""
-    found: Counter[str] = Counter()
-    parents: dict[int, int] = {}
-    spent: dict[int, tuple[str, int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                head, _, tail = (entry / "stat").read_text().rpartition(")")
-                fields = tail.split()
-                pid, name = int(entry.name), head.partition("(")[2]
-                parents[pid] = int(fields[1])
-                # User and system time, and those of children that were waited for.
-                spent[pid] = name, sum(map(int, fields[11:15]))
-    for pid, (name, ticks) in spent.items():
-        line = pid
-        while line > 1 and line != os.getpid():
-            line = parents.get(line, 0)
-        if line == os.getpid():
-            mine = "played nodes" if pid == os.getpid() else _program(pid, name)
-            found[mine] += round(1000 * ticks / _TICKS_PER_S)
-    return found
-
-
-def _program(pid: int, name: str) -> str:
-    with suppress(OSError):
-        if b"hami_scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return "scheduler"
-    return name
-
-
 def _pod(name: str, kind: str) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "main", "image": "none"}
     pod: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [container]}}
-    if kind == "without":
+    if kind == CLAIMS:
+        claims.with_claim(pod)
+    if kind in ("without", CLAIMS):
         return pod
     amounts = {RESOURCE: "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "2"}
     container["resources"] = {"limits": amounts}
@@ -218,9 +204,13 @@ async def _ours(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )
     port = free_port()
-    played = PlayedNodes(
+    played = NODES[wanted.claims](
         bench.api, bus, names=names, cards=CARDS, late=wanted.late, on_running=bench.ran
     )
+    if wanted.claims:
+        await claims.set_up(bench.api)
+        stack.enter_context(claims.controllers(plane, folder))
+        env["HAMI_SCHEDULER_DRA_MODE"] = wanted.claims
     await played.register()
     playing = asyncio.create_task(played.run())
     stack.callback(playing.cancel)
@@ -228,6 +218,8 @@ async def _ours(
         log = folder / f"scheduler-{number}.log"
         process = _scheduler(folder, plane, port, env, log)
         stack.callback(stop, process)
+        if wanted.claims:
+            bench.schedulers.append(process.pid)
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", process, log)
     return f"http://127.0.0.1:{port}"
 

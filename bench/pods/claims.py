@@ -1,0 +1,181 @@
+"""The part of claims (DRA): what played nodes do for them, and who makes them of templates.
+
+Each pod names a ResourceClaimTemplate, so kube-controller-manager is real, too. A node's kubelet
+and agent read claim and pod as often as the real ones, and where kube-scheduler allocates, the
+grant is asked for before the pod runs. ResourceSlices show whole cards all the time, so a round's
+pods by limits must leave room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.dra.claims import claim_names, claim_path
+from hamicommon.dra.devices import DRIVER, device_of
+from hamicommon.errors import NotFound, Unavailable
+from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
+from hamicommon.k8s.client import KubeApi
+from hamicommon.k8s.types import Json
+from hamilocal.servers.control_plane.assets import ControlPlane
+from hamilocal.supervisor.ports import free_port
+
+from bench.filter.system import CHILD, stop
+from bench.pods.played import WRITERS, PlayedNodes
+
+RESOURCES = "/apis/resource.k8s.io/v1"
+TEMPLATE = "a-slice"
+ASK_S = 15.0
+"""As a node's agent waits for its grant."""
+LOOK_S = 0.2
+
+
+class ClaimNodes(PlayedNodes):
+    """Played nodes whose cards are DRA devices, too; `led`: the ledger allocates them."""
+
+    led = False
+
+    async def register(self) -> None:
+        """Node objects, cards and ResourceSlices."""
+        await super().register()
+        gate = asyncio.Semaphore(WRITERS)
+
+        async def one(name: str) -> None:
+            async with gate:
+                await self._api.create(f"{RESOURCES}/resourceslices", self._slice(name))
+
+        await asyncio.gather(*map(one, self._names))
+
+    def _slice(self, node: str) -> Json:
+        devices = []
+        for card in self._devices[node]:
+            known = GpuDevice(
+                uuid=GpuUuid(card.uuid),
+                index=card.index,
+                vendor=card.vendor,
+                type=card.type,
+                slots=card.slots,
+                memory_mib=card.memory_mib,
+                core_percent=card.core_percent,
+            )
+            amounts = {"memory_mib": known.memory_mib, "core_percent": 100, "slots": known.slots}
+            devices.append(device_of(known, led=self.led, **amounts))
+        return {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": f"{node}-{DRIVER}"},
+            "spec": {
+                "driver": DRIVER,
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": devices,
+            },
+        }
+
+    async def _carry_out(self, item: Json) -> None:
+        spec = item.get("spec") or {}
+        if spec.get("resourceClaims") and not item["metadata"].get("deletionTimestamp"):
+            await self._prepare(item)
+        await super()._carry_out(item)
+
+    async def _prepare(self, pod: Json) -> None:
+        """Raises: NotFound, Unavailable."""
+        metadata = pod["metadata"]
+        for name in claim_names(pod).values():
+            # Once the kubelet, once the agent for the call, once more for the pod that it is of.
+            for _ in range(3):
+                await self._api.get(claim_path(metadata["namespace"], name))
+        await self._api.get(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}")
+        if metadata["uid"] in self._grants:
+            return
+        node = pod["spec"]["nodeName"]
+        asked = ClaimsRequest(
+            node=node,
+            pod_uid=metadata["uid"],
+            namespace=metadata["namespace"],
+            pod_name=metadata["name"],
+        )
+        body = await self._bus.request(claims_subject(node), asked, timeout_s=ASK_S)
+        reply = UnmanagedReply.model_validate_json(body)
+        if reply.grant is None:
+            raise Unavailable(f"{metadata['name']} was refused: {reply.refused}")
+        self._grants[metadata["uid"]] = reply.grant
+
+
+class LedNodes(ClaimNodes):
+    """The ledger allocates their cards."""
+
+    led = True
+
+
+async def set_up(api: KubeApi) -> None:
+    """The DeviceClass, and the template that all pods name."""
+    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    body = {"metadata": {"name": DRIVER}, "spec": {"selectors": [selector]}}
+    await api.create(f"{RESOURCES}/deviceclasses", body)
+    request = {
+        "name": "gpu",
+        "exactly": {
+            "deviceClassName": DRIVER,
+            "capacity": {"requests": {"memory": "2048Mi", "cores": "2"}},
+        },
+    }
+    await api.create(
+        f"{RESOURCES}/namespaces/default/resourceclaimtemplates",
+        {
+            "metadata": {"name": TEMPLATE},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        },
+    )
+
+
+def with_claim(pod: dict[str, Any]) -> None:
+    """Has the pod's container use a claim of its own."""
+    pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": TEMPLATE}]
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
+
+
+async def until_made(api: KubeApi, prefix: str) -> None:
+    """Waits until every pod with that beginning of its name has its claim."""
+    while True:
+        pods = await api.get("/api/v1/namespaces/default/pods")
+        found = [p for p in pods["items"] if p["metadata"]["name"].startswith(prefix)]
+        try:
+            for pod in found:
+                claim_names(pod)
+            return
+        except NotFound:
+            await asyncio.sleep(LOOK_S)
+
+
+@contextmanager
+def controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
+    """kube-controller-manager's part of claims runs inside the block.
+
+    Raises: SystemExit when there is none beside the API server's program.
+    """
+    binary = plane.assets.folder / "kube-controller-manager"
+    if not binary.exists():
+        raise SystemExit(f"{plane.assets.folder} (KUBEBUILDER_ASSETS) holds no {binary.name}")
+    argv = [
+        str(binary),
+        f"--kubeconfig={plane.kubeconfig}",
+        "--controllers=resourceclaim-controller",
+        "--leader-elect=false",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=1000",
+        f"--secure-port={free_port()}",
+        f"--cert-dir={folder}",
+    ]
+    with (folder / "kube-controller-manager.log").open("wb") as log:
+        process = subprocess.Popen([*CHILD, *argv], stdout=log, stderr=log)
+    try:
+        yield
+    finally:
+        stop(process)
