@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from hamicommon.k8s.types import Json
@@ -145,6 +147,46 @@ def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_
     system.check_invariants()
     system.delete("second")
     gone(system)
+
+
+def test_an_agent_that_lost_its_state_makes_the_records_of_prepared_claims_again(
+    claiming: NodeSystem,
+) -> None:
+    """Of a slice whose folder has the name of a pod that is gone already."""
+    system = claiming
+    claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
+    for name in ("first", "second"):
+        pod = taking(claiming_pod(system, name, of="shared"), 1000)
+        assert system.create(pod).status_code == 201
+    pods = {name: system.wait_for_phase(name, "Running") for name in ("first", "second")}
+    assert {taken_mib(system, pod) for pod in pods.values()} == {1000}
+    wait(lambda: system.live_allocations() == 2, "both holders in the ledger")
+    system.delete("first")
+    wait(lambda: system.sql(HOLDERS) == "second|cuda|t", "the slice to be the second one's")
+    state = system.agent.folder / "agent" / "state.json"
+    wait(lambda: _record(state)["pod_name"] == "second", "the record to be the second one's")
+    before = _record(state)
+    assert before["cache_dir"].startswith(pods["first"]["metadata"]["uid"])
+
+    system.agent.stop()
+    state.unlink()
+    start(system)
+    wait(lambda: state.exists() and _record(state), "the record to be there again")
+    assert _record(state) == before
+    # Its process is killed: the account that it had, and no other, is in use again.
+    os.kill(system.container_pid(pods["second"]), signal.SIGKILL)
+    wait(lambda: len(system.log(pods["second"], "cuda")) > 0, "the log of its next life")
+    assert taken_mib(system, pods["second"]) == 1000
+    assert len(descriptions(system)) == 1
+    system.check_invariants()
+    system.delete("second")
+    gone(system)
+
+
+def _record(state: Path) -> Json:
+    """The only one that the agent has on disk; empty: none."""
+    records: list[Json] = json.loads(state.read_text())["records"]
+    return records[0] if records else {}
 
 
 def _is_over(system: NodeSystem, uid: str) -> bool:

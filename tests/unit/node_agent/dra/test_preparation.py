@@ -8,10 +8,12 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.dra import preparation
 from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef
+from hami_node_agent.dra.recovering import LostRecords
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.records import AgentState, beside, is_complete, passed_on, pods_beside
 from hami_node_agent.grants.reports import Reports
@@ -54,32 +56,49 @@ class World:
         self.state = NodeState(store, AgentState())
         self.state.book = a_book(*grants)
         self.described: list[str] = []
+        self.mounts: dict[str, dict[str, str]] = {}
+        self.made: list[str] = []
+        """Folders that were made, with an empty account."""
+        self.claimed: frozenset[str] = frozenset()
+        """What the kubelet has by claims."""
         self.holders = [(grant.pod_uid, grant.containers[0].name) for grant in grants]
         files: Any = SimpleNamespace(
-            make_cache_dir=lambda name, nonce: None,
+            make_cache_dir=lambda name, nonce: self.made.append(name),
             keep_cache_dir=lambda name, nonce: None,
             write_limits=lambda record: None,
             limits_dir=lambda nonce: Path("/limits"),
         )
         pods: Any = SimpleNamespace(container_env=AsyncMock(return_value={}), warn=AsyncMock())
+        kubelet_state: Any = SimpleNamespace(claimed=self._claimed)
         node = NodePorts(
             state=self.state,
-            kubelet_state=SimpleNamespace(),  # type: ignore[arg-type]  # not asked
+            kubelet_state=kubelet_state,
             source=SimpleNamespace(),  # type: ignore[arg-type]  # not asked
             pods=pods,
             files=files,
             reports=Reports("n1"),
         )
-        devices: Any = SimpleNamespace(write=lambda nonce, spec: self.described.append(nonce))
+        devices: Any = SimpleNamespace(write=self._describe, source_of=self._source_of)
+        slices = DescribedSlices(node, devices=devices, answers=ANSWERS)
         api: Any = SimpleNamespace(claim=self._claim, pod=self._pod)
         self.preparation = ClaimPreparation(
             node,
+            slices,
             api=api,
             bus=SimpleNamespace(),  # type: ignore[arg-type]  # all grants are known
-            devices=devices,
-            answers=ANSWERS,
             node_name="n1",
         )
+        self.lost = LostRecords(node, slices)
+
+    def _describe(self, nonce: str, spec: ContainerSpec) -> None:
+        self.described.append(nonce)
+        self.mounts.setdefault(nonce, {m.container_path: m.host_path for m in spec.mounts})
+
+    def _source_of(self, nonce: str, container_path: str) -> str:
+        return self.mounts.get(nonce, {}).get(container_path, "")
+
+    async def _claimed(self) -> frozenset[str]:
+        return self.claimed
 
     async def _claim(self, namespace: str, name: str) -> Json:
         result = {
@@ -110,6 +129,9 @@ class World:
                 "containers": [{"name": container, "resources": {"claims": [{"name": "card"}]}}],
             },
         }
+
+    async def lose_the_state(self) -> None:
+        await self.state.change(lambda saved: AgentState())
 
     def reported(self) -> list[str]:
         return [report.report_id for report in self.state.saved.reports]
@@ -166,3 +188,46 @@ async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends()
     assert (record.nonce, record.cache_dir) == (NONCE, saved.records[NONCE].cache_dir)
     assert (beside(after.records, left), pods_beside(after.records, left)) == ({}, {})
     assert passed_on(after, GrantBook()) == after
+
+
+async def test_records_of_prepared_claims_are_made_again_when_the_state_is_lost() -> None:
+    first, second = a_claimed("p"), a_claimed("q", "other")
+    world = World(first, second)
+    await world.preparation.prepare(REF)
+    # The first one's record went on as the second's, and kept its folder.
+    world.state.book = a_book(second)
+    await world.state.change(lambda saved: passed_on(saved, world.state.book))
+    before = world.state.saved.records
+    await world.lose_the_state()
+
+    world.claimed = frozenset({NONCE})
+    await world.lost.take_up()
+
+    assert world.state.saved.records == before
+    assert [record.cache_dir for record in before.values()] == ["p_main"]
+    # The account that its processes use was not made again.
+    assert world.made == ["p_main"]
+
+
+async def test_a_claim_that_is_prepared_again_without_its_record_keeps_its_account() -> None:
+    world = World(a_claimed("p"))
+    await world.preparation.prepare(REF)
+    before = world.state.saved.records
+    await world.lose_the_state()
+
+    await world.preparation.prepare(REF)
+
+    assert world.state.saved.records == before
+    assert world.made == ["p_main"]
+
+
+async def test_what_the_kubelet_has_not_or_nobody_described_is_not_recorded() -> None:
+    world = World(a_claimed("p"))
+    await world.preparation.prepare(REF)
+    await world.lose_the_state()
+    await world.lost.take_up()
+    assert not world.state.saved.records
+
+    world.claimed, world.mounts = frozenset({NONCE}), {}
+    await world.lost.take_up()
+    assert not world.state.saved.records

@@ -61,24 +61,24 @@ class CdiFiles:
 
     def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
         """Takes devices away that nobody knows any more."""
-        for path in self._ours():
-            nonce = path.stem.removeprefix(_PREFIX)
-            if nonce not in nonces and _age_s(path) > older_than_s:
+        for nonce in self.nonces():
+            if nonce not in nonces and _age_s(self._path(nonce)) > older_than_s:
                 self.remove([nonce])
 
     def mounted_paths(self) -> frozenset[str]:
         """Host paths that any of our devices mounts. Raises: Unavailable."""
-        found: set[str] = set()
-        for path in self._ours():
-            try:
-                spec = orjson.loads(path.read_bytes())
-                edits = [device["containerEdits"] for device in spec["devices"]]
-                found |= {mount["hostPath"] for edit in edits for mount in edit["mounts"]}
-            except FileNotFoundError:
-                continue
-            except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as exc:
-                raise Unavailable(f"{path}: {exc}") from exc
-        return frozenset(found)
+        return frozenset(host for path in self._ours() for host in _mounts(path).values())
+
+    def source_of(self, nonce: str, container_path: str) -> str:
+        """What of the host the device mounts there; empty: it is not described, or does not.
+
+        Raises: Unavailable.
+        """
+        return _mounts(self._path(nonce)).get(container_path, "")
+
+    def nonces(self) -> frozenset[str]:
+        """All that are described."""
+        return frozenset(path.stem.removeprefix(_PREFIX) for path in self._ours())
 
     def _ours(self) -> list[Path]:
         return sorted(self._directory.glob(OUR_FILES))
@@ -105,6 +105,21 @@ def _described(nonce: str, spec: ContainerSpec) -> dict[str, Any]:
     }
     device = {"name": nonce, "containerEdits": edits}
     return {"cdiVersion": CDI_VERSION, "kind": CDI_KIND, "devices": [device]}
+
+
+def _mounts(path: Path) -> dict[str, str]:
+    """Container path -> host path of what the file's devices mount; none: it is gone.
+
+    Raises: Unavailable.
+    """
+    try:
+        spec = orjson.loads(path.read_bytes())
+        edits = [device["containerEdits"] for device in spec["devices"]]
+        return {m["containerPath"]: m["hostPath"] for edit in edits for m in edit["mounts"]}
+    except FileNotFoundError:
+        return {}
+    except (OSError, orjson.JSONDecodeError, KeyError, TypeError) as exc:
+        raise Unavailable(f"{path}: {exc}") from exc
 
 
 def _device_of(path: Path) -> str | None:

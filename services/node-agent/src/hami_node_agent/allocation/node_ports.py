@@ -7,7 +7,8 @@ directory of its nonce, and a description by CDI.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 from typing import Protocol
 
 from hamicommon.domain.allocations import ContainerGrant
@@ -44,6 +45,12 @@ class DeviceDescriptions(Protocol):
     def write(self, nonce: str, spec: ContainerSpec) -> None:
         """Describes a nonce once and for all (blocking). Raises: Unavailable."""
 
+    def source_of(self, nonce: str, container_path: str) -> str:
+        """What of the host is mounted there; empty: the nonce is not described (blocking).
+
+        Raises: Unavailable.
+        """
+
 
 class DescribedSlices:
     """Slices that the runtime finds by a nonce."""
@@ -79,6 +86,15 @@ class DescribedSlices:
             policy=core_policy(env, self._answers),
             cache_dir=cache_dir_name(grant.pod_uid, granted.name),
         )
+
+    def in_place(self, record: Record) -> Record | None:
+        """The record with the folder that its nonce is described with already (blocking).
+
+        A container may have it: another one would be another account. None: it is not described.
+        Raises: Unavailable.
+        """
+        host = self._devices.source_of(record.nonce, str(self._answers.container_base))
+        return replace(record, cache_dir=PurePosixPath(host).name) if host else None
 
     def make(self, record: Record, env: Mapping[str, str]) -> None:
         """Puts it in place for the first time (blocking). Raises: Unavailable."""

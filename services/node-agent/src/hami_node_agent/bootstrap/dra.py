@@ -17,6 +17,7 @@ from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
 from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.bootstrap.gpu_plugin import answers_of, node_ports
 from hami_node_agent.bootstrap.late_binding import (
@@ -31,6 +32,7 @@ from hami_node_agent.devices.offer import WHOLE
 from hami_node_agent.dra.passing_on import keep_passed_on
 from hami_node_agent.dra.preparation import ClaimPreparation
 from hami_node_agent.dra.publisher import SlicePublisher, withdraw
+from hami_node_agent.dra.recovering import LostRecords
 from hami_node_agent.dra.server import DriverSockets, serve_driver
 from hami_node_agent.dra.servicer import DraService, HealthService, RegistrationService
 from hami_node_agent.grants.feed import GrantsFeed
@@ -71,12 +73,17 @@ async def dra_driver(
         logger.warning("cards are no DRA devices", extra={"reason": reason})
         return DraDriver(on=False, loops={"DRA slices": withdraw(store, settings.node_name)})
     sockets = DriverSockets(settings.kubelet_dir)
-    preparation = ClaimPreparation(
-        node_ports(connections, feed, reports),
-        api=around(ResourceClaims(connections.api), "node_claims", connections.faults),
-        bus=connections.bus,
+    ports = node_ports(connections, feed, reports)
+    slices = DescribedSlices(
+        ports,
         devices=around(connections.cdi, "node_cdi", connections.faults, blocking=True),
         answers=answers_of(settings, connections),
+    )
+    preparation = ClaimPreparation(
+        ports,
+        slices,
+        api=around(ResourceClaims(connections.api), "node_claims", connections.faults),
+        bus=connections.bus,
         node_name=settings.node_name,
     )
     publisher = SlicePublisher(
@@ -98,6 +105,7 @@ async def dra_driver(
             "DRA driver": driver,
             "DRA slices": publisher.run(),
             "DRA records": keep_passed_on(connections.state),
+            "DRA lost records": LostRecords(ports, slices).run(),
         },
     )
 

@@ -27,6 +27,9 @@ class PodFiles(Protocol):
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """Removes directories of a pod that left (blocking)."""
 
+    def described(self) -> frozenset[str]:
+        """Nonces that the container runtime finds descriptions of (blocking)."""
+
     def remove_strays(
         self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
     ) -> None:
@@ -62,12 +65,26 @@ class Strays:
         known_dirs |= {answer.cache_dir for answer in answers}
         known_dirs |= {h.foreign.cache_dir for h in holdings if h.foreign is not None}
         known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
+        nonces = frozenset(r.nonce for r in records) | {answer.nonce for answer in answers}
         await asyncio.to_thread(
             self._files.remove_strays,
-            nonces=frozenset(r.nonce for r in records) | {answer.nonce for answer in answers},
+            nonces=nonces | await self._claimed(nonces),
             cache_dirs=frozenset(known_dirs),
             older_than_s=STRAY_AGE_S,
         )
+
+    async def _claimed(self, known: frozenset[str]) -> frozenset[str]:
+        """Slices that pods have by ResourceClaims, of which the records are lost (`dra/`).
+
+        Where the kubelet can't be asked, all that are described.
+        """
+        unknown = await asyncio.to_thread(self._files.described) - known
+        if not unknown:
+            return unknown
+        try:
+            return unknown & await self._kubelet_state.claimed()
+        except Unavailable:
+            return unknown
 
     async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
         """Answers without a pod that the kubelet has not had for two rounds."""

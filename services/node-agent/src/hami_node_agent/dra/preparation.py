@@ -34,8 +34,7 @@ from opentelemetry.trace import get_tracer
 
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
-from hami_node_agent.allocation.node_ports import DescribedSlices, DeviceDescriptions, NodePorts
-from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.unmanaged import entered
 from hami_node_agent.dra.ports import ClaimReader
 from hami_node_agent.grants.book import NodeGrant
@@ -72,18 +71,17 @@ class ClaimPreparation:
     def __init__(
         self,
         node: NodePorts,
+        slices: DescribedSlices,
         *,
         api: ClaimReader,
         bus: RequestBus,
-        devices: DeviceDescriptions,
-        answers: AnswerPolicy,
         node_name: str,
     ) -> None:
         self._state = node.state
         self._pods = node.pods
         self._api = api
         self._bus = bus
-        self._slices = DescribedSlices(node, devices=devices, answers=answers)
+        self._slices = slices
         self._node = node_name
         self._turn = asyncio.Lock()
 
@@ -222,10 +220,12 @@ class ClaimPreparation:
         # Always the same: what an agent made before it was killed is written again, and not beside;
         # and the kubelet has the same for all pods of a claim.
         nonce = slices_name(container.keys)
-        record = self._slices.record(nonce, frozenset(), grant, granted, env)
+        fresh = self._slices.record(nonce, frozenset(), grant, granted, env)
+        there = await asyncio.to_thread(self._slices.in_place, fresh)
+        record = there or fresh
         await self._state.change(
             lambda saved: self._slices.recorded(saved, grant, record),
-            first=lambda: self._slices.make(record, env),
+            first=lambda: (self._slices.put if there else self._slices.make)(record, env),
         )
         logger.info(
             "claim prepared",

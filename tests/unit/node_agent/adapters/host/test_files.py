@@ -2,7 +2,9 @@ import os
 from pathlib import Path, PurePosixPath
 
 import pytest
+from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
+from hami_node_agent.devices.device_list import ContainerSpec, MountSpec
 from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
 from hamicommon.errors import InvalidRequest
 
@@ -13,13 +15,16 @@ FIRST = a_library(mark=MARKED, behind=b"first build")
 SECOND = a_library(mark=MARKED, behind=b"second build")
 
 
+INSIDE = PurePosixPath("/usr/local/vgpu")
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> HostFiles:
     return HostFiles(
         base=tmp_path / "hook" / "vgpu",
         state_dir=tmp_path / "state",
         oversubscribe=False,
-        container_base=PurePosixPath("/usr/local/vgpu"),
+        container_base=INSIDE,
     )
 
 
@@ -188,6 +193,41 @@ def test_strays_go_when_they_are_old_and_nobody_knows_them(files: HostFiles) -> 
     assert not files.limits_dir("old").exists()
     assert not files.remove_given_up(5.0)
     assert files.to_remove == 0
+
+
+def test_what_a_description_mounts_is_no_stray(tmp_path: Path) -> None:
+    """A state file was lost: nobody knows the folders, and containers have them."""
+    cdi = CdiFiles(tmp_path / "cdi")
+    files = HostFiles(
+        base=tmp_path / "vgpu",
+        state_dir=tmp_path / "agent",
+        oversubscribe=False,
+        container_base=INSIDE,
+        cdi=cdi,
+    )
+    for nonce, folder in (("claimed", "uid_main"), ("nobodys", "other_main")):
+        files.write_limits(a_record(a_grant(), ids={"x"}, nonce=nonce))
+        files.keep_cache_dir(folder, nonce)
+        host = str(tmp_path / "vgpu" / "containers" / folder)
+        mounts = (
+            MountSpec(container_path=str(INSIDE), host_path=host, read_only=True),
+            MountSpec(
+                container_path="/etc/hami", host_path=str(files.limits_dir(nonce)), read_only=True
+            ),
+        )
+        cdi.write(nonce, ContainerSpec(envs={}, mounts=mounts))
+    assert files.described() == {"claimed", "nobodys"}
+    assert cdi.source_of("claimed", str(INSIDE)).endswith("/uid_main")
+    assert cdi.source_of("unknown", str(INSIDE)) == ""
+
+    files.remove_strays(nonces={"claimed"}, cache_dirs=set(), older_than_s=-1)
+
+    left = [path.name for path in (tmp_path / "vgpu" / "containers").iterdir()]
+    assert "uid_main" in left
+    assert "other_main" not in left
+    assert files.limits_dir("claimed").exists()
+    assert not files.limits_dir("nobodys").exists()
+    assert files.described() == {"claimed"}
 
 
 def test_feedback_changes_two_lines_and_outlives_a_move_of_the_cards(files: HostFiles) -> None:

@@ -219,22 +219,31 @@ class HostFiles:
             if name:
                 self._removals[self._containers].give_up(name)
 
+    def described(self) -> frozenset[str]:
+        """Nonces that the container runtime finds descriptions of."""
+        return frozenset() if self._cdi is None else self._cdi.nonces()
+
     def remove_strays(
         self, *, nonces: Container[str], cache_dirs: Container[str], older_than_s: float
     ) -> None:
         """Gives up directories that nobody knows any more, if nothing changed in them lately.
 
+        What a device description mounts is no stray, whatever else is known of it.
         Raises: Unavailable when the directories can't be listed.
         """
+        mounted: frozenset[str] = frozenset()
         if self._cdi is not None:
             self._cdi.remove_strays(nonces=nonces, older_than_s=older_than_s)
+            mounted = frozenset(PurePosixPath(path).name for path in self._cdi.mounted_paths())
         for parent, known in ((self._limits, nonces), (self._containers, cache_dirs)):
             try:
                 names = [path.name for path in parent.iterdir()] if parent.is_dir() else []
             except OSError as exc:
                 raise Unavailable(f"{parent} can't be listed: {exc}") from exc
             for name in names:
-                if name != REMOVING and name not in known and _age_s(parent / name) > older_than_s:
+                if name == REMOVING or name in known or name in mounted:
+                    continue
+                if _age_s(parent / name) > older_than_s:
                     self._removals[parent].give_up(name)
 
     def remove_given_up(self, budget_s: float) -> bool:
