@@ -1,0 +1,78 @@
+"""`allocations_at` finds the state of a moment by one index, and only where it may be another.
+
+With 100,000 live grants an hour ago took 7 s (0.5 s before 0028): for each grant, and for state and
+reason anew, the rows of two indexes were combined and sorted. It is 1.5 s now, 0.6 s for the state.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+revision = "0029"
+down_revision = "0028"
+branch_labels = None
+depends_on = None
+
+# The columns of v_allocation_history, in its order (0020).
+_THEN = """
+    SELECT h.allocation_id, h.namespace, h.pod_name, h.pod_uid, h.attempt, h.node,
+           h.container_name, h.role, h.device_uuid, h.memory_mib, h.core_percent,
+           {state} AS state, {reason} AS reason, h.reserved_at,
+           CASE WHEN h.bound_at <= $1 THEN h.bound_at END AS bound_at,
+           CASE WHEN h.allocated_at <= $1 THEN h.allocated_at END AS allocated_at,
+           NULL::timestamptz AS ended_at, tstzrange(h.reserved_at, NULL) AS held,
+           h.owner_kind, h.owner_name, h.owner_uid, h.deployment, h.service_account, h.created_by,
+           h.labels
+      FROM v_allocation_history h
+     WHERE {where}
+"""
+BEFORE = """(SELECT e.{column} FROM allocation_events e
+              WHERE e.pod_uid = h.pod_uid AND e.allocation_id = h.allocation_id AND e.at <= $1
+              ORDER BY e.sequence DESC LIMIT 1)"""
+"""The event, as 0028 has it."""
+# Backwards along the index of pod and sequence, to the first that is early enough. A comparison
+# that no index serves keeps the planner from looking the grant up by another one as well.
+AFTER = """(SELECT e.{column} FROM allocation_events e
+              WHERE e.pod_uid = h.pod_uid AND e.allocation_id IS NOT DISTINCT FROM h.allocation_id
+                AND e.at <= $1
+              ORDER BY e.pod_uid DESC, e.sequence DESC LIMIT 1)"""
+# States only go on: one that is allocated now has been since it was.
+_ALLOCATED_BY_THEN = "WHEN h.state = 'allocated' AND h.allocated_at <= $1 THEN h.state"
+# Of a live grant without events: what it is now, where it was so by then.
+_LIVE_BY_THEN = "coalesce(h.allocated_at, h.bound_at, h.reserved_at) <= $1"
+
+
+def after(event: str = AFTER, known: str = _ALLOCATED_BY_THEN) -> str:
+    """The function, with this look for an event, and what of a live grant's state needs none."""
+    state, reason = event.format(column="state"), event.format(column="reason")
+    ended = _THEN.format(
+        state=state, reason=reason, where="h.ended_at IS NOT NULL AND h.held @> $1"
+    )
+    live = _THEN.format(
+        state=_of_live(state, "state", known),
+        reason=_of_live(reason, "reason", ""),
+        where="h.ended_at IS NULL AND h.reserved_at <= $1",
+    )
+    return (
+        "CREATE OR REPLACE FUNCTION allocations_at(at timestamptz)"
+        " RETURNS SETOF v_allocation_history LANGUAGE sql STABLE AS $$"
+        f"{ended} UNION ALL {live} $$"
+    )
+
+
+def _of_live(event: str, column: str, known: str) -> str:
+    """What is asked of now is the row itself."""
+    return (
+        f"CASE WHEN $1 >= now() THEN h.{column} {known}"
+        f" ELSE coalesce({event}, CASE WHEN {_LIVE_BY_THEN} THEN h.{column} END) END"
+    )
+
+
+def upgrade() -> None:
+    """By one index."""
+    op.execute(after())
+
+
+def downgrade() -> None:
+    """As 0028."""
+    op.execute(after(BEFORE, ""))
