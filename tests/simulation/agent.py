@@ -72,10 +72,14 @@ class Disk:
         """See the port ContainerFiles."""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """See sweeping.StrayFiles."""
+        """See `cleanup.strays.PodFiles`."""
         del cache_dirs
         for nonce in nonces:
             self.limits.pop(nonce, None)
+
+    def described(self) -> frozenset[str]:
+        """No slices by CDI."""
+        return frozenset()
 
     def remove_strays(
         self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float

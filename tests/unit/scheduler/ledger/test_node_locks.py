@@ -118,6 +118,21 @@ async def test_a_token_that_another_replica_had_the_report_of_leaves_the_hold() 
     assert await lock.holder(NODE) is None
 
 
+async def test_a_report_that_another_replica_took_of_the_first_one_lets_others_go() -> None:
+    """Only the order of answers suffers (`tests/simulation`: promises hold without any lock)."""
+    lock = CountingLock()
+    here, elsewhere = locks_of(lock), locks_of(lock)
+    for number in (1, 2):
+        await here.acquire(pod(number), deadline=soon())
+
+    await elsewhere.release_token(NODE, 1)
+    await elsewhere.acquire(pod(3, card="GPU-b"), deadline=soon())
+    await here.release(pod(2))
+
+    # The hold of the second one does not free the third one's.
+    assert await lock.release(NODE, 3)
+
+
 async def test_a_release_that_is_heard_of_twice_asks_nobody() -> None:
     lock = CountingLock()
     locks = locks_of(lock)

@@ -5,6 +5,10 @@ pods whose grants differ in nothing but the pod (the same card, the same amounts
 matter who gets which answer: PreStartContainer finds out, and exchanges two files. So the next of
 them joins the hold, and the lock is freed when the last one has its cards. A hold can be joined for
 a moment only, so that other pods of the node, and other replicas, have their turn.
+
+Another replica that takes the report of the one that took the lock frees it, though others of its
+hold are on their way: it knows nothing of them. An answer may then be given to another pod than was
+meant, as without any lock; PreStartContainer lets no container start with it.
 """
 
 from __future__ import annotations
