@@ -15,9 +15,11 @@ from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hamicommon import events
 from hamicommon.dra.devices import DRIVER, device_name
 from hamicommon.errors import NotFound
+from hamicommon.k8s.annotations import ASSIGNED_NODE
 from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import World
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -269,6 +271,40 @@ async def test_a_holder_that_nobody_saw_yet_is_entered_before_the_first_one_ends
     await world.set_status(other, phase="Succeeded")
     await world.until(other, "released")
     assert await world.used(card) == (0, 0, 0)
+
+
+async def test_a_running_pod_whose_grant_the_ledger_lost_is_entered_again_from_its_claims(
+    world: World, claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a backup, for one: the kubelet has the claim prepared, and asks nobody again."""
+    monkeypatch.setattr(ClaimHolders, "pod_seen", lambda _self, _pod: None)
+    await world.replica()
+    [card] = await world.add_node("n1")
+    lost = await pod_of(world, claims, "lost", card)
+    foreign = await pod_of(world, claims, "foreign", card)
+    [result] = claims["foreign"]["status"]["allocation"]["devices"]["results"]
+    result["driver"] = "net.example.com"
+    more = await pod_of(world, claims, "more", card, mib=81920)
+    running = {"name": "main", "containerID": "containerd://one", "state": {"running": {}}}
+    for pod in (foreign, lost, more):
+        # Of the grants that they had.
+        path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
+        await world.api.patch(path, {"metadata": {"annotations": {ASSIGNED_NODE: "n1"}}})
+        await world.set_status(pod, phase="Running", containerStatuses=[running])
+
+    await world.until(lost, "bound", "allocated")
+    drift = 'SELECT "class", repaired, detail FROM drift_journal ORDER BY id'
+    async with asyncio.timeout(PATIENCE_S):
+        while len(found := await world.database.fetch(drift)) < 2:
+            await asyncio.sleep(0.05)
+
+    assert await world.used(card) == (1, 4096, 30)
+    assert [tuple(row)[:2] for row in found] == [
+        ("grant-lost", True),
+        ("pod-without-grant", False),
+    ]
+    assert "by its ResourceClaims and has no grant" in found[1]["detail"]
+    assert await world.rows(foreign) == await world.rows(more) == []
 
 
 async def test_limits_and_claims_in_one_pod_are_refused(world: World, claims: Claims) -> None:

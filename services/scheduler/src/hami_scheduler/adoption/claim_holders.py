@@ -152,6 +152,19 @@ class ClaimHolders:
                         )
                     )
 
+    async def restore(self, pod: JsonMapping) -> bool:
+        """Enters the grant of a pod that runs without one: the ledger lost it, and nobody asks
+        again. False: it has no card of ours by its claims.
+
+        Raises: Conflict when the ledger has no room for it, Unavailable.
+        """
+        try:
+            allocation = await self._grants.grant(_question(pod))
+        except (NotFound, InvalidRequest, Forbidden):
+            return False
+        await self._announce(allocation)
+        return True
+
     async def _enter(self, asked: NodeQuestion) -> Allocation | None:
         """None when it is not to have a grant. Raises: Unavailable."""
         for attempt in range(1, ATTEMPTS + 1):
@@ -164,13 +177,16 @@ class ClaimHolders:
                     extra = {"pod_uid": asked.uid, "error": clip(str(exc))}
                     logger.info("pod of a claim not granted", extra=extra)
                     return None
+        await self._announce(allocation)
+        return allocation
+
+    async def _announce(self, allocation: Allocation) -> None:
         expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
             await self._announcer.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
             logger.warning("grant of a claim not published", extra={"error": str(exc)})
-        return allocation
 
 
 def _question(pod: JsonMapping) -> NodeQuestion:

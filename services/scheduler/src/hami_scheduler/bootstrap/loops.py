@@ -129,7 +129,7 @@ def watching_loops(
         journal=connections.journal,
         instruments=core.instruments,
         watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes.names),
-        ungranted=_ungranted_pods(core, connections),
+        ungranted=_ungranted_pods(core, connections, watches),
     )
     every_s = core.settings.reconcile_s
 
@@ -164,7 +164,7 @@ def _template_loops(watches: Watches) -> tuple[tuple[str, Loop], ...]:
     return ("templates", informer.run), ("claim-templates", lambda: templates.run(listed))
 
 
-def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:
+def _ungranted_pods(core: Core, connections: Connections, watches: Watches) -> UngrantedPods:
     return UngrantedPods(
         store=connections.store,
         restorer=GrantRestorer(
@@ -174,6 +174,7 @@ def _ungranted_pods(core: Core, connections: Connections) -> UngrantedPods:
             quota_of=lambda containers: quota_amounts(containers, core.vendors),
             witness=connections.witness,
         ),
+        claimed=watches.holders,
         journal=connections.journal,
         announcer=core.announcer,
         instruments=core.instruments,

@@ -1,15 +1,18 @@
 """Pods that are bound to a node and have no grant: the ledger lost it, or they came past us.
 
 In: a pod that asks for our cards, met by the reconciler. A grant that the ledger lost is entered
-again (`restore.py`); a pod that was bound past the scheduler gets one event with what to change.
+again (`restore.py`; that of a pod that runs by ResourceClaims from the claims, `adoption/`); a pod
+that was bound past the scheduler gets one event with what to change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import Conflict
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
@@ -19,12 +22,26 @@ from hami_scheduler.ports import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
 CLASS = "pod-without-grant"
+CLAIMS_REASON = "entered again from what is allocated to its ResourceClaims"
 UNMANAGED_TEXT = (
     "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
     "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
     "spec.nodeName and set spec.schedulerName: {scheduler}; a pod that HAMi started is taken over "
     "by `hamictl adopt`"
 )
+
+
+CLAIMS_TEXT = "this pod runs on node {node} by its ResourceClaims and has no grant: {why}"
+
+
+class ClaimedGrants(Protocol):
+    """Grants of pods that hold ResourceClaims."""
+
+    async def restore(self, pod: JsonMapping) -> bool:
+        """Enters what the ledger lost; False: the pod has no card of ours by its claims.
+
+        Raises: Conflict when the ledger has no room for it, Unavailable.
+        """
 
 
 class UngrantedPods:
@@ -35,6 +52,7 @@ class UngrantedPods:
         *,
         store: AllocationStore,
         restorer: GrantRestorer,
+        claimed: ClaimedGrants,
         journal: DriftJournal,
         announcer: Announcer,
         instruments: SchedulerInstruments,
@@ -43,6 +61,7 @@ class UngrantedPods:
     ) -> None:
         self._store = store
         self._restorer = restorer
+        self._claimed = claimed
         self._journal = journal
         self._announcer = announcer
         self._instruments = instruments
@@ -50,6 +69,8 @@ class UngrantedPods:
         self._scheduler_name = scheduler_name
         self._reported: set[PodUid] = set()
         """They stand until the pod is gone or has a grant."""
+        self._others: set[PodUid] = set()
+        """Pods whose claims are none of ours."""
 
     def keep(self, held: Collection[PodUid], pods: Mapping[PodUid, JsonMapping]) -> None:
         """Forgets what was settled; a comparison of all pods is over.
@@ -61,6 +82,7 @@ class UngrantedPods:
             for uid in self._reported
             if uid in pods and uid not in held and facts_of(pods[uid]).phase not in TERMINAL_PHASES
         }
+        self._others &= pods.keys()
         self._instruments.drift_items.labels(CLASS).set(len(self._reported))
 
     async def check(self, uid: PodUid, pod: JsonMapping) -> int:
@@ -71,23 +93,52 @@ class UngrantedPods:
             or facts.deleting
             or facts.phase in TERMINAL_PHASES
             or uid in self._reported
-            or not self._wants_devices(pod)
-            or await self._store.live_of(uid) is not None
         ):
             return 0
-        metadata = pod["metadata"]
-        subject = f"{metadata['namespace']}/{metadata['name']} ({uid})"
+        wants_devices = self._wants_devices(pod)
+        # Before it has started, its node asks when it prepares the claims.
+        by_claims = facts.started and uid not in self._others and _has_claims(pod)
+        if not (wants_devices or by_claims) or await self._store.live_of(uid) is not None:
+            return 0
+        if not wants_devices:
+            return await self._check_claims(uid, pod, str(facts.node))
         lost = await self._restorer.restore(pod)
-        if lost is not Outcome.NONE:
-            if lost is Outcome.RESTORED:
-                self._instruments.drift.labels("grant-lost").inc()
-                await self._journal.drift("grant-lost", subject, REASON, repaired=True)
-            return 1
-        self._reported.add(uid)
-        text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
-        self._announcer.announce(
-            PodRef(metadata["namespace"], metadata["name"], uid), UNMANAGED, text
-        )
-        self._instruments.drift.labels(CLASS).inc()
-        await self._journal.drift(CLASS, subject, text, repaired=False)
+        if lost is Outcome.RESTORED:
+            await self._restored(uid, pod, REASON)
+        elif lost is Outcome.NONE:
+            text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
+            await self._report(uid, pod, text)
         return 1
+
+    async def _check_claims(self, uid: PodUid, pod: JsonMapping, node: str) -> int:
+        try:
+            ours = await self._claimed.restore(pod)
+        except Conflict as exc:
+            await self._report(uid, pod, CLAIMS_TEXT.format(node=node, why=exc))
+            return 1
+        if not ours:
+            self._others.add(uid)
+            return 0
+        await self._restored(uid, pod, CLAIMS_REASON)
+        return 1
+
+    async def _restored(self, uid: PodUid, pod: JsonMapping, reason: str) -> None:
+        self._instruments.drift.labels("grant-lost").inc()
+        await self._journal.drift("grant-lost", _subject(uid, pod), reason, repaired=True)
+
+    async def _report(self, uid: PodUid, pod: JsonMapping, text: str) -> None:
+        self._reported.add(uid)
+        metadata = pod["metadata"]
+        ref = PodRef(metadata["namespace"], metadata["name"], uid)
+        self._announcer.announce(ref, UNMANAGED, text)
+        self._instruments.drift.labels(CLASS).inc()
+        await self._journal.drift(CLASS, _subject(uid, pod), text, repaired=False)
+
+
+def _has_claims(pod: JsonMapping) -> bool:
+    return bool((pod.get("spec") or {}).get("resourceClaims"))
+
+
+def _subject(uid: PodUid, pod: JsonMapping) -> str:
+    metadata = pod["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']} ({uid})"
