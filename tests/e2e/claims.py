@@ -148,6 +148,9 @@ def leading_system(folder: Path, *flags: str) -> Iterator[Leading]:
     faults.touch()
     environment = {
         "HAMI_SCHEDULER_DRA_MODE": "lead",
+        "HAMI_SCHEDULER_CLAIM_TEMPLATES": "on",
+        "HAMI_WEBHOOK_DRA": "on",
+        "HAMI_WEBHOOK_DRA_MODE": "lead",
         "HAMI_SCHEDULER_RECONCILE_S": "5",
         "HAMI_FAILPOINTS_FILE": str(faults),
     }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.dra.devices import device_name
+from hamicommon.k8s.annotations import FRONT_END
 from hamilocal.servers.control_plane.assets import find_assets
 
 from tests import measured
@@ -91,6 +92,26 @@ def test_claims_are_placed_as_limits_are(leading: Leading, policy: str) -> None:
         leading.pod(f"c{number}", chosen, memory=f"{mib}Mi", cores=str(cores))
         by_claims.append(leading.granted(f"c{number}"))
     assert by_claims == by_limits
+
+
+def test_old_manifests_with_policies_become_claims_with_the_cards_of_limits(
+    leading: Leading,
+) -> None:
+    chosen = {"hami.io/node-scheduler-policy": "spread", "hami.io/gpu-scheduler-policy": "binpack"}
+    found = {}
+    for way in ("limits", "dra"):
+        found[way] = []
+        for number, (mib, cores) in enumerate(SIZES):
+            name = f"{way}{number}"
+            annotations = {**chosen, FRONT_END: way}
+            leading.create(
+                a_pod(name, slice_of(mib, cores), annotations=annotations, command=SLEEPS)
+            )
+            found[way].append(leading.granted(name))
+            origin = f"SELECT DISTINCT origin FROM allocations WHERE pod_name = '{name}'"
+            assert leading.system.sql(origin) == {"limits": "scheduled", "dra": "claim"}[way]
+        leading.clear()
+    assert found["dra"] == found["limits"]
 
 
 def test_percentages_counts_and_selections_of_cards_hold(leading: Leading) -> None:

@@ -198,12 +198,13 @@ def test_the_component_dra_gives_the_driver_all_that_it_uses(
     assert ("MutatingAdmissionPolicy", binding["spec"]["policyName"]) in found
 
 
-def test_the_component_dra_lead_switches_both_sides(render: Render, tmp_path: Path) -> None:
+def test_the_component_dra_lead_switches_all_sides(render: Render, tmp_path: Path) -> None:
     found = render(with_components(tmp_path, "dra", "dra-lead"))
 
     for kind, name, variable in (
         ("DaemonSet", "hami-node-agent", "HAMI_NODE_AGENT_DRA_MODE"),
         ("Deployment", "hami-scheduler", "HAMI_SCHEDULER_DRA_MODE"),
+        ("Deployment", "hami-webhook", "HAMI_WEBHOOK_DRA_MODE"),
     ):
         [container] = found[kind, name]["spec"]["template"]["spec"]["containers"]
         env = {each["name"]: each.get("value") for each in container["env"]}

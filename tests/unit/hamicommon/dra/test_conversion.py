@@ -153,6 +153,19 @@ def test_what_a_claim_cannot_state_stays_limits_with_the_reason(
     stays(given_, f"nothing like the annotation {annotation}")
 
 
+@pytest.mark.parametrize(
+    "annotation", ["hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"]
+)
+def test_policies_become_claims_where_the_ledger_allocates(annotation: str) -> None:
+    given_ = asking(container({GPU: 1, MEMORY: 1}), annotations={annotation: "spread"})
+    after = patched(given_, mutate(deepcopy(given_), replace(ON, claims_led=True), ABOUT))
+    assert is_converted(after)
+    assert after["metadata"]["annotations"][annotation] == "spread"
+
+    numa = asking(container({GPU: 1, MEMORY: 1}), annotations={"nvidia.com/numa-bind": "true"})
+    stays(numa, "nothing like the annotation nvidia.com/numa-bind", replace(ON, claims_led=True))
+
+
 def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
     before = deepcopy(given_)
     verdict = mutate(given_, rules_, ABOUT)

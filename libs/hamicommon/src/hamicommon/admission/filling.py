@@ -54,7 +54,7 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
     if not rules.claims:
         return (f"{where}, which is off in this installation; the pod keeps its limits",)
     try:
-        convert(pod, request, rules.vendors.resource_names)
+        convert(pod, request, rules.vendors.resource_names, led=rules.claims_led)
     except NotClaimable as exc:
         return (f"{where}, and the pod keeps its limits: {exc}",)
     return ()

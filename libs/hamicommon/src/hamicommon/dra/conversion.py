@@ -29,14 +29,10 @@ from hamicommon.k8s.types import Json, JsonMapping
 FRONT_ENDS = ("limits", "dra")
 ENTRY = "hami"
 """The claim's name in the pod's spec."""
-_NOT_STATED = (
-    keys.NODE_POLICY,
-    keys.GPU_POLICY,
-    keys.SCORING_WEIGHTS,
-    keys.NVIDIA_NUMA_BIND,
-    keys.NVIDIA_MODE,
-)
-"""Annotations that choose a node or card in a way that CEL can't."""
+_NOT_STATED = (keys.NVIDIA_NUMA_BIND, keys.NVIDIA_MODE)
+"""Annotations for which a claim has nothing, whoever allocates it."""
+_POLICIES = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS)
+"""Annotations that kube-scheduler's allocator knows nothing of; the ledger goes by them."""
 
 
 class NotClaimable(InvalidRequest):
@@ -64,14 +60,16 @@ def is_converted(pod: JsonMapping) -> bool:
     )
 
 
-def convert(pod: Json, request: PodRequest, resources: Collection[str]) -> None:
+def convert(
+    pod: Json, request: PodRequest, resources: Collection[str], *, led: bool = False
+) -> None:
     """Edits the pod: what it asks for by limits, by a claim.
 
     `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
-    `resources` names the extended resources that then are no limits any more. Raises: NotClaimable,
-    and the pod is as it was.
+    `resources` names the extended resources that then are no limits any more, `led`: the ledger
+    allocates claims. Raises: NotClaimable, and the pod is as it was.
     """
-    _check(pod, request)
+    _check(pod, request, led=led)
     slices, numbers = _slices(request, _sidecars(pod))
     chosen = request.selections.get(VENDOR, Selection())
     shape = ClaimShape(
@@ -97,9 +95,9 @@ def convert(pod: Json, request: PodRequest, resources: Collection[str]) -> None:
     pod["metadata"]["annotations"][keys.CLAIM_SHAPE] = shape.text
 
 
-def _check(pod: Json, request: PodRequest) -> None:
+def _check(pod: Json, request: PodRequest, *, led: bool) -> None:
     written = keys.annotations_of(pod)
-    for key in _NOT_STATED:
+    for key in _NOT_STATED if led else _POLICIES + _NOT_STATED:
         if written.get(key):
             raise NotClaimable(f"a ResourceClaim has nothing like the annotation {key}")
     asked = [each for container in request.containers for each in container.requests]
