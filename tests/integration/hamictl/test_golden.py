@@ -58,6 +58,7 @@ ELSEWHERE = {
     "dump": "tests/integration/hamictl/test_replay_from_ledger.py",
     "db": "tests/integration/db/test_db_commands.py",
     "completion": "tests/unit/hamictl/test_completion.py",
+    "config": "tests/unit/hamictl/commands/test_config.py",
 }
 """Verbs that start, change or simulate something, and where they are shown."""
 

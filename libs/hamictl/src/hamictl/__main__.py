@@ -58,7 +58,8 @@ COMMANDS = {
         "hamictl.commands.answers:explain", "Explain why a pod is where it is, or why it waits."
     ),
     "history": LazyCommand(
-        "hamictl.commands.answers:history", "Show every state that a pod's slices went through."
+        "hamictl.commands.past.history:history",
+        "Show every state that the slices of a pod, a node or a card went through.",
     ),
     "trace": LazyCommand(
         "hamictl.commands.past.trace:trace",
@@ -111,6 +112,10 @@ COMMANDS = {
     "completion": LazyCommand(
         "hamictl.commands.about.completion:completion",
         "Print the script that completes verbs, options and names in a shell.",
+    ),
+    "config": LazyCommand(
+        "hamictl.commands.about.config:config",
+        "Show the settings in force and where each comes from: environment, hamictl.toml, default.",
     ),
     "help": LazyCommand(
         "hamictl.commands.about.topics:topics",

@@ -1,11 +1,24 @@
-"""What `hamictl` reads from its environment when it does not talk to a local system."""
+"""What `hamictl` reads from its environment when it does not talk to a local system.
+
+What the environment does not set is taken from `hamictl.toml` (`configuration/file.py`).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from hamictl.configuration.file import FILE_NAME, ConfigFile, read_config
+
+FILES = frozenset({"folder", "kubeconfig", "migrations"})
+"""Fields that are paths, beside those that end with `_file`: `~` is the home in them."""
 
 
 class Settings(BaseSettings):
@@ -15,6 +28,16 @@ class Settings(BaseSettings):
 
     folder: Path = Field(default=Path(".hami"), description="folder of the local system")
     kubeconfig: Path | None = Field(default=None, validation_alias="KUBECONFIG")
+    config: Path | None = Field(
+        default=None,
+        validation_alias="HAMICTL_CONFIG",
+        description=f"the file of settings; absent: {FILE_NAME} in XDG_CONFIG_HOME",
+    )
+    config_home: Path | None = Field(
+        default=None,
+        validation_alias="XDG_CONFIG_HOME",
+        description="where the file of settings is; absent: ~/.config",
+    )
     cache_home: Path | None = Field(
         default=None,
         validation_alias="XDG_CACHE_HOME",
@@ -65,3 +88,48 @@ class Settings(BaseSettings):
         default=SecretStr(""), description="for `hamictl sql` and `hamictl db`"
     )
     migrations: Path | None = Field(default=None, description="folder, when not in a checkout")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment, then the file. Raises: InvalidRequest where the file is wrong."""
+        found = config_file().addresses
+        written = {name: _at_home(name, value) for name, value in found.items()}
+        return init_settings, env_settings, InitSettingsSource(settings_cls, written)
+
+
+class _Location(BaseSettings):
+    """Where the file is: of the environment alone."""
+
+    model_config = SettingsConfigDict(populate_by_name=True, extra="ignore")
+
+    config: Path | None = Field(default=None, validation_alias="HAMICTL_CONFIG")
+    config_home: Path | None = Field(default=None, validation_alias="XDG_CONFIG_HOME")
+
+
+NOT_IN_THE_FILE = frozenset({"config", "config_home", "cache_home"})
+
+
+def config_file() -> ConfigFile:
+    """The file of settings, empty where there is none. Raises: InvalidRequest."""
+    where = _Location()
+    known = [name for name in Settings.model_fields if name not in NOT_IN_THE_FILE]
+    if where.config is not None and where.config != Path():
+        return read_config(where.config.expanduser(), known, named=True)
+    # Relative ones don't count, an empty one is none (XDG Base Directory Specification).
+    home = where.config_home
+    folder = home if home is not None and home.is_absolute() else Path.home() / ".config"
+    return read_config(folder / FILE_NAME, known, named=False)
+
+
+def _at_home(name: str, value: str) -> str:
+    """A path with `~` for the home; addresses and tokens as they are."""
+    if name in FILES or name.endswith("_file"):
+        return str(Path(value).expanduser())
+    return value

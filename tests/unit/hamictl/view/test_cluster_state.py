@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from hamictl.view.cluster_state import ClusterSummary, node_rows, pod_rows
+from hamictl.view.cluster_state import ClusterSummary, cards_by_node, node_rows, pod_rows
+from hamictl.view.lists import nodes
 
 
 def a_pod(name: str, **status: Any) -> dict[str, Any]:
@@ -56,6 +57,24 @@ def test_a_nodes_row_has_its_cards_and_what_of_them_is_granted() -> None:
     [row] = node_rows(ClusterSummary(nodes=[node], devices=cards))
     assert (row["card_count"], row["held_card_count"], row["sick_card_count"]) == (2, 1, 1)
     assert (row["used_memory_mib"], row["memory_mib"]) == (4096, 163840)
+
+
+def test_the_wide_list_of_nodes_has_each_card_in_one_line() -> None:
+    node = {"metadata": {"name": "n1"}, "status": {}}
+    cards = [
+        a_card("n1", index=0, used_memory_mib=31744),
+        a_card("n1", index=1, healthy=False),
+        a_card("n2", index=0),
+    ]
+    state = ClusterSummary(nodes=[node], devices=cards)
+
+    shown = nodes(node_rows(state), None, cards_by_node(state))
+
+    [wide] = [column for column in shown.columns if column.header.startswith("GIB")]
+    assert wide.wide
+    assert wide.show(shown.rows[0]) == "0 31/80, 1 ✖ 0/80"
+    unknown = nodes(shown.rows, None)
+    assert next(column.show(shown.rows[0]) for column in unknown.columns if column.wide) == "?"
 
 
 def test_cards_that_no_scheduler_names_are_unknown_and_not_none() -> None:

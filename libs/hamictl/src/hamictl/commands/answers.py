@@ -1,4 +1,4 @@
-"""`hamictl explain` and `history`: why, and what happened when."""
+"""`hamictl explain`: why a pod is where it is; and which pod a name means."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
 from hamictl.output.records import Row
-from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
@@ -28,13 +27,9 @@ from hamictl.view.explanation import (
     near_misses,
     near_misses_table,
 )
-from hamictl.view.history import changes, earlier_line, gone_sentence, uids_newest_first, with_cards
+from hamictl.view.history import gone_sentence
 
-PODS_SHOWN = 20
-"""Pods of one name; a controller that makes the same pod over and over has many."""
-NODES_ASKED = 20
 CLOSE_NAMED = 3
-_ONE_EARLIER = "1 earlier pod had this name:"
 
 
 async def pod_uid(target: Installation, namespace: str, name: str) -> str:
@@ -42,16 +37,16 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
 
     A uid that the ledger knows is a name, too. Raises: NotFound when neither knows it.
     """
-    existing = await _existing_uid(target, namespace, name)
+    existing = await existing_uid(target, namespace, name)
     if existing is not None:
         return existing
-    rows = await _allocations(SchedulerClient(target.need_scheduler()), namespace, name)
+    rows = await allocations_named(SchedulerClient(target.need_scheduler()), namespace, name)
     if not rows:
-        raise NotFound(await _why_unknown(target, namespace, name))
+        raise NotFound(await why_unknown(target, namespace, name))
     return str(rows[0]["pod_uid"])
 
 
-async def _existing_uid(target: Installation, namespace: str, name: str) -> str | None:
+async def existing_uid(target: Installation, namespace: str, name: str) -> str | None:
     """Of the pod in the cluster; None: it has none, or could not be asked."""
     if target.kubeconfig is None:
         return None
@@ -63,7 +58,7 @@ async def _existing_uid(target: Installation, namespace: str, name: str) -> str 
         return None
 
 
-async def _why_unknown(target: Installation, namespace: str, name: str) -> str:
+async def why_unknown(target: Installation, namespace: str, name: str) -> str:
     """A pod that admission refused is an event of the controller that tried to create it."""
     unknown = f"pod {namespace}/{name}: neither the cluster nor the ledger knows it"
     held = await SchedulerClient(target.need_scheduler()).rows(
@@ -151,62 +146,10 @@ async def _is_gone(target: Installation, namespace: str, name: str, uid: str) ->
     return str(pod["metadata"]["uid"]) != uid
 
 
-def history(
-    pod: Annotated[
-        str,
-        typer.Argument(
-            help="name of a pod, also of one that is gone; or a pod's uid",
-            autocompletion=pod_names,
-        ),
-    ],
-    namespace: Namespace = "default",
-    output: Answered = TABLE,
-) -> None:
-    """Show every state that a pod's slices went through."""
-    run(_history(pod, namespace, output))
-
-
-async def _history(pod: str, namespace: str, output: OutputFormat) -> None:
-    target = find_target(Settings())
-    namespace, name = pod_name(pod, namespace)
-    scheduler = SchedulerClient(target.need_scheduler())
-    existing = await _existing_uid(target, namespace, name)
-    granted = await _allocations(scheduler, namespace, name)
-    if not granted and existing is None:
-        raise NotFound(await _why_unknown(target, namespace, name))
-    if granted:
-        namespace, name = str(granted[0]["namespace"]), str(granted[0]["pod_name"])
-    newest, *earlier = uids_newest_first(granted, existing)
-    # For people the newest pod, and a line for each before it; for programs all of them.
-    shown = [newest] if output.for_people else [newest, *earlier][:PODS_SHOWN]
-    index_of = await _card_indices(scheduler, [row for row in granted if row["pod_uid"] in shown])
-    rows: list[Row] = []
-    for uid in shown:
-        found = await scheduler.rows(f"/v1/pods/{quote(uid, safe='')}/history")
-        rows += with_cards(found, granted, index_of)
-    render.write(changes(rows, f"{namespace}/{name}"), output)
-    if output.for_people and earlier:
-        note(f"{len(earlier)} earlier pods had this name:" if len(earlier) > 1 else _ONE_EARLIER)
-        for uid in earlier[:PODS_SHOWN]:
-            note(f"  {earlier_line(uid, granted)}")
-    if len(earlier) >= PODS_SHOWN:
-        note(f"only the newest {PODS_SHOWN} are shown (`hamictl history UID` has any other)")
-
-
-async def _allocations(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
+async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
     """Of all pods that had the name, newest first; else of the pod that has it as its uid."""
     named = await scheduler.rows("/v1/allocations", namespace=namespace, pod_name=name)
     return named or await scheduler.rows("/v1/allocations", pod_uid=name)
-
-
-async def _card_indices(scheduler: SchedulerClient, allocations: Sequence[Row]) -> dict[str, int]:
-    """uuid -> index, of the cards that their nodes still have."""
-    nodes = dict.fromkeys(str(row["node"]) for row in allocations if row["node"])
-    return {
-        str(card["uuid"]): card["index"]
-        for node in list(nodes)[:NODES_ASKED]
-        for card in await scheduler.rows("/v1/devices", node=node)
-    }
 
 
 def pod_name(given: str, namespace: str) -> tuple[str, str]:

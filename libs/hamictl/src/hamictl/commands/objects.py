@@ -19,7 +19,12 @@ from hamictl.pods import apply_pod
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
-Namespace = Annotated[str, typer.Option("--namespace", "-n", help="for objects that name none")]
+Namespace = Annotated[
+    str,
+    typer.Option(
+        "--namespace", "-n", help="for objects that name none", envvar="HAMICTL_NAMESPACE"
+    ),
+]
 
 
 class Output(StrEnum):

@@ -19,6 +19,7 @@ Answered = Annotated[
         "-o",
         parser=output_format,
         metavar="FORM",
+        envvar="HAMICTL_OUTPUT",
         help="table, wide, json, yaml, csv, name or jsonpath=TEMPLATE",
     ),
 ]

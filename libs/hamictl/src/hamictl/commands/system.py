@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -22,6 +22,7 @@ from rich.live import Live
 
 from hamictl.commands import demo
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.commands.simulate import policy_of
 from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
@@ -47,7 +48,9 @@ def up(
     kubelet_flag: Annotated[
         list[str] | None, typer.Option(help="for the simulated kubelets", hidden=True)
     ] = None,
-    node_policy: Annotated[str, typer.Option(help="binpack, spread, fragmentation")] = "binpack",
+    node_policy: Annotated[
+        Literal["binpack", "spread", "fragmentation"], typer.Option(help="of pods that name none")
+    ] = "binpack",
     gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "",
     device_config: Annotated[
         Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
@@ -59,7 +62,8 @@ def up(
         bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
     ] = False,
     binding: Annotated[
-        str, typer.Option(help="lock, or late: slices are bound by CDI when containers start")
+        Literal["lock", "late"],
+        typer.Option(help="late: slices are bound by CDI when containers start"),
     ] = "lock",
     most_ends: Annotated[
         int, typer.Option(help="give a process up that ended so often within ten minutes")
@@ -92,7 +96,13 @@ def up(
         )
     except ValidationError as exc:
         first = exc.errors()[0]
-        raise typer.BadParameter(first["msg"], param_hint=f"--{first['loc'][0]}") from None
+        option = str(first["loc"][0]).replace("_", "-")
+        raise typer.BadParameter(first["msg"], param_hint=f"--{option}") from None
+    if gpu_policy:
+        try:
+            policy_of(node_policy, gpu_policy)
+        except InvalidRequest as exc:
+            raise typer.BadParameter(str(exc)) from None
     began_s = time.monotonic()
     quiet = as_json
     with spoken_errors():

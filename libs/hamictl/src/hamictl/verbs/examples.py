@@ -24,7 +24,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl describe node node-1 --at 14:05",
         "hamictl describe card GPU-6c1e0d2b-0000-0000-0000-000000000003",
     ),
-    "open": ("hamictl open", "hamictl open pod team-a/train", "hamictl open node node-1"),
+    "open": ("hamictl open", "hamictl open team-a/train", "hamictl open node node-1"),
     "doctor": ("hamictl doctor", "hamictl doctor -o json", "hamictl doctor --ascii"),
     "top": (
         "hamictl top",
@@ -54,7 +54,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "hamictl explain train --near-misses",
         "hamictl explain train -o json",
     ),
-    "history": ("hamictl history train", "hamictl history train -n team-a -o json"),
+    "history": (
+        "hamictl history train",
+        "hamictl history train -n team-a -o json",
+        "hamictl history node/node-1 --since 2h",
+        "hamictl history card node-1/0",
+    ),
     "trace": (
         "hamictl trace train",
         "hamictl trace team-a/train -o json",
@@ -101,6 +106,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "source <(hamictl completion bash)",
         "hamictl completion zsh > ~/.zfunc/_hamictl",
         "hamictl completion fish > ~/.config/fish/completions/hamictl.fish",
+    ),
+    "config": (
+        "hamictl config",
+        "hamictl config --example > ~/.config/hamictl.toml",
+        "HAMICTL_CONFIG=~/production.toml hamictl config",
     ),
     "help": ("hamictl help exit-codes", "hamictl help times", "hamictl help output"),
     "version": ("hamictl version", "hamictl version -o json"),

@@ -11,19 +11,25 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from hamicommon.errors import InvalidRequest
 from typer.core import TyperCommand, TyperGroup
 
+from hamictl.configuration.defaults import VerbDefaults, configured
+from hamictl.exit_codes import ExitCode
 from hamictl.output.presentation import Colour, Presentation, present
 from hamictl.verbs.examples import EXAMPLES
+from hamictl.verbs.mistakes import sentence
 
 PANEL = "Every verb"
+HELP_SHOWN = "NoArgsIsHelpError"
+"""Typer goes by this name, too: the class is none of its interface."""
 _EXTRA: dict[str, tuple[Any, Any]] = {
     "no_headers": (
         Annotated[
@@ -110,6 +116,29 @@ class LazyGroup(TyperGroup):
     """Set by the subclass that `lazy_app` makes."""
     _listing = False
 
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As Typer does; what was typed wrong is one sentence, not a box of several lines."""
+        given = (args, prog_name, complete_var, False, windows_expand_args)
+        if not standalone_mode:
+            return super().main(*given, **extra)
+        try:
+            # A verb returns nothing: a number is the status that it ended with.
+            status = super().main(*given, **extra)
+        except typer.TyperException as exc:
+            # A group without a verb has shown its help already.
+            if type(exc).__name__ != HELP_SHOWN:
+                _complain(exc)
+            raise SystemExit(exc.exit_code) from None
+        raise SystemExit(status or 0)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """All names, in their order."""
         return list(self.commands_by_name)
@@ -152,6 +181,22 @@ class LazyGroup(TyperGroup):
             self._listing = False
 
 
+def _check_configuration() -> None:
+    """Ends the verb with a sentence where `hamictl.toml` is wrong."""
+    try:
+        configured()
+    except InvalidRequest as exc:
+        _complain(typer.TyperException(str(exc)))
+        raise typer.Exit(ExitCode.FAILED) from None
+
+
+def _complain(error: typer.TyperException) -> None:
+    # Here: the list of verbs is written without Rich.
+    from hamictl.output.terminal import complain
+
+    complain(f"hamictl: {sentence(error)}")
+
+
 def load(name: str, command: LazyCommand) -> Any:
     """Imports a verb and makes it callable."""
     module, _, attribute = command.target.partition(":")
@@ -174,6 +219,7 @@ def presented(verb: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(verb)
     def run(**given: Any) -> None:
+        _check_configuration()
         chosen = {name: given.pop(name) for name in added}
         # Here: the list of verbs is written without Rich.
         from hamictl.output.terminal import console, knows_glyphs
@@ -218,6 +264,7 @@ def lazy_app(
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        context_settings={"default_map": VerbDefaults()},
     )
     app.callback()(lambda: None)
     return app

@@ -65,24 +65,35 @@ async def look(
 
 def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
     """Rows for view.tables.nodes_table."""
+    by_node = cards_by_node(state)
     return [
         {
             "name": node["metadata"]["name"],
             "ready": _ready(node),
             "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
             "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),
-            **_cards(state.devices, node["metadata"]["name"]),
+            **_cards(None if by_node is None else by_node.get(node["metadata"]["name"], [])),
         }
         for node in state.nodes
     ]
 
 
-def _cards(devices: Sequence[JsonMapping] | None, node: str) -> dict[str, int | None]:
+def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
+    """Node -> the cards that are there; None: the scheduler did not answer."""
+    if state.devices is None:
+        return None
+    found: dict[str, list[JsonMapping]] = {}
+    for card in state.devices:
+        if card.get("present", True):
+            found.setdefault(str(card["node"]), []).append(card)
+    return found
+
+
+def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, int | None]:
     """What the node's cards are, and what of them is granted; None is unknown."""
     names = ("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib")
-    if devices is None:
+    if cards is None:
         return dict.fromkeys(names)
-    cards = [card for card in devices if card["node"] == node and card.get("present", True)]
     values = (
         len(cards),
         sum(bool(card["used_slots"]) for card in cards),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
@@ -59,8 +59,16 @@ def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
     )
 
 
-def nodes(rows: Sequence[Row], as_of: str | None) -> Records:
-    """Kubernetes nodes with their GPU counts."""
+def nodes(
+    rows: Sequence[Row], as_of: str | None, cards: Mapping[str, Sequence[Row]] | None = None
+) -> Records:
+    """Kubernetes nodes with their GPU counts; `cards`: those of each, for the wide form."""
+
+    def each_card(row: Row) -> str:
+        if cards is None:
+            return of(None)
+        return ", ".join(map(_card, cards.get(str(row["name"]), ()))) or "-"
+
     return Records(
         kind="Node",
         plural="nodes",
@@ -78,6 +86,7 @@ def nodes(rows: Sequence[Row], as_of: str | None) -> Records:
             ),
             TableColumn("HEALTH", _node_health, "sick_card_count"),
             _plain("SLOTS", "allocatable"),
+            TableColumn("GIB GRANTED/SIZE BY CARD", each_card, wide=True),
             _plain("MOUNTS", "mounts", wide=True),
         ),
     )
@@ -99,6 +108,13 @@ def pods(rows: Sequence[Row], as_of: str | None) -> Records:
             _plain("UID", "pod_uid", wide=True),
         ),
     )
+
+
+def _card(card: Row) -> str:
+    """`0 31/80`; a sick card is `1 ✖ 0/80`."""
+    sick = "" if card["healthy"] else "✖ "
+    granted, size = (f"{card[key] / 1024:.3g}" for key in ("used_memory_mib", "memory_mib"))
+    return f"{card['index']} {sick}{granted}/{size}"
 
 
 def _plain(header: str, key: str, *, wide: bool = False) -> TableColumn:

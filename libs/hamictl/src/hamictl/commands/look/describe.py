@@ -16,7 +16,7 @@ from hamictl.commands import answers
 from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, At, moment_of
-from hamictl.commands.past.card_names import uuid_of
+from hamictl.commands.past.card_names import uuid_or_name
 from hamictl.commands.past.named import HELD, ask
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
@@ -65,7 +65,7 @@ def describe(
         return
     moment = moment_of(at, "--at")
     if wanted == "card":
-        name = run(_card(name))
+        name = run(uuid_or_name(name))
     where = {wanted: name}
     about = ask("nodes" if wanted == "node" else "cards", {**where, "at": moment})
     if not about.rows:
@@ -83,14 +83,6 @@ def describe(
     span = {"since": until - timedelta(days=30), "until": until}
     parts["Incidents of 30 days"] = ask("card-incidents", {**where, **span})
     _write(parts, output, columns={"Held by": HELD, "Incidents of 30 days": INCIDENTS})
-
-
-async def _card(name: str) -> str:
-    """Its uuid; a card that is gone is known by its whole uuid alone."""
-    try:
-        return await uuid_of(name)
-    except NotFound:
-        return name
 
 
 def _named(kind: str, name: str) -> tuple[str, str]:
@@ -145,7 +137,8 @@ def open_page(
     kind: Annotated[
         str,
         typer.Argument(
-            help="pod, node or card; without it the overview", autocompletion=kinds_and_pods
+            help="pod, node or card, or a pod's name; without it the overview",
+            autocompletion=kinds_and_pods,
         ),
     ] = "",
     name: Name = "",
@@ -159,6 +152,9 @@ def open_page(
                 "where are the pages? start a local system with `hamictl up`, "
                 "or set HAMI_PAGES_URL=http(s)://host:port (docs/hamictl-on-a-cluster.md)"
             )
+    if kind and not name and kind.partition("/")[0] not in KINDS:
+        # What is no kind is a pod, as everywhere.
+        kind, name = "pod", kind
     address = url.rstrip("/") + "/" + (_path(*_named(kind, name), namespace) if kind else "")
     sys.stdout.write(f"{address}\n")
     if console.is_terminal:

@@ -22,9 +22,8 @@ from hamictl.commands.options import (
     Since,
     Until,
     moment_of,
-    since_of,
 )
-from hamictl.commands.past.named import ask
+from hamictl.commands.past.named import ask, time_of
 from hamictl.commands.runner import run, spoken_errors
 from hamictl.output import render
 from hamictl.output.formats import TABLE
@@ -92,7 +91,7 @@ def get(
         )
     wanted = KINDS[kind]
     space = "" if all_namespaces else namespace
-    _check(wanted, selector=selector, at=at, times=since or until, watch=watch)
+    _check(wanted, selector=selector, at=at, since=since, until=until, watch=watch)
     while True:
         found = _found(wanted, space, selector, at, since, until)
         if names:
@@ -123,14 +122,15 @@ def _names(full: str) -> tuple[str, ...]:
     return tuple("/".join(parts[at:]) for at in range(len(parts)))
 
 
-def _check(kind: str, *, selector: str, at: str, times: str, watch: bool) -> None:
+def _check(kind: str, *, selector: str, at: str, since: str, until: str, watch: bool) -> None:
     """Raises: typer.BadParameter for what a list does not have."""
     if selector and kind not in ("pods", "nodes"):
         raise typer.BadParameter(f"{kind} have no labels", param_hint="--selector")
     if at and kind not in THEN:
         raise typer.BadParameter(f"{kind} are not kept: {', '.join(THEN)} are", param_hint="--at")
-    if times and kind != "decisions":
-        raise typer.BadParameter("only decisions are of a time; --at is", param_hint="--since")
+    if (since or until) and kind != "decisions":
+        option = "--since" if since else "--until"
+        raise typer.BadParameter("only decisions are of a time; --at is", param_hint=option)
     if at and watch:
         raise typer.BadParameter("what was does not change", param_hint="--watch")
 
@@ -139,7 +139,7 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
     moment = moment_of(at, "--at")
     where: Mapping[str, object] = {"namespace": namespace}
     if kind == "decisions":
-        times = {"since": since_of(since), "until": moment_of(until, "--until")}
+        times = time_of(since, until)
         found = records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
         return replace(found, plural="decisions")
     if kind == "quotas":
@@ -170,7 +170,7 @@ async def listed(kind: str, *, namespace: str, selector: str) -> Records:
         note(f"not asked: {missing}")
     if kind == "pods":
         return lists.pods(cluster_state.pod_rows(state), now)
-    return lists.nodes(cluster_state.node_rows(state), now)
+    return lists.nodes(cluster_state.node_rows(state), now, cluster_state.cards_by_node(state))
 
 
 async def _need_namespace(api: KubeApi, namespace: str) -> None:

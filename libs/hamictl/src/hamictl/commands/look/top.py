@@ -29,7 +29,9 @@ def top(
 ) -> None:
     """Show what is granted and used of each card, live."""
     if sort not in SORTS.values():
-        raise typer.BadParameter(f"{sort!r}: {', '.join(SORTS.values())} is wanted")
+        raise typer.BadParameter(
+            f"{sort!r}: {', '.join(SORTS.values())} is wanted", param_hint="--sort"
+        )
     if once or not console.is_terminal or not output.for_people:
         found = run(look_at(QuestionClient(find_target(Settings()))))
         if output.for_people:

@@ -28,6 +28,17 @@ async def uuid_of(name: str) -> str:
     return chosen((await client.ask("cards", where)).rows, name, index if slash else "")
 
 
+async def uuid_or_name(name: str) -> str:
+    """The same; a card that is gone is known by its whole uuid alone, which this then is.
+
+    Raises: InvalidRequest, Forbidden, Unavailable.
+    """
+    try:
+        return await uuid_of(name)
+    except NotFound:
+        return name
+
+
 def chosen(cards: Sequence[Row], name: str, index: str) -> str:
     """Of these cards, the one with the index, or whose uuid begins so. Raises: as `uuid_of`."""
     if index:

@@ -67,15 +67,15 @@ def who(
         raise typer.BadParameter("a moment, or a time from --since to --until", param_hint="--at")
     if (since or until) and not thing:
         raise typer.BadParameter("of which card or node?", param_hint="THING")
-    where = run(_card_or_node(thing)) if thing else {}
+    times = time_of(since, until)
+    where = run(card_or_node(thing)) if thing else {}
     if since or until:
-        times = {"since": since_of(since), "until": moment_of(until, "--until")}
         show(ask("who-held-card", {**where, **times}), output, columns=HELD)
     else:
         show(ask("what-runs-where", {**where, "at": moment}), output, columns=HELD)
 
 
-async def _card_or_node(thing: str) -> dict[str, object]:
+async def card_or_node(thing: str) -> dict[str, object]:
     """Cards of every vendor are known by `get devices`; a node is what is no card's uuid.
 
     Raises: NotFound where it is neither.

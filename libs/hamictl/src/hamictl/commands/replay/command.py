@@ -132,11 +132,13 @@ def replay(
             raise InvalidRequest("--nodes and --pods are both -: standard input is one file alone")
         given = load or (_CHURNING if mean_load else _ARRIVING)
         target = percent_of(given, "--load", least=1, most=1000)
+        means = percents_of(mean_load, "--mean-load", least=1, most=300) if mean_load else []
+        patience_s = seconds_of(patience, "--patience") if patience else float("inf")
         trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
         chosen = chosen or checked(_OWN if trace.has_card_memory else f"{_OWN},fgd")
         check_references(chosen, trace)
         if mean_load:
-            _churn(trace, chosen, orders, target, mean_load, patience, hosts, output, svg)
+            _churn(trace, chosen, orders, target, (means, patience_s), hosts, output, svg)
         else:
             _arrive(trace, chosen, orders, target, hosts, output, svg)
 
@@ -166,19 +168,20 @@ def _churn(
     policies: list[str],
     seeds: list[int],
     total: float,
-    mean_loads: str,
-    patience: str,
+    mean: tuple[list[float], float],
     hosts: HostChoice,
     output: Output,
     svg: Path | None,
 ) -> None:
+    """`mean`: loads as parts of 1, and for how many seconds a pod waits."""
+    mean_loads, patience_s = mean
     found = runs.coming_and_going(
         trace,
         policies,
         seeds,
         total=total,
-        mean_loads=percents_of(mean_loads, "--mean-load", least=1, most=300),
-        patience_s=seconds_of(patience, "--patience") if patience else float("inf"),
+        mean_loads=mean_loads,
+        patience_s=patience_s,
         hosts=hosts,
     )
     if svg is not None:

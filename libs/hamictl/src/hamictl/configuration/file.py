@@ -1,0 +1,104 @@
+"""`hamictl.toml`: addresses, and the usual values of options that every verb has.
+
+An option wins over the environment, and that over the file. The addresses are those of `HAMI_...`
+variables, without the prefix and in small letters; a running local system wins over all of them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from hamicommon.clipping import clip
+from hamicommon.errors import InvalidRequest
+
+FILE_NAME = "hamictl.toml"
+MOST_BYTES = 1024 * 1024
+OPTIONS: Mapping[str, tuple[str, ...] | type[bool] | type[str]] = {
+    "output": ("table", "wide", "json", "yaml"),
+    "color": ("auto", "always", "never"),
+    "ascii": bool,
+    "utc": bool,
+    "namespace": str,
+}
+"""Keys that are options of verbs -> the values that they take."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigFile:
+    """What the file has; empty where there is none."""
+
+    path: Path
+    exists: bool = False
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Fields of hamictl's settings."""
+    options: Mapping[str, str | bool] = field(default_factory=dict)
+    """As in `OPTIONS`."""
+
+
+def read_config(path: Path, addresses: Collection[str], *, named: bool) -> ConfigFile:
+    """The file, where there is one. `addresses`: keys that it may have beside `OPTIONS`.
+
+    Raises: InvalidRequest, where it can't be read, has other keys or values, or is `named` by the
+    user and not there.
+    """
+    try:
+        with path.open("rb") as opened:
+            content = opened.read(MOST_BYTES + 1)
+    except FileNotFoundError:
+        if named:
+            raise InvalidRequest(f"HAMICTL_CONFIG={path}: there is no such file") from None
+        return ConfigFile(path=path)
+    except OSError as exc:
+        raise InvalidRequest(f"{path}: not readable: {exc.strerror}") from None
+    if len(content) > MOST_BYTES:
+        raise InvalidRequest(f"{path}: is too large for a configuration")
+    try:
+        return parsed(content.decode(), path, addresses)
+    except UnicodeDecodeError:
+        raise InvalidRequest(f"{path}: is no text in UTF-8") from None
+
+
+def parsed(text: str, path: Path, addresses: Collection[str]) -> ConfigFile:
+    """The file's text. Raises: InvalidRequest with the file and the key."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise InvalidRequest(f"{path}: no TOML: {clip(str(exc))}") from None
+    chosen: dict[str, str] = {}
+    options: dict[str, str | bool] = {}
+    for key, value in found.items():
+        if key in OPTIONS:
+            options[key] = _option(path, key, value)
+        elif key not in addresses:
+            raise InvalidRequest(f"{path}: {clip(key)!r} is no setting{_close(key, addresses)}")
+        elif not isinstance(value, str):
+            raise InvalidRequest(f"{path}: {key} is {clip(str(value))}: a text in quotes is wanted")
+        else:
+            chosen[key] = value
+    return ConfigFile(path=path, exists=True, addresses=chosen, options=options)
+
+
+def _option(path: Path, key: str, value: object) -> str | bool:
+    wanted = OPTIONS[key]
+    if isinstance(wanted, tuple):
+        if isinstance(value, str) and value in wanted:
+            return value
+        kind = " or ".join(f'"{one}"' for one in wanted)
+    elif wanted is bool:
+        if isinstance(value, bool):
+            return value
+        kind = "true or false"
+    else:
+        if isinstance(value, str) and value:
+            return value
+        kind = "a text in quotes"
+    raise InvalidRequest(f"{path}: {key} is {clip(str(value))!r}: {kind} is wanted")
+
+
+def _close(key: str, addresses: Collection[str]) -> str:
+    near = get_close_matches(key, [*OPTIONS, *addresses], n=1)
+    return f"; did you mean {near[0]}?" if near else ": `hamictl config` has those known"

@@ -1,0 +1,173 @@
+"""What is typed wrong is one sentence on one line and status 2: every verb, every option.
+
+Options are enumerated from the verbs themselves. One whose every text is right stands in `ANY_TEXT`
+or `NAMES_OF_FILES`; a new option that is in none of them and takes a wrong value fails here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hamictl.__main__ import COMMANDS, app
+from hamictl.exit_codes import ExitCode
+from hamictl.verbs.lazy import load
+from typer.testing import CliRunner, Result
+
+BAD = "BAD value!"
+ANY_TEXT = frozenset(
+    {
+        *("columns", "sort_by", "namespace", "selector", "text", "reason", "kind", "source"),
+        *("model", "scheduler_name", "trusted_namespaces", "priority_namespaces", "node"),
+        *("external_node", "kubelet_flag", "nodes", "pods"),
+    }
+)
+"""Parameters that take any text: what is not there is not found, or nothing."""
+NAMES_OF_FILES = frozenset(
+    {"file", "cluster", "device_config", "kubeconfig", "spans", "svg", "price_list"}
+)
+"""A file that is not there is a sentence of its own, with status 1 (or 2 for a price list)."""
+IN_ORDER = dict.fromkeys(("replay", "simulate", "lint", "dump"), ExitCode.FAILED)
+"""Verbs whose own sentences about values have status 1, as their tests have it."""
+ARGUMENTS = {
+    "get": ["devices"],
+    "describe": ["node", "n"],
+    "explain": ["p"],
+    "trace": ["p"],
+    "history": ["node/n"],
+    "who": ["n"],
+    "delete": ["p"],
+    "completion": ["bash"],
+    "apply": ["-f", "/nowhere"],
+    "replay": ["--nodes", "/nowhere", "--pods", "/nowhere"],
+}
+"""What a verb needs beside the option that is tried."""
+
+
+def parameters() -> Iterator[tuple[str, Any]]:
+    for verb, command in COMMANDS.items():
+        made = load(verb, command)
+        for name, sub in getattr(made, "commands", {}).items():
+            yield from ((f"{verb} {name}", parameter) for parameter in sub.params)
+        if not hasattr(made, "commands"):
+            yield from ((verb, parameter) for parameter in made.params)
+
+
+VERBS = list(dict.fromkeys(verb for verb, _ in parameters()))
+OPTIONS = [
+    (verb, parameter)
+    for verb, parameter in parameters()
+    if parameter.param_type_name == "option" and parameter.name != "help"
+]
+VALUED = [(verb, option) for verb, option in OPTIONS if not option.is_flag]
+
+
+def typed(verb: str, *more: str) -> Result:
+    argv = [*verb.split(), *ARGUMENTS.get(verb, []), *more]
+    return CliRunner().invoke(app, argv, prog_name="hamictl")
+
+
+def one_sentence(done: Result) -> str:
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    assert done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert line.startswith("hamictl: ")
+    assert "Usage" not in line
+    assert not set(line) & set("╭╮╰╯│─")
+    return line
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("KUBECONFIG", "HAMI_SCHEDULER_URL", "HAMI_POSTGRES_DSN", "HAMI_METRICS_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HAMI_FOLDER", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_option_that_there_is_not_names_the_closest(verb: str) -> None:
+    done = typed(verb, "--no-headres")
+
+    assert done.exit_code == ExitCode.WRONG_USAGE
+    line = one_sentence(done)
+    assert "there is no option --no-headres" in line
+    assert line.endswith(f"(hamictl {verb} --help)")
+
+
+@pytest.mark.parametrize(("verb", "option"), VALUED, ids=lambda each: getattr(each, "name", each))
+def test_an_option_without_its_value_is_named(verb: str, option: Any) -> None:
+    done = typed(verb, option.opts[0])
+
+    assert done.exit_code == ExitCode.WRONG_USAGE
+    assert option.opts[0] in one_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("verb", "option"),
+    [(verb, option) for verb, option in VALUED if option.name not in ANY_TEXT | NAMES_OF_FILES],
+    ids=lambda each: getattr(each, "name", each),
+)
+def test_a_wrong_value_is_named_with_its_option(verb: str, option: Any) -> None:
+    done = typed(verb, option.opts[0], BAD)
+
+    # What is refused while it is parsed is wrong usage with every verb.
+    allowed = (ExitCode.WRONG_USAGE, IN_ORDER.get(verb, ExitCode.WRONG_USAGE))
+    assert done.exit_code in allowed, done.output
+    line = one_sentence(done)
+    assert BAD in line or any(name in line for name in option.opts), line
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb in ARGUMENTS])
+def test_an_argument_that_is_missing_is_named(verb: str) -> None:
+    done = CliRunner().invoke(app, verb.split(), prog_name="hamictl")
+
+    assert done.exit_code in (ExitCode.WRONG_USAGE, ExitCode.FAILED), done.output
+    one_sentence(done)
+
+
+@pytest.mark.parametrize(
+    ("typed_text", "sentence"),
+    [
+        ("get racks", "KIND: 'racks': nodes, devices, pods, allocations, decisions, quotas is"),
+        ("get devices --at noon", "--at: 'noon' is no time: 2026-11-20T14:05Z, 14:05, "),
+        ("get pods --at now", "--at: pods are not kept: nodes, devices, allocations are"),
+        ("get devices --at 2999-01-01", "--at: '2999-01-01' is in the future: "),
+        ("get devices -o nope", "--output: 'nope': table, wide, json, yaml, csv, name or"),
+        ("get", "KIND is missing"),
+        ("help nothing", "TOPIC: 'nothing': exit-codes, times, output is wanted"),
+        ("usage --idle --overasked", "--idle: one of --idle and --overasked"),
+        ("explian", "No such command 'explian'. Did you mean 'explain'"),
+        ("top --sort size", "--sort: 'size': node, memory, used, cores, holders is wanted"),
+        ("up --nodes 1000", "--nodes: "),
+        ("up --memory-mib 0", "--memory-mib: "),
+        ("up --gpu-policy nope", "--gpu-policy has 'nope': a comma list of "),
+        ("db chek", "No such command 'chek'."),
+    ],
+)
+def test_the_sentence_has_what_is_wrong_and_what_would_be_right(
+    typed_text: str, sentence: str
+) -> None:
+    done = CliRunner().invoke(app, typed_text.split(), prog_name="hamictl")
+
+    assert done.exit_code == ExitCode.WRONG_USAGE, done.output
+    assert sentence in one_sentence(done)
+
+
+def test_a_value_is_repeated_without_what_a_terminal_would_obey() -> None:
+    done = CliRunner().invoke(app, ["get", "pods", "--at", "\x1b]0;x\x07" + "y" * 4000])
+
+    line = one_sentence(done)
+    assert line.isprintable()
+    assert len(line) < 1000
+
+
+def test_without_a_verb_the_help_is_shown() -> None:
+    for argv in ([], ["db"]):
+        done = CliRunner().invoke(app, argv)
+
+        assert done.exit_code == ExitCode.WRONG_USAGE
+        assert "Usage" in done.output
