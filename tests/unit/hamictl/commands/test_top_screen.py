@@ -41,6 +41,12 @@ async def test_keys_filter_order_and_mark(size: tuple[int, int]) -> None:
         await pilot.press("slash", *["backspace"] * 3, "enter", "o", "m")
         assert "by memory" in line_above(app)
         assert cards(app) == ["GPU-0", "GPU-1"]
+        narrow = len(app.query_one("#cards").columns)
+        await pilot.press("w")
+        assert len(app.query_one("#cards").columns) == narrow + 1
+        assert "GPU-0" in app.query_one("#cards").get_row("GPU-0")
+        await pilot.press("w")
+        assert len(app.query_one("#cards").columns) == narrow
         await pilot.press("space")
         assert app.query_one("#cards").get_row("GPU-0")[0] == "*"
         await pilot.press("h")

@@ -108,11 +108,11 @@ def cores(card: TopCard) -> str:
     return f"{card.held_core_ratio * 100:.0f}|{used} %"
 
 
-def holders(card: TopCard) -> str:
-    """What is wrong with the card, then its largest holders."""
-    named = [f"{pod} {amount(size)}" for pod, size in card.holders[:HOLDERS_NAMED]]
-    if len(card.holders) > HOLDERS_NAMED:
-        named.append(f"+{len(card.holders) - HOLDERS_NAMED}")
+def holders(card: TopCard, most: int = HOLDERS_NAMED) -> str:
+    """What is wrong with the card, then its largest holders, `most` of them by name."""
+    named = [f"{pod} {amount(size)}" for pod, size in card.holders[:most]]
+    if len(card.holders) > most:
+        named.append(f"+{len(card.holders) - most}")
     return "  ".join(part for part in (card.trouble, ", ".join(named)) if part)
 
 

@@ -26,15 +26,18 @@ from hamictl.commands.look.top_rows import (
     holders,
     memory,
 )
+from hamictl.output.formats import Form, OutputFormat
 from hamictl.output.presentation import in_ascii, presentation, printable
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
 REFRESH_S = 2.0
+JSON = OutputFormat(Form.JSON)
 HELP = (
     "/ filter (!text: without)   o, then n m u c h: order by node, memory, used, cores, holders\n"
-    "z sick cards   space mark   Enter the card   e explain   t trace   p waiting   q quit"
+    "z sick cards   w wide   space mark   Enter the card, y in JSON   e explain   t trace"
+    "   p waiting   q quit"
 )
 
 
@@ -46,7 +49,9 @@ class TopScreen(App[None]):
         Binding("slash", "filter", "filter"),
         Binding("o", "order", "order"),
         Binding("z", "problems", "problems"),
+        Binding("w", "wide", "wide"),
         Binding("space", "mark", "mark"),
+        Binding("y", "json", "json"),
         Binding("e", "explain", "explain"),
         Binding("t", "trace", "trace"),
         Binding("p", "pending", "waiting"),
@@ -62,6 +67,7 @@ class TopScreen(App[None]):
         self._problems = problems
         self._sort = sort
         self._ordering = False
+        self._wide = False
         self._marked: set[str] = set()
         self._trouble = ""
 
@@ -100,15 +106,19 @@ class TopScreen(App[None]):
         self.query_one("#heading", Static).update(_plain(text))
         table = self.query_one("#cards", DataTable)
         at = table.cursor_row
-        wide = self.size.width >= NARROW
+        room = self.size.width >= NARROW
         table.clear(columns=True)
-        bars = ("MEM GRANTED|USED", "") if wide else ("MEM GRANTED|USED",)
-        table.add_columns("", "NODE", "CARD", "MODEL", *bars, "SM GRANTED|USED", "HOLDERS")
+        bars = ("MEM GRANTED|USED", "") if room else ("MEM GRANTED|USED",)
+        uuid = ("UUID",) if self._wide else ()
+        table.add_columns("", "NODE", "CARD", "MODEL", *bars, "SM GRANTED|USED", *uuid, "HOLDERS")
         for card in self._cards():
             mark = "*" if card.uuid in self._marked else ""
-            drawn = (bar(card), memory(card)) if wide else (memory(card),)
-            cells = (mark, card.node, str(card.index), card.model, *drawn, cores(card))
-            table.add_row(*map(_plain, (*cells, holders(card))), key=card.uuid)
+            drawn = (bar(card), memory(card)) if room else (memory(card),)
+            cells = [mark, card.node, str(card.index), card.model, *drawn, cores(card)]
+            cells += (
+                [card.uuid, holders(card, len(card.holders))] if self._wide else [holders(card)]
+            )
+            table.add_row(*map(_plain, cells), key=card.uuid)
         if table.row_count:
             table.move_cursor(row=min(at, table.row_count - 1))
 
@@ -137,6 +147,11 @@ class TopScreen(App[None]):
     def action_problems(self) -> None:
         """Sick cards alone, or all again."""
         self._problems = not self._problems
+        self._draw()
+
+    def action_wide(self) -> None:
+        """All holders and the card's uuid, or as before."""
+        self._wide = not self._wide
         self._draw()
 
     def action_mark(self) -> None:
@@ -182,6 +197,14 @@ class TopScreen(App[None]):
             from hamictl.commands.look.describe import describe
 
             await self._beside(lambda: describe("card", card.uuid))
+
+    async def action_json(self) -> None:
+        """The same for programs."""
+        card = self._selected()
+        if card is not None:
+            from hamictl.commands.look.describe import describe
+
+            await self._beside(lambda: describe("card", card.uuid, output=JSON))
 
     async def action_explain(self) -> None:
         """Why the card's largest holder is there."""
