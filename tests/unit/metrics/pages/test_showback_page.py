@@ -21,6 +21,7 @@ def a_bill(
     viewer: PageViewer = EVERYBODY,
     *,
     prices: PriceList | None = None,
+    **use: Any,
 ) -> Any:
     answered = [
         {"type": "A100", "kind": kind, "namespace": name, "card_s": s} for kind, name, s in rows
@@ -36,6 +37,7 @@ def a_bill(
         until=until,
         now=NOW,
         prices=prices,
+        **use,
     )
 
 
@@ -75,3 +77,37 @@ def test_a_bill_has_the_cost_of_each_line_and_a_type_without_a_price_is_unknown(
     other = a_bill(rows, 4600, prices=PRICES.model_copy(update={"card_hour": {}}))
     assert {line.cost for line in other.held} == {None}
     assert other.unpriced == ["A100"]
+
+
+def test_what_was_used_of_the_held_time_stands_beside_it() -> None:
+    rows = [("held", "nlp", 7200), ("held", "ads", 3600), ("held", "new", 60), ("idle", "", 15)]
+    use = [a_use("nlp", 50), a_use("ads", 25)]
+    idle = [{"namespace": "nlp", "idle_s": 900}]
+
+    shown = {one.name: one for one in a_bill(rows, 10875, use=use, idle=idle).held}
+
+    assert (shown["nlp"].used_card_s, shown["nlp"].idle_percent) == (3600, 25)
+    assert (shown["ads"].used_card_s, shown["ads"].idle_percent) == (900, 0)
+    assert (shown["new"].used_card_s, shown["new"].idle_percent) == (None, None)
+
+
+def test_of_a_ledger_that_was_too_slow_use_is_unknown_and_the_bill_is_there() -> None:
+    page = a_bill([("held", "nlp", 7200), ("idle", "", 15)], 7215)
+
+    assert page.exact
+    assert [(one.used_card_s, one.idle_percent) for one in (*page.held, *page.rest[:1])] == [
+        (None, None),
+        (None, None),
+    ]
+
+
+def a_use(namespace: str, used_percent: int) -> dict[str, Any]:
+    return {
+        "namespace": namespace,
+        "slice_s": 3600,
+        "memory_bytes": 100 * 2**20,
+        "used_memory_bytes": used_percent * 2**20,
+        "core_ratio": 0.0,
+        "used_core_ratio": 0.4,
+        "sample_count": 4,
+    }

@@ -280,6 +280,16 @@ def test_the_slider_steps_to_the_changes_and_never_into_the_future() -> None:
     assert history_page(a_strip(), "1h", ago(days=4), NOW).before_record
 
 
+def test_a_run_goes_through_the_window_in_sixty_moments_and_ends_at_now() -> None:
+    asked = history_page(a_strip(), "1h", ago(minutes=60), NOW)
+    assert (asked.play_from, asked.frame) == (ago(minutes=60), None)
+
+    goes_on = history_page(a_strip(), "1h", ago(minutes=60), NOW, playing=True)
+    assert goes_on.frame == ago(minutes=59)
+    over = history_page(a_strip(), "1h", ago(seconds=59), NOW, playing=True)
+    assert (over.play_from, over.frame) == (a_strip().since, None)
+
+
 def test_the_moment_stands_in_the_middle_of_its_window() -> None:
     assert window_around(ago(hours=5), NOW, "1h") == (ago(hours=5.5), ago(hours=4.5))
     assert window_around(NOW, NOW, "1h") == (ago(hours=1), NOW)

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from hamicommon.ledger.showback.use import UNKNOWN_USE, NamespaceUse
+
 from hamictl.output.records import Records, Row, TableColumn
 
 KINDS = ("held", "idle", "stranded", "cordoned", "unhealthy", "unknown")
@@ -65,8 +67,17 @@ def _order(row: Row) -> tuple[int, int, str, str]:
     return kind, held_most, str(row["namespace"] or ""), str(row.get("type", ""))
 
 
-def bill_records(bill: Mapping[str, Any], *, by_type: bool, as_of: str) -> Records:
-    """The lines of the service's bill, summed up over types unless `by_type`."""
+def bill_records(
+    bill: Mapping[str, Any],
+    *,
+    by_type: bool,
+    as_of: str,
+    use: Mapping[str, NamespaceUse] | None = None,
+) -> Records:
+    """The lines of the service's bill, summed up over types unless `by_type`.
+
+    `use`: what was used of the held time, by namespace, for two more columns; None: not asked.
+    """
     currency = str(bill.get("currency") or "")
     columns: list[tuple[str, Callable[[Row], str], str]] = [
         ("NAMESPACE", lambda row: str(row["namespace"] or "-"), "namespace"),
@@ -80,9 +91,12 @@ def bill_records(bill: Mapping[str, Any], *, by_type: bool, as_of: str) -> Recor
         kind="ShowbackLine",
         plural="lines",
         columns=[
-            TableColumn(header, shown, key)
-            for header, shown, key in columns
-            if by_type or key != "type"
+            *(
+                TableColumn(header, shown, key)
+                for header, shown, key in columns
+                if by_type or key != "type"
+            ),
+            *([] if use is None else _of_use(use)),
         ],
         rows=bill_rows(bill["lines"], by_type=by_type),
         name=lambda row: f"showback/{row['namespace'] or row['kind']}",
@@ -90,11 +104,32 @@ def bill_records(bill: Mapping[str, Any], *, by_type: bool, as_of: str) -> Recor
     )
 
 
+def _of_use(use: Mapping[str, NamespaceUse]) -> list[TableColumn]:
+    def of_row(row: Row) -> NamespaceUse:
+        held = row["kind"] == "held"
+        return use.get(str(row["namespace"]), UNKNOWN_USE) if held else UNKNOWN_USE
+
+    def used(row: Row) -> str:
+        ratio = of_row(row).used_ratio
+        return _unknown(row) if ratio is None else hours(row["card_s"] * ratio)
+
+    def idle(row: Row) -> str:
+        ratio = of_row(row).idle_ratio
+        return _unknown(row) if ratio is None else f"{100 * ratio:.0f} %"
+
+    return [TableColumn("USED", used), TableColumn("IDLE-HELD", idle)]
+
+
+def _unknown(row: Row) -> str:
+    """What nobody held has no use."""
+    return "?" if row["kind"] == "held" else "-"
+
+
 def _share(row: Row) -> str:
     return "?" if row["share_ratio"] is None else f"{100 * row['share_ratio']:.1f} %"
 
 
-def hours(card_s: int) -> str:
+def hours(card_s: float) -> str:
     """Card-hours to a hundredth, with a space between thousands."""
     return f"{card_s / HOUR_S:,.2f}".replace(",", " ")
 

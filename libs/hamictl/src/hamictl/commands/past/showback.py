@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import orjson
 import typer
 from hamicommon.ledger.showback.formats import as_focus, as_json
+from hamicommon.ledger.showback.use import NamespaceUse, use_by_namespace
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, Since, Until, moment_of, since_of
@@ -20,6 +21,7 @@ from hamictl.commands.past.prices import FORM, bill_by, given_prices
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE
+from hamictl.output.formats import Form as OutputForm
 from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
@@ -80,12 +82,19 @@ def showback(
             sys.stdout.write(as_focus(priced))
             return
         bill = orjson.loads(as_json(priced))
-    records = bill_rows.bill_records(bill, by_type=by_type, as_of=str(bill["until"]))
+    use = _use(asked, basis) if output.form is OutputForm.WIDE and not by_type else None
+    records = bill_rows.bill_records(bill, by_type=by_type, as_of=str(bill["until"]), use=use)
     render.write(records, output)
     if output.for_people and records.rows:
         sums = ask("showback-sum", asked).rows
         whole = next((row for row in sums if row["type"] == ""), None)
         note(bill_rows.sum_sentence(bill, whole))
+
+
+def _use(asked: Mapping[str, object], basis: Basis) -> dict[str, NamespaceUse]:
+    span = {"since": asked["since"], "until": asked["until"]}
+    rows, idle = ask("namespace-use", span).rows, ask("idle-held", span).rows
+    return use_by_namespace(rows, idle, basis=basis.value)
 
 
 def _span(month: str, at: str, since: str, until: str) -> tuple[datetime, datetime]:

@@ -17,6 +17,8 @@ WINDOWS: Mapping[str, timedelta] = {
 }
 WIDTH = 1000
 HEIGHT = 40
+FRAMES = 60
+"""Of a run through a window: one a second."""
 MARGIN = 0.05
 """Of the time since the first record, left of it."""
 
@@ -46,6 +48,10 @@ class HistoryPage:
     """Where the moment that is shown is in the picture."""
     steps: Sequence[tuple[str, str, datetime]]
     """(id of the link, its text, the moment), of those that lead somewhere."""
+    play_from: datetime
+    """Where a run through the window begins."""
+    frame: datetime | None
+    """The moment after this one of a run; None: it is over, or none goes on."""
     total: int
     before_record: bool
     """The moment is before anything was recorded."""
@@ -71,8 +77,11 @@ def since_first(
     return max(since, min(first - (until - first) * MARGIN, until - timedelta(minutes=1)))
 
 
-def history_page(strip: ChangeStrip, window: str, at: datetime, now: datetime) -> HistoryPage:
-    """Of the strip around the moment `at`."""
+def history_page(
+    strip: ChangeStrip, window: str, at: datetime, now: datetime, *, playing: bool = False
+) -> HistoryPage:
+    """Of the strip around the moment `at`; `playing`: a run through the window goes on."""
+    frame = at + WINDOWS[window] / FRAMES
     span_s = (strip.until - strip.since).total_seconds()
     most = max(strip.changes, default=0)
     width = WIDTH / max(1, len(strip.changes))
@@ -100,6 +109,8 @@ def history_page(strip: ChangeStrip, window: str, at: datetime, now: datetime) -
         bars=bars,
         marker=round(WIDTH * (at - strip.since).total_seconds() / span_s, 1),
         steps=_steps(strip, at, now),
+        play_from=at if frame <= now else strip.since,
+        frame=frame if playing and frame <= now else None,
         total=sum(strip.changes),
         before_record=first is not None and at < first,
         first_record=first,

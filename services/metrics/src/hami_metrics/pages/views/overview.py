@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from hami_metrics.pages.domain.capacity import Totals, count
@@ -96,15 +96,17 @@ def overview(
     chosen: GridFilter,
     now: datetime,
     at: str = "",
+    differing: frozenset[str] = frozenset(),
 ) -> Overview:
-    """`at`: the query of links, where the state is one of the past."""
+    """`at`: the query of links, where the state is one of the past; `differing`: cards that are
+    marked as not being so now."""
     nodes = _sorted(_chosen(state, viewer, chosen, now), chosen.sort)
-    style = grid_style(state, sums, viewer, now, at)
+    style = replace(grid_style(state, sums, viewer, now, at), differing=differing)
     return Overview(
         totals=sums,
         sick=sums.counts[CardCondition.UNHEALTHY],
         unheard=sums.counts[CardCondition.UNKNOWN],
-        groups=_groups(nodes, state, chosen, now),
+        groups=_groups(nodes, state, chosen, now, differing),
         style=style,
         owners=style.owners,
         namespaces=sorted(_held_as_seen(sums, viewer)),
@@ -196,7 +198,11 @@ def _sorted(nodes: list[PageNode], sort: str) -> list[PageNode]:
 
 
 def _groups(
-    nodes: list[PageNode], state: PageCluster, chosen: GridFilter, now: datetime
+    nodes: list[PageNode],
+    state: PageCluster,
+    chosen: GridFilter,
+    now: datetime,
+    differing: frozenset[str],
 ) -> list[NodeGroup]:
     groups = []
     for start in range(0, len(nodes), GROUP):
@@ -212,7 +218,11 @@ def _groups(
                 held=sum(bool(card.used_slots) for node in part for card in node.cards),
                 free=free,
                 sick=sick,
-                open=chosen.unfold or bool(sick) or len(nodes) <= NAMED_UP_TO or start == 0,
+                open=chosen.unfold
+                or bool(sick)
+                or len(nodes) <= NAMED_UP_TO
+                or start == 0
+                or any(card.uuid in differing for node in part for card in node.cards),
             )
         )
     return groups

@@ -15,6 +15,7 @@ from typing import Any
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.showback.bill import CENT, Bill, make_bill
 from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback.use import UNKNOWN_USE, use_by_namespace
 
 from hami_metrics.pages.views.elements.viewer import PageViewer
 
@@ -33,6 +34,10 @@ class HeldLine:
     """Of all card time; 0 where there was none."""
     cost: Decimal | None
     """None: a part of it has no price."""
+    used_card_s: float | None = None
+    """What was used of `card_s`, in the mean; None: not measured, or nobody's."""
+    idle_percent: float | None = None
+    """Of its time: hours in which no core was at work; None: not known, or nobody's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +92,11 @@ def showback_page(
     until: datetime,
     now: datetime,
     prices: PriceList | None = None,
+    use: Iterable[Mapping[str, Any]] | None = None,
+    idle: Iterable[Mapping[str, Any]] | None = None,
 ) -> ShowbackPage:
-    """Of the answers to `showback` and `showback-sum`."""
+    """Of the answers to `showback` and `showback-sum`; `use` and `idle`: of `namespace-use` and
+    `idle-held`, None where they were not answered."""
     named = [
         {**row, "namespace": viewer.namespace(row["namespace"] or "")}
         if row["kind"] == "held"
@@ -107,9 +115,19 @@ def showback_page(
     card_s = bill.card_s if whole is None else int(whole["card_s"])
     following = _later(since, 1)
 
+    uses = use_by_namespace(use, idle, basis=basis, name_of=viewer.namespace)
+
     def line(name: str, key: tuple[str, str]) -> HeldLine:
         share = 100 * seconds[key] / bill.card_s if bill.card_s else 0.0
-        return HeldLine(name=name, card_s=seconds[key], percent=share, cost=costs[key])
+        found = uses.get(name, UNKNOWN_USE) if key[1] == "held" else UNKNOWN_USE
+        return HeldLine(
+            name=name,
+            card_s=seconds[key],
+            percent=share,
+            cost=costs[key],
+            used_card_s=None if found.used_ratio is None else seconds[key] * found.used_ratio,
+            idle_percent=None if found.idle_ratio is None else 100 * found.idle_ratio,
+        )
 
     held = sorted((key for key in seconds if key[1] == "held"), key=lambda k: (-seconds[k], k[0]))
     return ShowbackPage(

@@ -93,9 +93,10 @@ def overview_answer(
     template: str,
     *,
     here: str = "overview",
+    differing: frozenset[str] = frozenset(),
     **values: Any,
 ) -> Response:
-    """The overview, or a page around its grid."""
+    """The overview, or a page around its grid; `differing`: cards that are not so now."""
     chosen = GridFilter(
         text=text_of(request, "q"),
         model=text_of(request, "model"),
@@ -108,7 +109,7 @@ def overview_answer(
         return site.answer(asked, "states/nothing.html", status=503, here=here, subject="")
     now = asked.moment.shown
     sums = site.totals(asked.state)
-    page = overview(asked.state, sums, asked.viewer, chosen, now, asked.moment.query)
+    page = overview(asked.state, sums, asked.viewer, chosen, now, asked.moment.query, differing)
     return site.answer(
         asked,
         template,
@@ -164,7 +165,7 @@ async def _card(
         health = await read_health(connection, [uuid], at)
         counts = await read_counts(connection, uuid, at)
         series = await read_series(
-            connection, node=known[0], until=at, hours=CHART_HOURS, device_uuid=uuid
+            connection, node=known[0], until=at, hours=hours, device_uuid=uuid
         )
         latest = await read_latest(connection, node=known[0], at=at)
     line = None

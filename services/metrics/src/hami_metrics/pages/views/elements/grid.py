@@ -79,6 +79,8 @@ class GridStyle:
     """Few nodes: a cell has room for its amounts, and for each slice to scale."""
     at: str = ""
     """Query of links into the same moment: empty, or `?at=...`."""
+    differing: frozenset[str] = frozenset()
+    """Uuids of cards that are not so now, on a page that compares."""
 
 
 def cells(node: PageNode, style: GridStyle, now: datetime) -> list[Cell]:
@@ -99,6 +101,8 @@ def _cell(card: PageCard, style: GridStyle, *, unheard: bool) -> Cell:
         css = f"{css} {style.owners.css(namespace)}"
         text += style.owners.letter(namespace)
     label = _label(card, now, style)
+    if card.uuid in style.differing:
+        css, label = f"{css} differs", f"{label}; not so now"
     if not style.roomy:
         return Cell(css=css, text=text, label=label)
     amount = f"{bare_gib(card.used_memory_mib)}/{bare_gib(card.memory_mib)} GiB"
