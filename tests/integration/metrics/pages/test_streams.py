@@ -68,6 +68,24 @@ async def test_a_stream_brings_what_changed_and_ends_with_the_service(
             assert [kind async for kind, _ in stream if kind == "hello"] == []
 
 
+async def test_the_id_of_another_process_loads_the_page_again(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=1, cards=2, pods=2)
+    async with (
+        pages(postgres_dsn, nats_url) as (_, http),
+        asyncio.timeout(PATIENCE_S),
+    ):
+        found = re.search(r'data-event="(\w+)-(\d+)"', await text(http, "/"))
+        assert found is not None
+        for last, kinds in ((f"other-{found[2]}", {"resync"}), (found[0][12:-1], {"cells"})):
+            async with http.stream("GET", "/live?grid=1", headers={"Last-Event-ID": last}) as live:
+                async for line in live.aiter_lines():
+                    if line.startswith("event: ") and line != "event: hello":
+                        assert line.removeprefix("event: ") in kinds, last
+                        break
+
+
 async def until_node(http: httpx.AsyncClient, since: str, node: str) -> tuple[str, str, list[str]]:
     """The overview's stream from that version until it brings the node: the version then, the
     message, and what came before it."""

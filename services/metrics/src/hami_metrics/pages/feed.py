@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -80,6 +81,8 @@ class Feed:
         events_connected: Callable[[], bool] = lambda: True,
     ) -> None:
         """`events_connected`: whether the bus is there that brings what was measured."""
+        self.epoch = secrets.token_hex(4)
+        """Versions are of this process alone: another one counts from 1 as well."""
         self._ledger = ledger
         self._events_connected = events_connected
         self._away = Away()

@@ -2,7 +2,7 @@
 // The stream of changes, ages that grow, the theme. Without it every page is right as it was sent.
 (() => {
   const body = document.body, byId = (id) => document.getElementById(id);
-  let takenAt = parseFloat(body.dataset.taken), version = body.dataset.version;
+  let takenAt = parseFloat(body.dataset.taken), version = body.dataset.event;
   let source = null, reloading = false, skew = takenAt ? Date.now() / 1000 - takenAt : 0;
   // Ages count from the server's clock: skew is what the two differ by, and the page's own age.
   const span = (s) => s < 60 ? `${Math.max(0, Math.floor(s))} s` : s < 3600 ? `${Math.floor(s / 60)} min` : s < 86400 ? `${Math.floor(s / 3600)} h ${Math.floor(s % 3600 / 60)} min` : `${Math.floor(s / 86400)} d`;
@@ -134,10 +134,14 @@
   const show = (event) => { const it = event.target.closest?.(".c"), look = byId("look"); if (it && look) look.textContent = it.getAttribute("aria-label"); };
   document.addEventListener("pointerover", show);
   document.addEventListener("focusin", show);
+  // A run through the window of /history: each moment is a page of its own.
+  for (const it of document.querySelectorAll(".scripted")) it.hidden = false;
+  const next = byId("playing")?.dataset.next;
+  if (next) setTimeout(() => location.replace(next), 1000);
   const slider = byId("slider");
   if (slider) {
     slider.parentElement.hidden = false;
-    slider.addEventListener("change", () => { location.href = `/history?window=${slider.dataset.window}&at=${new Date(slider.value * 1000).toISOString()}`; });
+    slider.addEventListener("change", () => { location.href = `/history?${slider.dataset.also}&at=${new Date(slider.value * 1000).toISOString()}`; });
   }
   listen();
 })();

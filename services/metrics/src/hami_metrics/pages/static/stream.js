@@ -4,13 +4,16 @@
 // loads its page again.
 const KEPT = 20;
 const streams = new Map();
+// An event's id is PROCESS-VERSION: another process of the service counts from 1, too.
+const number = (id) => Number(String(id).split("-").pop());
+const epoch = (id) => String(id).split("-")[0];
 const KINDS = ["hello", "cells", "changed", "resync", "stale"];
 
 const open = (grid, since) => {
   const one = { source: new EventSource(`/live?grid=${grid}&since=${encodeURIComponent(since)}`), ports: new Set(), version: since, log: [] };
   const send = (message) => { for (const port of one.ports) port.postMessage(message); };
   for (const kind of KINDS) one.source.addEventListener(kind, (event) => {
-    one.last = { kind, id: event.lastEventId, data: event.data, from: Number(one.version) };
+    one.last = { kind, id: event.lastEventId, data: event.data, from: number(one.version) };
     if (event.lastEventId) {
       one.version = event.lastEventId;
       one.log = kind === "resync" ? [] : [...one.log.slice(1 - KEPT), one.last];
@@ -29,9 +32,10 @@ const join = (port, grid, since) => {
   const known = streams.get(grid), one = known || open(grid, since);
   one.ports.add(port);
   if (!known) return;
-  const all = known.log.length && known.log[0].from <= Number(since);
-  if (all) known.log.filter((one) => Number(one.id) > Number(since)).forEach((one) => port.postMessage(one));
-  else if (Number(since) < Number(known.version)) port.postMessage({ kind: "resync", id: known.version, data: "{}" });
+  const same = epoch(since) === epoch(known.version);
+  const all = same && known.log.length && known.log[0].from <= number(since);
+  if (all) known.log.filter((one) => number(one.id) > number(since)).forEach((one) => port.postMessage(one));
+  else if (!same || number(since) < number(known.version)) port.postMessage({ kind: "resync", id: known.version, data: "{}" });
   if (known.last && known.last.kind === "stale") port.postMessage(known.last);
 };
 const leave = (port) => {

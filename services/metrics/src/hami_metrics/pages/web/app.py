@@ -88,6 +88,7 @@ def _error_page(site: Site, error: Exception) -> Response:
         state=None,
         trouble=site.feed.newest().trouble if shows else None,
         notices=(),
+        event_id="",
         status=status,
         sentence=sentence,
         here="",

@@ -94,6 +94,10 @@ class Site:
             self._totals = (state.version, totals(state))
         return self._totals[1]
 
+    def event_id(self, state: PageCluster) -> str:
+        """Of an event that brings a page to this state; another process has other ones."""
+        return f"{self.feed.epoch}-{state.version}"
+
     def namespaces(self, state: PageCluster | None) -> set[str]:
         """Whose names a page of this state might show."""
         if state is None:
@@ -135,6 +139,7 @@ class Site:
             state=asked.state,
             trouble=asked.trouble,
             notices=asked.notices,
+            event_id="" if asked.state is None else self.event_id(asked.state),
             **values,
         )
         return HTMLResponse(text, status_code=status, headers=HEADERS)

@@ -37,9 +37,12 @@ MOST_VIEWS = 1000
 ALIVE = timedelta(seconds=5)
 """Without a change a message is sent so often, so that ages on the page stay true."""
 
+SentEvent = ServerSentEvent | bytes
+"""Bytes are one that was encoded before."""
+
 
 class Messages:
-    """What changed between two versions, made once per style."""
+    """What changed between two versions, made and encoded once for all who see the same."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -49,7 +52,7 @@ class Messages:
         self._letters: dict[frozenset[str] | None, tuple[int, Mapping[str, int]]] = {}
 
     def grid(self, state: PageCluster, since: int, viewer: PageViewer) -> bytes | None:
-        """Cells and figures; None: load the page again."""
+        """The event with cells and figures; None: load the page again."""
         names = self._site.feed.changed_since(since)
         if names is None or len(names) > MOST_NAMES:
             return None
@@ -61,7 +64,8 @@ class Messages:
             style = grid_style(state, self._site.totals(state), viewer, state.taken_at)
             if not self._same_letters(state.version, since, viewer, style):
                 return None
-            self._made[key] = self._grid(state, names, style)
+            data = self._grid(state, names, style)
+            self._made[key] = _encoded("cells", data, self._site.event_id(state))
         return self._made[key]
 
     def _same_letters(self, version: int, since: int, viewer: PageViewer, style: GridStyle) -> bool:
@@ -109,7 +113,7 @@ def routes(site: Site) -> APIRouter:
     async def live(request: Request) -> Response:
         grid = text_of(request, "grid") == "1"
         last = request.headers.get("last-event-id") or text_of(request, "since")
-        since = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else 0
+        since = version_of(last, site.feed.epoch)
         await site.identity.viewer(request, ())
         events = _events(site, messages, request, since, grid=grid)
         # The first is awaited here, so that who may not look, or one too many, gets a status.
@@ -119,9 +123,19 @@ def routes(site: Site) -> APIRouter:
     return router
 
 
-async def _after(
-    first: ServerSentEvent, events: AsyncIterator[ServerSentEvent]
-) -> AsyncIterator[ServerSentEvent]:
+def version_of(last: str, epoch: str) -> int:
+    """Of an event's id, `EPOCH-VERSION` or the version alone; 0, which is before all versions,
+    for one of another process."""
+    of, _, number = last.rpartition("-")
+    known = of in ("", epoch) and number.isascii() and number.isdigit() and len(number) < 16
+    return int(number) if known else 0
+
+
+def _encoded(kind: str, data: bytes, event_id: str) -> bytes:
+    return ServerSentEvent(event=kind, data=data.decode(), id=event_id).encode()
+
+
+async def _after(first: SentEvent, events: AsyncIterator[SentEvent]) -> AsyncIterator[SentEvent]:
     yield first
     async for event in events:
         yield event
@@ -129,7 +143,7 @@ async def _after(
 
 async def _events(
     site: Site, messages: Messages, request: Request, since: int, *, grid: bool
-) -> AsyncIterator[ServerSentEvent]:
+) -> AsyncIterator[SentEvent]:
     reviewed = time.monotonic()
     viewer = await site.identity.viewer(request, site.namespaces(site.feed.newest().state))
     async with site.feed.stream() as looks:
@@ -154,9 +168,7 @@ async def _events(
             if state.version == since and quiet and not troubled and shown == look.notices:
                 continue
             made = messages.grid(state, since, viewer) if grid else _names(site, state, since)
-            kind = "resync" if made is None else ("cells" if grid else "changed")
-            data = b"{}" if made is None else made
-            yield ServerSentEvent(event=kind, data=data.decode(), id=str(state.version))
+            yield _encoded("resync", b"{}", site.event_id(state)) if made is None else made
             since, sent_at, troubled = state.version, state.taken_at, False
             shown = look.notices
 
@@ -165,7 +177,8 @@ def _names(site: Site, state: PageCluster, since: int) -> bytes | None:
     names = site.feed.changed_since(since)
     if names is None or len(names) > MOST_NAMES:
         return None
-    return orjson.dumps({"nodes": sorted(names), **_dated(site.feed.newest(), state)})
+    data = orjson.dumps({"nodes": sorted(names), **_dated(site.feed.newest(), state)})
+    return _encoded("changed", data, site.event_id(state))
 
 
 def _dated(look: FeedLook, state: PageCluster) -> dict[str, object]:
