@@ -12,6 +12,7 @@ from hami_metrics.pages.views.lists import (
     NODE_SORTS,
     POD_SORTS,
     ROWS,
+    PodCache,
     list_page,
     node_lines,
     node_with_samples,
@@ -100,6 +101,20 @@ def test_nodes_are_found_by_their_name_and_their_cards_type() -> None:
     found = [node_lines(a_cluster(), NOW, text=text, sort="name") for text in ("N2", "t4", "t5")]
 
     assert [[line.node.name for line in lines] for lines in found] == [["n2"], ["n3"], []]
+
+
+def test_lines_of_a_node_that_did_not_change_are_those_of_the_page_before() -> None:
+    cache, before = PodCache(), a_cluster()
+    first = cache.lines(before)
+    n2 = a_node("n2", a_card(0, "n2", a_holder("new", "ads")))
+    after = a_state(before.nodes["n1"], n2)
+
+    second = cache.lines(after)
+
+    assert [line.name for line in first] == ["train-1", "both"]
+    assert [line.name for line in second] == ["train-1", "both", "new"]
+    assert second[0] is first[0]
+    assert [card.uuid for card in second[1].cards] == ["GPU-n1-0"]
 
 
 def test_a_pod_is_one_line_over_all_its_cards() -> None:

@@ -190,22 +190,66 @@ def _sum(values: Iterable[float | None]) -> float | None:
     return total
 
 
+class PodCache:
+    """Pods of each node as they were made last: most nodes are the same from page to page."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[PageCard, ...], tuple[ListedPod, ...]]] = {}
+
+    def lines(self, state: PageCluster) -> list[ListedPod]:
+        """Of all nodes, in their order; those of nodes that are gone are forgotten."""
+        self._known = {name: self._of(node) for name, node in state.nodes.items()}
+        found: dict[str, ListedPod] = {}
+        for _, lines in self._known.values():
+            for line in lines:
+                other = found.get(line.uid)
+                found[line.uid] = line if other is None else _joined(other, line)
+        return list(found.values())
+
+    def _of(self, node: PageNode) -> tuple[tuple[PageCard, ...], tuple[ListedPod, ...]]:
+        known = self._known.get(node.name)
+        if known is not None and known[0] is node.cards:
+            return known
+        held: dict[str, list[tuple[PageCard, CardHolder]]] = {}
+        for card in node.cards:
+            for one in card.holders:
+                held.setdefault(one.pod_uid, []).append((card, one))
+        return node.cards, tuple(map(_pod_line, held.values()))
+
+
+def _joined(one: ListedPod, other: ListedPod) -> ListedPod:
+    """Of a pod that the ledger has on two nodes: an earlier attempt is about to end."""
+    return replace(
+        one,
+        cards=[*one.cards, *other.cards],
+        memory_mib=one.memory_mib + other.memory_mib,
+        core_percent=one.core_percent + other.core_percent,
+        since=min(one.since, other.since),
+    )
+
+
 def pod_lines(
-    state: PageCluster, viewer: PageViewer, *, text: str, owner: str, sort: str
+    state: PageCluster,
+    viewer: PageViewer,
+    *,
+    text: str,
+    owner: str,
+    sort: str,
+    cache: PodCache | None = None,
 ) -> tuple[list[ListedPod], int]:
     """Pods whose names the viewer may read and that meet the filter, and how many there are."""
-    found: dict[str, list[tuple[PageCard, CardHolder]]] = {}
-    for card in state.cards():
-        for one in card.holders:
-            if viewer.sees(one.namespace):
-                found.setdefault(one.pod_uid, []).append((card, one))
-    lines = [_pod_line(held) for held in found.values()]
+    every = (cache or PodCache()).lines(state)
+    lines = every if viewer.namespaces is None else [x for x in every if viewer.sees(x.namespace)]
     wanted = text.lower()
     chosen = [
         line
         for line in lines
         if (not owner or line.namespace == owner)
-        and (wanted in f"{line.namespace}/{line.name}".lower() or wanted in line.node.lower())
+        and (
+            not wanted
+            or wanted in f"{line.namespace}/{line.name}".lower()
+            or wanted in line.node.lower()
+        )
     ]
     return sorted(chosen, key=_POD_ORDER[sort]), len(lines)
 

@@ -17,6 +17,7 @@ from hami_metrics.pages.views.lists import (
     ListedNode,
     ListedPod,
     ListPage,
+    PodCache,
     list_page,
     node_lines,
     node_with_samples,
@@ -31,6 +32,7 @@ MOST_LINES = 10_000_000
 def routes(site: Site) -> APIRouter:
     """On the parts of `site`."""
     router = APIRouter()
+    pods_now = PodCache()
 
     @router.get("/nodes")
     async def nodes(request: Request) -> Response:
@@ -67,6 +69,8 @@ def routes(site: Site) -> APIRouter:
             text=chosen["q"],
             owner=chosen["owner"],
             sort=chosen["sort"],
+            # Moments of the past come and go: theirs would drive out those of now.
+            cache=None if state.past else pods_now,
         )
         page = await _with_use(site, asked, list_page(lines, of, _first(request)))
         return site.answer(
