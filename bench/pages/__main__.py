@@ -47,11 +47,16 @@ async def _paths(dsn: str) -> dict[str, str]:
         await connection.close()
     return {
         "overview": "/",
+        "nodes": "/nodes",
+        "pods": "/pods",
+        "pods last": "/pods?sort=since&first=15900",
+        "pods find": "/pods?q=infer",
         "node": "/nodes/n0001",
         "card": f"/cards/{card}",
         "pod": f"/pods/{pod['namespace']}/{pod['pod_name']}",
         "pending": "/pending",
         "history": "/history",
+        "showback": "/showback",
     }
 
 
@@ -71,7 +76,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         memory_mb = resident_mb(found.pid)
         streams = None
         if args.viewers:
-            how = {"viewers": args.viewers, "events_per_s": args.events}
+            how = {"viewers": args.viewers, "events_per_s": args.events, "away_s": args.away}
             streams = asyncio.run(watch(found, seconds=args.seconds, **how))
         return {
             "nodes": nodes,
@@ -123,6 +128,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--viewers", type=int, default=50, help="open overviews; 0: none")
     parser.add_argument("--events", type=int, default=200, help="cards that change per second")
+    parser.add_argument(
+        "--away", type=float, default=0.0, help="one more viewer leaves for so many seconds"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they change")
     args = parser.parse_args()
     found = {**measure(args), "machine": machine()}
@@ -151,6 +159,11 @@ def main() -> None:
             f" {streams['mb_per_viewer']} MB each, {streams['resyncs']} pages loaded again, memory"
             f" {streams['memory_mb']} MB by tenths of the run;"
             " none missed a change"
+            + (
+                f"; one who was away for {args.away:g} s {streams['came_back']}"
+                if args.away
+                else ""
+            )
         )
 
 

@@ -23,6 +23,8 @@ from bench.pages.service import Service
 CORE_BUDGET_PERCENT = 20.0
 BATCHES_PER_S = 10
 SETTLE_S = 180.0
+RELOADED = 2
+"""The first message of a viewer without a page is one of it; the second is a page that was lost."""
 PARTS = 10
 """Of the run; memory is looked at after each."""
 _CHANGE = """
@@ -44,14 +46,20 @@ class Viewer:
 
 
 async def watch(
-    running: Service, *, viewers: int, events_per_s: int, seconds: float
+    running: Service, *, viewers: int, events_per_s: int, seconds: float, away_s: float = 0.0
 ) -> Mapping[str, Any]:
-    """Raises: SystemExit when a viewer ends without the newest cells."""
+    """`away_s`: one more viewer leaves for so long in the middle, and comes back by its last id.
+
+    Raises: SystemExit when a viewer ends without the newest cells.
+    """
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=running.url, timeout=60.0, limits=limits) as http:
         await http.get("/")
         seen = [Viewer() for _ in range(viewers)]
         streams = [asyncio.create_task(_look(http, viewer)) for viewer in seen]
+        traveller = Viewer()
+        if away_s:
+            streams.append(asyncio.create_task(_leave_and_come_back(http, traveller, away_s)))
         connection = await asyncpg.connect(running.dsn)
         try:
             # The first message of each, and what is imported for it, is no part of the figure.
@@ -64,7 +72,8 @@ async def watch(
             took = time.monotonic() - began
             used = cpu_s(running.pid) - cpu
             last = {(row[0], row[1]): row[2] for row in await connection.fetch(_CORES)}
-            await _until(lambda: all(_is_newest(viewer, last) for viewer in seen))
+            everybody = [*seen, traveller] if away_s else seen
+            await _until(lambda: all(_is_newest(viewer, last) for viewer in everybody))
         finally:
             for stream in streams:
                 stream.cancel()
@@ -79,7 +88,20 @@ async def watch(
         "messages_per_viewer": round(sum(viewer.messages for viewer in seen) / viewers, 1),
         "mb_per_viewer": round(sum(viewer.megabytes for viewer in seen) / viewers, 1),
         "resyncs": sum(viewer.resyncs for viewer in seen),
+        "came_back": "got all that it missed in one message"
+        if traveller.resyncs < RELOADED
+        else "loaded its page again",
     }
+
+
+async def _leave_and_come_back(http: httpx.AsyncClient, viewer: Viewer, away_s: float) -> None:
+    """As a tab that is hidden and shown again, or a laptop that slept."""
+    stream = asyncio.create_task(_look(http, viewer))
+    await _until(lambda: viewer.messages > 1)
+    stream.cancel()
+    await asyncio.gather(stream, return_exceptions=True)
+    await asyncio.sleep(away_s)
+    await _look(http, viewer)
 
 
 async def _look(http: httpx.AsyncClient, viewer: Viewer) -> None:
@@ -94,7 +116,10 @@ async def _look(http: httpx.AsyncClient, viewer: Viewer) -> None:
             elif line.startswith("data: ") and kind in ("cells", "resync"):
                 viewer.messages += 1
                 viewer.megabytes += len(line) / 1e6
-                viewer.resyncs += kind == "resync"
+                if kind == "resync":
+                    # It would load its page again, which has the newest cells.
+                    viewer.resyncs += 1
+                    viewer.cells.clear()
                 viewer.cells.update(orjson.loads(line[6:]).get("nodes", {}))
 
 

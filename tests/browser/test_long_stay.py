@@ -1,0 +1,92 @@
+"""Pages that stay open: what they hold does not grow, and a tab that was away misses nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.pages.service import Service
+from tests import measured
+from tests.browser.chromium import a_page, live
+from tests.servers import psql
+
+UPDATES = 30
+WARM_UP = 5
+"""Updates until caches and compiled scripts have their size."""
+GROWTH = 1.5
+"""Of nodes and listeners from the first to the last update; a leak has a factor of `UPDATES`."""
+HIDDEN = """(hidden) => {
+    Object.defineProperty(document, "hidden", { configurable: true, get: () => hidden });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def change(pages: Service, node: str, index: int, cores: int) -> None:
+    psql(
+        pages.dsn,
+        f"UPDATE devices SET used_core_percent = {cores}, updated_at = now()"
+        f" WHERE node = '{node}' AND index = {index}",
+    )
+
+
+def held(page: Any) -> dict[str, float]:
+    """What the page holds, after garbage was collected."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    session.send("HeapProfiler.collectGarbage")
+    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    session.detach()
+    return {name: found[name] for name in ("JSHeapUsedSize", "Nodes", "JSEventListeners")}
+
+
+def stays(browser: Any, pages: Service, address: str, shown: str, updates: int) -> Any:
+    """What the page at `address` held after `WARM_UP` changes of a card, and after `updates`."""
+    with a_page(browser, pages.url) as watched:
+        watched.page.goto(address)
+        live(watched.page)
+        first = {}
+        for number in range(1, updates + 1):
+            cores = 1 + number % 90
+            change(pages, "n0001", 2, cores)
+            watched.page.locator(shown.format(cores=cores)).first.wait_for(state="attached")
+            if number == WARM_UP:
+                first = held(watched.page)
+        return first, held(watched.page)
+
+
+def flat(name: str, first: dict[str, float], last: dict[str, float], updates: int) -> None:
+    measured.note(
+        f"pages: {name} open for {updates} updates: heap {first['JSHeapUsedSize'] / 1e6:.1f} to"
+        f" {last['JSHeapUsedSize'] / 1e6:.1f} MB, {first['Nodes']:.0f} to {last['Nodes']:.0f} nodes"
+    )
+    for what in ("Nodes", "JSEventListeners"):
+        assert last[what] <= GROWTH * first[what], (name, what)
+
+
+def test_an_overview_that_stays_open_holds_no_more_than_at_first(
+    browser: Any, pages: Service
+) -> None:
+    cell = '[id="n.n0001"] .c[aria-label*=" {cores} % cores"]'
+
+    flat("overview", *stays(browser, pages, "/", cell, UPDATES), UPDATES)
+
+
+def test_a_nodes_page_that_is_loaded_again_and_again_holds_no_more_than_at_first(
+    browser: Any, pages: Service
+) -> None:
+    cell = "#card-2 td:has-text('{cores} %')"
+
+    flat("node", *stays(browser, pages, "/nodes/n0001", cell, UPDATES // 2), UPDATES // 2)
+
+
+def test_a_tab_that_was_hidden_shows_what_changed_when_it_is_back(
+    browser: Any, pages: Service
+) -> None:
+    with a_page(browser, pages.url) as watched:
+        page = watched.page
+        page.goto("/")
+        live(page)
+        page.evaluate(HIDDEN, True)
+        for cores in (11, 12, 13):
+            change(pages, "n0002", 1, cores)
+        page.evaluate(HIDDEN, False)
+        page.locator('[id="n.n0002"] .c[aria-label*=" 13 % cores"]').wait_for(state="attached")
