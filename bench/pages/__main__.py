@@ -33,7 +33,15 @@ WAITING = 40
 WIRE_BUDGET_KB = 130.0
 SERVER_BUDGET_MS = 50.0
 """Of the overview, once it has been read (design: snapshot in memory)."""
+ASKED = (
+    ("1000 slices", "/api/v1/questions/what-runs-where?limit=1000"),
+    ("all slices", "/api/v1/questions/what-runs-where?limit=20000"),
+    ("all cards", "/api/v1/questions/cards?limit=20000"),
+)
+"""Of the API: what `hamictl get allocations` and `get devices` ask for."""
+MOST_ASKED = 5
 TIMEOUT_S = 60.0
+TRIES = 10
 FIRST_READING_S = 180.0
 
 
@@ -74,6 +82,10 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             for name, path in asyncio.run(_paths(found.dsn)).items()
         }
         memory_mb = resident_mb(found.pid)
+        with httpx.Client(base_url=found.api_url, timeout=TIMEOUT_S) as api:
+            rounds = min(args.rounds, MOST_ASKED)
+            questions = {name: _page(api, found.pid, path, rounds) for name, path in ASKED}
+        questions_mb = resident_mb(found.pid)
         streams = None
         if args.viewers:
             how = {"viewers": args.viewers, "events_per_s": args.events, "away_s": args.away}
@@ -84,6 +96,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             "memory_before_mb": round(before_mb, 1),
             "memory_after_mb": round(memory_mb, 1),
             "pages": pages,
+            "questions": questions,
+            "memory_questions_mb": round(questions_mb, 1),
             "streams": streams,
         }
 
@@ -114,8 +128,12 @@ def _page(http: httpx.Client, pid: int, path: str, rounds: int) -> dict[str, flo
 
 
 def _asked(http: httpx.Client, path: str) -> tuple[float, bytes]:
-    began_s = time.perf_counter()
-    answer = http.get(path)
+    for _ in range(TRIES):
+        began_s = time.perf_counter()
+        answer = http.get(path)
+        # Beside other work a statement may meet its time-out: it is asked again.
+        if answer.status_code != 503:
+            break
     if answer.status_code != 200:
         raise SystemExit(f"{path}: {answer.status_code}: {answer.text[:300]}")
     return 1000 * (time.perf_counter() - began_s), answer.content
@@ -137,17 +155,18 @@ def main() -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     columns = ("P50 ms", "P99 ms", "CPU ms", "kB", "WIRE kB")
-    print(f"{'PAGE':10} {'FIRST ms':>9} " + " ".join(f"{name:>8}" for name in columns))
-    for name, page in found["pages"].items():
+    print(f"{'PAGE':12} {'FIRST ms':>9} " + " ".join(f"{name:>8}" for name in columns))
+    for name, page in (*found["pages"].items(), *found["questions"].items()):
         print(
-            f"{name:10} {page['first_ms']:9.1f} {page['p50_ms']:8.1f} {page['p99_ms']:8.1f} "
+            f"{name:12} {page['first_ms']:9.1f} {page['p50_ms']:8.1f} {page['p99_ms']:8.1f} "
             f"{page['cpu_ms']:8.1f} "
             f"{page['kb']:8.1f} {page['wire_kb']:8.1f}"
         )
     print(
         f"{found['nodes']} nodes, {found['cards']} cards; budgets of the overview: "
         f"{SERVER_BUDGET_MS:g} ms, {WIRE_BUDGET_KB:g} kB on the wire; memory "
-        f"{found['memory_before_mb']} MB before anybody looked, {found['memory_after_mb']} MB after"
+        f"{found['memory_before_mb']} MB before anybody looked, {found['memory_after_mb']} MB"
+        f" after, {found['memory_questions_mb']} MB after the questions"
     )
 
     streams = found["streams"]

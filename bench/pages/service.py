@@ -35,6 +35,8 @@ class Service:
     url: str
     pid: int
     dsn: str
+    api_url: str = ""
+    """Where named questions are asked."""
 
 
 @contextmanager
@@ -86,7 +88,12 @@ def service(
             )
         stack.callback(stop, process)
         wait_until_ready(f"http://127.0.0.1:{port}/readyz", process, log)
-        yield Service(url=f"http://127.0.0.1:{pages}", pid=process.pid, dsn=dsn)
+        yield Service(
+            url=f"http://127.0.0.1:{pages}",
+            pid=process.pid,
+            dsn=dsn,
+            api_url=f"http://127.0.0.1:{port}",
+        )
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from hami_metrics.pages.domain.cluster import PageCard
-from hami_metrics.pages.domain.nearest import SliceSize, nearest
-from hami_metrics.pages.views.elements.nearest import nearest_text
+from hami_metrics.pages.domain.nearest import SliceSize, nearest, nearest_cards
+from hami_metrics.pages.views.elements.nearest import lack_text, nearest_text
 from hamicommon.domain.ids import NodeName
 from hamicommon.placement.engine import decide
 from hypothesis import given
@@ -159,3 +159,10 @@ def test_a_node_whose_agent_is_silent_is_no_offer() -> None:
     state = a_state(a_node("n1", a_card(0, "n1"), heard_s=1000))
 
     assert nearest(state, a_size(1)) is None
+
+
+def test_a_card_that_fits_is_not_enough_for_a_pod_that_wants_several_of_one_node() -> None:
+    [fits] = nearest_cards(a_state(a_node("n1", a_card(0))), a_size(1, count=4), 1)
+
+    assert lack_text(fits) == "nothing by size: the reason is another one"
+    assert lack_text(fits, 4) == "nothing by size, and 4 of one node are wanted"

@@ -151,7 +151,8 @@ def _near(
         core_percent=one.core_percent or 0,
     )
     lacks = nearest_cards(state, size, NEAR_CARDS)
-    return nearest_text(nearest(state, size)), [(lack, lack_text(lack)) for lack in lacks]
+    near = [(lack, lack_text(lack, size.count)) for lack in lacks]
+    return nearest_text(nearest(state, size)), near
 
 
 def _trace_url(template: str, decision: StoredDecision | None) -> str:

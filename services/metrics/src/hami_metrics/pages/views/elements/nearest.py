@@ -23,9 +23,16 @@ def nearest_text(found: NearestNode | None) -> str:
     return f"{_where(found.lacks[0])}: {_lack(found.lacks[0])}"
 
 
-def lack_text(lack: CardLack) -> str:
-    """What one card lacks: `lacks 1.5 GiB of memory; fits at 38.5 GiB`."""
-    return _lack(lack) if lack.count else "nothing by size: the reason is another one"
+def lack_text(lack: CardLack, wanted: int = 1) -> str:
+    """What one card lacks: `lacks 1.5 GiB of memory; fits at 38.5 GiB`.
+
+    `wanted`: cards of one node that the pod asks for.
+    """
+    if lack.count:
+        return _lack(lack)
+    if wanted > 1:
+        return f"nothing by size, and {wanted} of one node are wanted"
+    return "nothing by size: the reason is another one"
 
 
 def _where(lack: CardLack) -> str:
