@@ -64,7 +64,6 @@ async def _paths(dsn: str) -> dict[str, str]:
         "pod": f"/pods/{pod['namespace']}/{pod['pod_name']}",
         "pending": "/pending",
         "history": "/history",
-        "showback": "/showback",
     }
 
 

@@ -1,6 +1,6 @@
 """What `hamictl` reads from its environment when it does not talk to a local system.
 
-What the environment does not set is taken from `hamictl.toml` (`configuration/file.py`).
+What the environment does not set is taken from `~/.config/hamictl.toml` (`configuration/file.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`hamictl.toml`: what it may have, and the sentence for each mistake in it."""
+"""`~/.config/hamictl.toml`: what it may have, and the sentence for each mistake in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PATH = Path("/home/me/.config/hamictl.toml")
 ADDRESSES = ("scheduler_url", "metrics_url", "kubeconfig")
 
 
-def test_addresses_and_options_are_told_apart() -> None:
+def test_addresses_and_options_are_kept_apart() -> None:
     text = 'scheduler_url = "https://s:9444"\noutput = "wide"\nutc = true\nnamespace = "team-a"'
 
     found = parsed(text, PATH, ADDRESSES)

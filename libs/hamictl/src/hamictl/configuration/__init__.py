@@ -1,1 +1,1 @@
-"""What a person would otherwise set in every shell: `hamictl.toml`."""
+"""What a person would otherwise set in every shell: `~/.config/hamictl.toml`."""

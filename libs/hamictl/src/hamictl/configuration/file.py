@@ -1,4 +1,4 @@
-"""`hamictl.toml`: addresses, and the usual values of options that every verb has.
+"""`~/.config/hamictl.toml`: addresses, and the usual values of options that every verb has.
 
 An option wins over the environment, and that over the file. The addresses are those of `HAMI_...`
 variables, without the prefix and in small letters; a running local system wins over all of them.

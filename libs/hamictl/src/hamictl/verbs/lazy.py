@@ -21,9 +21,9 @@ import typer
 from hamicommon.errors import InvalidRequest
 from typer.core import TyperCommand, TyperGroup
 
-from hamictl.configuration.defaults import VerbDefaults, configured
 from hamictl.exit_codes import ExitCode
 from hamictl.output.presentation import Colour, Presentation, present
+from hamictl.verbs.defaults import VerbDefaults, configured
 from hamictl.verbs.examples import EXAMPLES
 from hamictl.verbs.mistakes import sentence
 
@@ -182,7 +182,7 @@ class LazyGroup(TyperGroup):
 
 
 def _check_configuration() -> None:
-    """Ends the verb with a sentence where `hamictl.toml` is wrong."""
+    """Ends the verb with a sentence where `~/.config/hamictl.toml` is wrong."""
     try:
         configured()
     except InvalidRequest as exc:

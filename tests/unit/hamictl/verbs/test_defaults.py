@@ -1,4 +1,4 @@
-"""An option wins over the environment, and that over `hamictl.toml`; a wrong file is a sentence."""
+"""An option wins over the environment, and that over the user's file; a wrong one is a sentence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import COMMANDS, app
-from hamictl.configuration.defaults import OF_ONE_NAMESPACE, OWN_OUTPUT, PARAMETERS
 from hamictl.configuration.file import OPTIONS
 from hamictl.settings import Settings
+from hamictl.verbs.defaults import OF_ONE_NAMESPACE, OWN_OUTPUT, PARAMETERS
 from hamictl.verbs.lazy import load
 from typer.testing import CliRunner
 
