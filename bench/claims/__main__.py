@@ -1,4 +1,4 @@
-"""Pods/s and API writes per pod by way: no card, limits, and claims by whoever allocates them.
+"""Pods/s and API writes per pod by way: no card, limits, and claims by who allocates them.
 
 `KUBEBUILDER_ASSETS=... make bench-claims` (Kubernetes 1.36): the system of `make bench-pods`, and
 kube-controller-manager, which makes a claim for each pod of its template. kube-scheduler and our

@@ -30,7 +30,7 @@ FRONT_ENDS = ("limits", "dra")
 ENTRY = "hami"
 """The claim's name in the pod's spec."""
 _NOT_STATED = (keys.NVIDIA_NUMA_BIND, keys.NVIDIA_MODE)
-"""Annotations for which a claim has nothing, whoever allocates it."""
+"""Annotations for which a claim has nothing, in follow and in lead."""
 _POLICIES = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS)
 """Annotations that kube-scheduler's allocator knows nothing of; the ledger goes by them."""
 
