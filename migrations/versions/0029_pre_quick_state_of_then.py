@@ -1,7 +1,7 @@
 """`allocations_at` finds the state of a moment by one index, and only where it may be another.
 
 With 100,000 live grants an hour ago took 7 s (0.5 s before 0028): for each grant, and for state and
-reason again, the rows of two indexes were combined and sorted. It is 1.5 s now, 0.6 s for the state.
+reason again, rows of two indexes were combined and sorted. It is 1.5 s now, 0.6 s for the state.
 """
 
 from __future__ import annotations
