@@ -123,6 +123,8 @@ class Kubelet:
 
     def __init__(self) -> None:
         self.held: list[Any] = []
+        self.by_claims: set[tuple[str, str, str]] | None = set()
+        """None: PodResources can't be read."""
         self.away = False
         self.asked = 0
 
@@ -131,6 +133,11 @@ class Kubelet:
         if self.away:
             raise Unavailable("no checkpoint")
         return self.held
+
+    async def claiming(self) -> frozenset[tuple[str, str, str]]:
+        if self.by_claims is None:
+            raise Unavailable("no socket")
+        return frozenset(self.by_claims)
 
 
 async def test_the_kubelet_is_asked_once_about_who_has_no_grant_and_its_own_are_not_blamed() -> (
@@ -167,5 +174,10 @@ async def test_the_kubelet_is_asked_once_about_who_has_no_grant_and_its_own_are_
     assert await after(20) is LimitState.BYPASSED
     assert checker.checked.settled
     assert kubelet.asked <= 5
+    # A second pod of a claim, which the kubelet starts without a question.
+    kubelet.by_claims = {("default", "other", "side")}
+    assert await after(20) is LimitState.UNKNOWN
+    kubelet.by_claims = None
+    assert await after(20) is LimitState.BYPASSED
     kubelet.away = True
     assert await after(20) is LimitState.UNKNOWN

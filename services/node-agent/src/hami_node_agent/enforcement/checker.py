@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.ids import PodUid
@@ -42,6 +42,10 @@ ASK_AGAIN_S = 30.0
 _ELSEWHERE = (
     "the kubelet gave it devices and this agent has no grant of it: another device plugin did, or "
     "its grant is not known here any more (`hamictl adopt` takes HAMi's pods over)"
+)
+_BY_CLAIM = (
+    "the kubelet gave it a slice by a ResourceClaim that another pod has, and its own grant is not "
+    "known here yet"
 )
 _NOT_ASKED = "the kubelet's checkpoint and PodResources can't be read"
 
@@ -187,7 +191,8 @@ class LimitChecker:
                     ContainerKey(holding.pod_uid, holding.container)
                     for holding in await self._kubelet_state.holdings()
                 }
-                answers = {owner: _ELSEWHERE if owner in held else "" for owner in new}
+                answers = dict.fromkeys(new & held, _ELSEWHERE)
+                answers |= await self._by_claims(new - held)
             except Unavailable as exc:
                 logger.warning("kubelet not asked", extra={"error": str(exc)})
                 # Asked again with the next look.
@@ -196,6 +201,25 @@ class LimitChecker:
         return replace(
             facts, elsewhere={owner: text for owner, (_, text) in self._asked.items() if text}
         )
+
+    async def _by_claims(self, owners: Set[ContainerKey]) -> dict[ContainerKey, str]:
+        """What is to be stated of containers without devices of the plugin.
+
+        The kubelet starts a second pod of a claim without asking us, so its grant comes later.
+        """
+        if not owners:
+            return {}
+        try:
+            claiming = await self._kubelet_state.claiming()
+        except Unavailable:
+            # Where PodResources can't be read, no tenant is to be hidden by that.
+            claiming = frozenset()
+        found = {}
+        for owner in owners:
+            pod = self._pods.name_of(owner.pod_uid)
+            named = pod is not None and (pod.namespace, pod.name, owner.container) in claiming
+            found[owner] = _BY_CLAIM if named else ""
+        return found
 
     def _log_changes(self, standings: Mapping[LimitKey, Standing]) -> None:
         for key, standing in standings.items():

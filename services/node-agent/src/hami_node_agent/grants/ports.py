@@ -135,6 +135,12 @@ class KubeletState(Protocol):
         Raises: Unavailable when PodResources can't be read.
         """
 
+    async def claiming(self) -> frozenset[tuple[str, str, str]]:
+        """(Namespace, pod, container) of all that have slices by ResourceClaims.
+
+        Raises: Unavailable when PodResources can't be read.
+        """
+
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
 

@@ -65,6 +65,9 @@ async def test_slices_that_pods_have_by_claims_are_known_by_their_nonces(tmp_pat
     await server.start()
     try:
         assert await a_reader(socket).claimed() == {"one", "two"}
+        assert await a_reader(socket).claiming() == {
+            ("default", name, "main") for name in ("first", "second", "third")
+        }
     finally:
         await server.stop(0)
 

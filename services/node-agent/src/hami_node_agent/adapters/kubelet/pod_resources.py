@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,17 +113,14 @@ class KubeletStateReader:
 
     async def claimed(self) -> frozenset[str]:
         """See the port."""
-        answer = await self._list()
-        nonces = (
-            nonce_of(device.name)
-            for pod in answer.pod_resources
-            for container in pod.containers
-            for claim in container.dynamic_resources
-            for resource in claim.claim_resources
-            for device in resource.cdi_devices
-            if resource.driver_name == DRIVER
+        return frozenset(nonce for *_, nonce in _by_claims(await self._list()))
+
+    async def claiming(self) -> frozenset[tuple[str, str, str]]:
+        """See the port."""
+        return frozenset(
+            (pod.namespace, pod.name, container)
+            for pod, container, _ in _by_claims(await self._list())
         )
-        return frozenset(nonce for nonce in nonces if nonce)
 
     async def pods(self) -> frozenset[tuple[str, str]]:
         """(namespace, name) of all pods the kubelet still has. Raises: Unavailable."""
@@ -181,6 +178,20 @@ def read_checkpoint(content: bytes, resource: str) -> tuple[Holding, ...]:
         return tuple(_holding(entry) for entry in entries if entry["ResourceName"] == resource)
     except _DAMAGE as exc:
         raise InvalidRequest(f"not a device checkpoint: {type(exc).__name__}: {exc}") from exc
+
+
+def _by_claims(
+    answer: podresources_pb2.ListPodResourcesResponse,
+) -> Iterator[tuple[podresources_pb2.PodResources, str, str]]:
+    """(Pod, container, nonce) of our slices by ResourceClaims."""
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for claim in container.dynamic_resources:
+                for resource in claim.claim_resources:
+                    for device in resource.cdi_devices:
+                        nonce = nonce_of(device.name)
+                        if resource.driver_name == DRIVER and nonce:
+                            yield pod, container.name, nonce
 
 
 def mounted_paths(content: bytes) -> frozenset[str]:
