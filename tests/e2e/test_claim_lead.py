@@ -151,7 +151,7 @@ def test_a_node_that_kube_scheduler_finds_unfit_is_left_for_another(leading: Lea
     leading.system.wait_for_phase("here", "Running")
     node = leading.system.sql("SELECT node FROM allocations WHERE ended_at IS NULL")
     cpu = int(leading.system.get(f"/api/v1/nodes/{node}")["status"]["allocatable"]["cpu"])
-    heavy = a_pod("heavy", {"cpu": cpu - 1})
+    heavy = a_pod("heavy", {"cpu": cpu - 1}, command=SLEEPS)
     heavy["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
     leading.create(heavy)
     leading.system.wait_for_phase("heavy", "Running")
