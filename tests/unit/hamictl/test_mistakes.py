@@ -75,6 +75,7 @@ def one_sentence(done: Result) -> str:
     [line] = done.stderr.splitlines()
     assert line.startswith("hamictl: ")
     assert "Usage" not in line
+    assert "Value error" not in line
     assert not set(line) & set("╭╮╰╯│─")
     return line
 

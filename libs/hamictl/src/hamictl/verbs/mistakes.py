@@ -9,6 +9,8 @@ from typing import Any
 
 MOST_CHARACTERS = 500
 """Of the sentence: a value that was typed is repeated in it."""
+_OF_THE_LIBRARY = "Value error, "
+"""Before what is wrong with a choice."""
 _ENVIRONMENT = re.compile(r" \(env var: [^)]*\)")
 
 
@@ -32,7 +34,8 @@ def _text(error: Any) -> str:
     if not error.message or hasattr(error, "param_type"):
         return f"{_where(error) or 'an argument'} is missing"
     where = _where(error)
-    return f"{where}: {error.message}" if where else str(error.message)
+    message = str(error.message).removeprefix(_OF_THE_LIBRARY)
+    return f"{where}: {message}" if where else message
 
 
 def _close(error: Any) -> str:
