@@ -7,7 +7,6 @@ loop) is answered from arrays; any other pod walks over the changed rows.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple, TypeVar, cast
 
@@ -17,6 +16,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.choice.picks import Picks
+from hamicommon.placement.cluster.cache import Latest
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit_with_places
@@ -24,7 +24,7 @@ from hamicommon.placement.fragmentation import scarce_models, whole_nodes
 from hamicommon.placement.fragmentation.card_costs import outcomes
 from hamicommon.placement.fragmentation.current import tables_of
 from hamicommon.placement.fragmentation.demand import Float64
-from hamicommon.placement.fragmentation.kept_rows import KnownShape, NodesNow
+from hamicommon.placement.fragmentation.kept_rows import KnownHost, KnownShape, NodesNow
 from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.tables import Tables
 from hamicommon.placement.node_scores import Parts
@@ -41,6 +41,9 @@ _SHAPES = 256
 _ANY = Selection()
 
 _Shape = TypeVar("_Shape", bound=KnownShape)
+
+_AT_ONCE = 1000
+"""Rows whose costs are computed together: the arrays of more fit into no processor's cache."""
 
 
 class Costs(NamedTuple):
@@ -98,7 +101,9 @@ class NodeCosts:
     def __init__(self) -> None:
         self._tables: Tables | None = None
         self._shape = (-1, -1)
-        self._known: OrderedDict[Hashable, KnownShape] = OrderedDict()
+        self._known: Latest[KnownShape] = Latest(_SHAPES)
+        self._hosts: Latest[KnownHost] = Latest(_SHAPES)
+        """By thousandths of a core."""
         self._now = NodesNow(0, 0, 0)
 
     def of(
@@ -129,10 +134,18 @@ class NodeCosts:
     def of_host(self, cpu_milli: int, view: ClusterView, rows: Int) -> Costs:
         """For a pod without cards: what its CPU would strand of the nodes' cards."""
         tables = self._current(view)
-        states = self._now.states.take(rows).less_cpu(cpu_milli)
-        after = self._now.value(tables, rows, states)
+        known = self._hosts.get(cpu_milli, lambda: KnownHost(view.room))
+        changed = view.changed(rows)
+        stale = np.flatnonzero(known.stale(rows, changed))
+        for start in range(0, len(stale), _AT_ONCE):
+            some = stale[start : start + _AT_ONCE]
+            asked = rows[some]
+            states = self._now.states.take(asked).less_cpu(cpu_milli)
+            after = self._now.value(tables, asked, states)
+            known.cost[asked] = after - self._now.stranded[asked]
+            known.saw(asked, changed[some])
         none = np.zeros(len(rows))
-        return Costs(rows, after - self._now.stranded[rows], none, none)
+        return Costs(rows, known.cost[rows], none, none)
 
     def stranded_milli(self, view: ClusterView) -> float:
         """On all nodes, by the same measure."""
@@ -146,6 +159,7 @@ class NodeCosts:
         if tables is not self._tables or shape != self._shape:
             self._tables, self._shape = tables, shape
             self._known.clear()
+            self._hosts.clear()
             self._now = NodesNow(*shape, len(tables.lots.cards))
         self._now.refresh(view, tables)
         return tables
@@ -181,13 +195,7 @@ class NodeCosts:
 
     def _kept(self, shape: Hashable, new: Callable[[], _Shape]) -> _Shape:
         """What is known of a shape of pod, each of which has one class alone."""
-        known = self._known.get(shape)
-        if known is None:
-            known = self._known[shape] = new()
-            if len(self._known) > _SHAPES:
-                self._known.popitem(last=False)
-        self._known.move_to_end(shape)
-        return cast("_Shape", known)
+        return cast("_Shape", self._known.get(shape, new))
 
     @property
     def _lots(self) -> int:

@@ -9,8 +9,8 @@ changed since are asked again. `choice/chooser_answers.py` keeps answers here, `
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import TypeVar
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -81,12 +81,34 @@ class OwnScores(ByRow):
 K = TypeVar("K")
 
 
+class Latest(Generic[K]):
+    """Values by key; of more than `most` the one that was asked for longest ago goes."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: OrderedDict[Hashable, K] = OrderedDict()
+
+    def get(self, key: Hashable, new: Callable[[], K]) -> K:
+        """What is kept under the key, or from now on a new one."""
+        found = self._kept.get(key)
+        if found is None:
+            found = self._kept[key] = new()
+            if len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return found
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._kept.clear()
+
+
 class Memory:
     """The answers and scores of the shapes asked for last."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[Hashable, Answers] = OrderedDict()
-        self._scores: OrderedDict[Hashable, OwnScores] = OrderedDict()
+        self._answers: Latest[Answers] = Latest(_SHAPES)
+        self._scores: Latest[OwnScores] = Latest(_SHAPES)
         self._rows = 0
         self._kept: dict[type, object] = {}
 
@@ -100,24 +122,12 @@ class Memory:
     def answers(self, shape: Hashable, rows: int) -> Answers:
         """Those of a request of this shape, for a view that has room for `rows` rows."""
         self._make_room(rows)
-        found = self._answers.get(shape)
-        if found is None:
-            found = self._answers[shape] = Answers(rows)
-            if len(self._answers) > _SHAPES:
-                self._answers.popitem(last=False)
-        self._answers.move_to_end(shape)
-        return found
+        return self._answers.get(shape, lambda: Answers(rows))
 
     def scores(self, shape: Hashable, rows: int) -> OwnScores:
         """Those of a pod of this shape."""
         self._make_room(rows)
-        found = self._scores.get(shape)
-        if found is None:
-            found = self._scores[shape] = OwnScores(rows)
-            if len(self._scores) > _SHAPES:
-                self._scores.popitem(last=False)
-        self._scores.move_to_end(shape)
-        return found
+        return self._scores.get(shape, lambda: OwnScores(rows))
 
     def _make_room(self, rows: int) -> None:
         """Forgets everything when the view has grown: that is when nodes are first met."""

@@ -34,6 +34,14 @@ class KnownShape(ByRow):
         self.places = np.zeros((rows, 0 if ask is None else ask.request.count), np.int64)
 
 
+class KnownHost(ByRow):
+    """What so much CPU costs, by row of the view: for pods without cards."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.cost = np.zeros(rows)
+
+
 class NodesNow(ByRow):
     """The rows as they are: states, what is stranded, room for pods with several cards."""
 

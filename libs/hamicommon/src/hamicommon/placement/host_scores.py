@@ -1,0 +1,55 @@
+"""Where a pod without cards does the least harm: by what its CPU would strand of a node's cards.
+
+The node policy `fragmentation` for pods that are not ours to place: kube-scheduler asks for scores
+and adds them to its own. `hamictl replay` places such pods by the same costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from hamicommon.domain.ids import NodeName
+from hamicommon.placement.cluster.cards import Floats, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.engine import TOP_PRIORITY
+from hamicommon.placement.node_costs import STEP_MILLI, NodeCosts
+
+EXTENDER_WEIGHT = 5
+"""Of these scores in kube-scheduler's sum, in every configuration that we ship: one step is then
+half of what a plugin's whole range is (docs/packing.md, "Pods without cards")."""
+_BEST_WITH_CARDS = TOP_PRIORITY - 1
+
+
+def host_costs(cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
+    """(rows,): the highest is the best; minus what the pod would strand, in whole steps."""
+    return view.memory.kept(NodeCosts).of_host(cpu_milli, view, rows).scores
+
+
+def host_levels(costs: Floats) -> Int:
+    """(rows,): of nodes with cards, 9 the best of them, one less for each step that is lost more.
+
+    Nine steps are kept apart; a node that strands more than that is the last choice as it is.
+    """
+    if not len(costs):
+        return np.zeros(0, np.int64)
+    steps = np.rint((costs.max() - costs) / STEP_MILLI).astype(np.int64)
+    levels: Int = np.maximum(_BEST_WITH_CARDS - steps, 0)
+    return levels
+
+
+def host_scores(
+    cpu_milli: int, view: ClusterView, candidates: Collection[NodeName]
+) -> dict[NodeName, int]:
+    """0..10 per candidate, 10 the most preferred; `cpu_milli` is what the pod asks for.
+
+    A node without a card that we know of gets 10: nothing is lost there. Where a node's free CPU
+    is not known, nothing is known to be lost on it either: it gets the best of a node with cards.
+    """
+    # As a tuple they would take the place of those that /filter is offered again and again.
+    rows, without_cards = view.rows_of(list(candidates))
+    scores = dict.fromkeys(without_cards, TOP_PRIORITY)
+    levels = host_levels(host_costs(cpu_milli, view, rows))
+    scores.update(zip(view.names(rows), levels.tolist(), strict=True))
+    return scores
