@@ -67,6 +67,13 @@ class SchedulerInstruments:
             registry=self.registry,
             buckets=_SLOW_S,
         )
+        self.host_score_seconds = Histogram(
+            "hami_scheduler_host_score_seconds",
+            "Time to answer /prioritize-without-cards: scored, or neutral for pods that get cards",
+            ["outcome"],
+            registry=self.registry,
+            buckets=_FAST_S,
+        )
         self.lock_wait_seconds = Histogram(
             "hami_node_lock_wait_seconds",
             "Time a bind waited for its node's lock",

@@ -42,7 +42,11 @@ def create_app(service: Service, *, clients: Collection[str], probes: bool) -> A
     else:
         others.include_router(_elsewhere())
     app = ExtenderApp(
-        filtering=service.filtering, binding=service.binding, deferred=service.deferred, rest=rest
+        filtering=service.filtering,
+        hosts=service.hosts,
+        binding=service.binding,
+        deferred=service.deferred,
+        rest=rest,
     )
     return ExtenderClients(app, clients) if clients else app
 

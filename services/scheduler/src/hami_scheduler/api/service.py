@@ -13,6 +13,7 @@ from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.queries import Letters, Queries
@@ -27,6 +28,7 @@ class Service:
     deferred: DeferredWrites
     """What waits while decisions run; the extender announces each decision there."""
     filtering: Filter
+    hosts: HostScoring
     binding: Bind
     queries: Queries
     letters: Letters

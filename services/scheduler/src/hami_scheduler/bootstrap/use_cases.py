@@ -31,6 +31,7 @@ from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.binding_claims import BindingClaims
 from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
@@ -100,6 +101,9 @@ def build(
     return Service(
         deferred=connections.deferred,
         filtering=filtering,
+        hosts=HostScoring(
+            cluster=core.view.cluster, requests=core.requests, instruments=core.instruments
+        ),
         binding=binding,
         queries=connections.queries,
         letters=connections.bus.letters,

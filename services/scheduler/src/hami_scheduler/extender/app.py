@@ -1,4 +1,4 @@
-"""The three extender verbs as a bare ASGI application, in front of everything else.
+"""The extender verbs as a bare ASGI application, in front of everything else.
 
 kube-scheduler calls them once or more per pod and waits; a web framework's middleware would cost as
 much as the decision's SQL. All other paths go on to the application of `api/app.py`. An extender
@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import (
     FilterResult,
     HostPriorities,
@@ -38,12 +39,19 @@ Refusal = Callable[[str], bytes]
 
 
 class ExtenderApp:
-    """Answers POST /filter, /prioritize and /bind; hands everything else to `rest`."""
+    """Answers POST on the verbs of `_verbs`; hands everything else to `rest`."""
 
     def __init__(
-        self, *, filtering: Filter, binding: Bind, deferred: DeferredWrites, rest: ASGIApp
+        self,
+        *,
+        filtering: Filter,
+        hosts: HostScoring,
+        binding: Bind,
+        deferred: DeferredWrites,
+        rest: ASGIApp,
     ) -> None:
         self._filtering = filtering
+        self._hosts = hosts
         self._binding = binding
         self._deferred = deferred
         self._rest = rest
@@ -51,6 +59,10 @@ class ExtenderApp:
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "/filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
             "/prioritize": (self._prioritize, lambda text: HostPriorities().to_json()),
+            "/prioritize-without-cards": (
+                self._score_hosts,
+                lambda text: HostPriorities().to_json(),
+            ),
             "/bind": (self._bind, bind_result),
         }
 
@@ -92,6 +104,9 @@ class ExtenderApp:
     async def _prioritize(self, body: bytes) -> bytes:
         scores = await self._filtering.prioritize(parse_extender_args(body))
         return HostPriorities(scores=scores).to_json()
+
+    async def _score_hosts(self, body: bytes) -> bytes:
+        return HostPriorities(scores=self._hosts.scores(parse_extender_args(body))).to_json()
 
     async def _bind(self, body: bytes) -> bytes:
         args = parse_bind_args(body)
