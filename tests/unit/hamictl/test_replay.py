@@ -265,7 +265,7 @@ def test_pods_without_cards_may_be_placed_by_kube_scheduler(
     host, card = "{},5000,0,0,0\n", "{},6000,0,1,1000\n"
     head = PODS.partition("\n")[0]
     pods.write_text(f"{head}\n" + host.format("h1") + host.format("h2") + card.format("c1"))
-    ways = ("policy", "least-allocated", "most-allocated")
+    ways = ("policy", "least-allocated", "most-allocated", "extender")
 
     def found(way: str) -> str:
         option = ("--pods-without-cards", way) if way != "policy" else ()
@@ -277,6 +277,8 @@ def test_pods_without_cards_may_be_placed_by_kube_scheduler(
     assert {way: answers[way]["pods_without_cards"] for way in ways} == {way: way for way in ways}
     assert answers["least-allocated"]["policies"] != answers["most-allocated"]["policies"]
     assert "placed by kube-scheduler's own score, least-allocated" in shown.output
+    shown = replay(*files, "--pods-without-cards", "extender")
+    assert "kube-scheduler: its default scores, and ours with weight 5." in shown.output
 
 
 def test_a_history_has_no_pods_without_cards_to_place() -> None:

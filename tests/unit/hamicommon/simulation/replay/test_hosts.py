@@ -1,10 +1,14 @@
 """Pods without cards where kube-scheduler puts them."""
 
+import numpy as np
 import pytest
 from hamicommon.domain.ids import NodeName
+from hamicommon.errors import InvalidRequest
+from hamicommon.placement.cluster.cards import Int
 from hamicommon.simulation.replay.churn import Churner
-from hamicommon.simulation.replay.hosts import HostChoice
-from hamicommon.simulation.replay.policies import placer
+from hamicommon.simulation.replay.hosts import HostChoice, ScoredHosts
+from hamicommon.simulation.replay.placers import EnginePlacer
+from hamicommon.simulation.replay.policies import ENGINE, check_references, placer
 from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
 
 NODES = [
@@ -88,3 +92,56 @@ def test_a_pod_that_waits_for_one_node_gets_no_other() -> None:
     assert first.row == 0
 
     assert under.take(pod(1000), 0) is None
+
+
+class Scored(EnginePlacer):
+    """Whose scores for hosts are given."""
+
+    levels: Int
+
+    def host_levels(self, cpu_milli: int, rows: Int) -> Int:
+        return self.levels[rows]
+
+
+def scored(*levels: int) -> ScoredHosts:
+    under = Scored(Trace(nodes=NODES, pods=[pod(1000)]), NODES, ENGINE["binpack"])
+    under.levels = np.array(levels)
+    return ScoredHosts(under, NODES)
+
+
+def test_a_step_of_our_scores_counts_50_beside_kube_schedulers_own() -> None:
+    # Free then, in percent of CPU and memory: a 50 and 90, b 75 and 90, c 50 and 95. The pod makes
+    # b the least uneven: kube-scheduler's own sums are 135, 153 and 135.
+    assert row(scored(9, 9, 9), pod(5000, 100)) == 1
+    assert row(scored(9, 8, 8), pod(5000, 100)) == 0
+    assert row(scored(8, 8, 9), pod(5000, 100)) == 2
+
+
+def test_with_equal_scores_kube_scheduler_also_evens_cpu_and_memory() -> None:
+    under = scored(9, 9, 9)
+    for cpu, memory, at in ((10_000, 1000, 0), (6000, 0, 1), (1000, 400, 2)):
+        assert under.take(pod(cpu, memory), at) is not None
+
+    # Free then: b 70 and 70, c 90 and 65, so c is the emptier one by 7. But the pod makes b even,
+    # and c uneven: 82 and 71 of 100.
+    assert row(under, pod(0, 300)) == 1
+
+
+def test_our_scores_send_pods_where_no_card_is_left_without_cpu() -> None:
+    trace = Trace(nodes=NODES, pods=[pod(10_000, cards=1)])
+    under = placer("fragmentation", trace, NODES, HostChoice.EXTENDER)
+    assert under.take(pod(10_000, cards=1)) is not None
+
+    taken = [row(under, pod(1000)) for _ in range(10)]
+
+    # Of b, whose card needs half of its CPU; kube-scheduler alone would give each a part.
+    assert taken == [1] * 10
+
+
+@pytest.mark.parametrize("policy", ["fgd", "bestfit"])
+def test_a_published_policy_has_no_scores_for_them(policy: str) -> None:
+    trace = Trace(nodes=NODES, pods=[pod(1000, cards=1)])
+
+    with pytest.raises(InvalidRequest, match=f"policy {policy} has no scores for pods without"):
+        check_references([policy], trace, HostChoice.EXTENDER)
+    check_references([policy], trace, HostChoice.LEAST_ALLOCATED)

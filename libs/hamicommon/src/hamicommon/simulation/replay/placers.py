@@ -28,6 +28,7 @@ from hamicommon.placement.cluster.arrivals import Mix, PodShape, shape_of
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import best_of
+from hamicommon.placement.host_scores import host_costs, host_levels
 from hamicommon.placement.node_costs import NodeCosts
 from hamicommon.simulation.replay.trace import Held, Trace, TraceNode, TracePod
 
@@ -137,10 +138,14 @@ class EnginePlacer:
             return None
         return self.view.memory.kept(NodeCosts).stranded_milli(self.view)
 
+    def host_levels(self, cpu_milli: int, rows: Int) -> Int:
+        """(rows,): 0..10, what kube-scheduler is answered for a pod without cards."""
+        return host_levels(host_costs(cpu_milli, self.view, rows))
+
     def _best_host(self, pod: TracePod, rows: Int) -> int:
         """For a pod without cards: the policy looks at what its CPU means for the cards."""
         if self._policy.node == FRAGMENTATION:
-            scores = self.view.memory.kept(NodeCosts).of_host(pod.cpu_milli, self.view, rows).scores
+            scores = host_costs(pod.cpu_milli, self.view, rows)
         else:
             scores = self.view.scores(rows)
             scores = -scores if self._policy.node == "spread" else scores

@@ -8,7 +8,12 @@ from hamicommon.clipping import clip
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.choice.ordering import FRAGMENTATION
-from hamicommon.simulation.replay.hosts import HostChoice, ReplayCluster, StockHosts
+from hamicommon.simulation.replay.hosts import (
+    HostChoice,
+    ReplayCluster,
+    ScoredHosts,
+    StockHosts,
+)
 from hamicommon.simulation.replay.placers import EnginePlacer, oracle
 from hamicommon.simulation.replay.references import BestFit, Fgd
 from hamicommon.simulation.replay.trace import Trace, TraceNode
@@ -47,14 +52,20 @@ def checked(names: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def check_references(names: Iterable[str], trace: Trace) -> None:
+def check_references(names: Iterable[str], trace: Trace, hosts: HostChoice) -> None:
     """Before the first of many runs.
 
-    Raises: InvalidRequest when one of them can't count what the trace's pods ask for.
+    Raises: InvalidRequest when one of them can't count what the trace's pods ask for, or has no
+    scores for pods without cards where those are wanted.
     """
     for name in names:
         if name in REFERENCES:
             REFERENCES[name].check(trace)
+            if hosts is HostChoice.EXTENDER:
+                raise InvalidRequest(
+                    f"policy {name} has no scores for pods without cards: with extender, policies "
+                    f"of the engine are wanted: {', '.join((*ENGINE, ORACLE, CARDS_ONLY))}"
+                )
 
 
 def engine_placer(name: str, trace: Trace, nodes: Sequence[TraceNode]) -> EnginePlacer:
@@ -79,8 +90,11 @@ def placer(
 ) -> ReplayCluster:
     """The cluster under any of the policies; `hosts` places pods without cards.
 
-    Raises: InvalidRequest when a reference can't count what the trace's pods ask for.
+    Raises: InvalidRequest when a reference can't count what the trace's pods ask for, or is to
+    score hosts.
     """
+    if hosts is HostChoice.EXTENDER:
+        return ScoredHosts(engine_placer(name, trace, nodes), nodes)
     reference = REFERENCES.get(name)
     cluster = reference(trace, nodes) if reference else engine_placer(name, trace, nodes)
     return cluster if hosts is HostChoice.POLICY else StockHosts(cluster, nodes, hosts)

@@ -88,7 +88,8 @@ def replay(
         HostChoice,
         typer.Option(
             "--pods-without-cards",
-            help="who places them: the policy, or kube-scheduler, which spreads or packs them",
+            help="who places them: the policy, or kube-scheduler, which spreads or packs them, or "
+            "asks our scheduler for scores (extender)",
         ),
     ] = HostChoice.POLICY,
     output: Annotated[Output, typer.Option("--output", "-o")] = Output.TABLE,
@@ -135,8 +136,9 @@ def replay(
         means = percents_of(mean_load, "--mean-load", least=1, most=300) if mean_load else []
         patience_s = seconds_of(patience, "--patience") if patience else float("inf")
         trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
-        chosen = chosen or checked(_OWN if trace.has_card_memory else f"{_OWN},fgd")
-        check_references(chosen, trace)
+        no_fgd = trace.has_card_memory or hosts is HostChoice.EXTENDER
+        chosen = chosen or checked(_OWN if no_fgd else f"{_OWN},fgd")
+        check_references(chosen, trace, hosts)
         if mean_load:
             _churn(trace, chosen, orders, target, (means, patience_s), hosts, output, svg)
         else:
@@ -205,7 +207,7 @@ def _look_back(
 ) -> None:
     history = history_of(source, since)
     trace = history.trace
-    check_references(policies, trace)
+    check_references(policies, trace, HostChoice.POLICY)
     if nodes:
         trace = replace(trace, nodes=nodes_of(nodes))
     stays, window = as_it_was(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hamicommon.clipping import clip
+from hamicommon.placement.host_scores import EXTENDER_WEIGHT
 from hamicommon.simulation.replay.course import Summary
 from hamicommon.simulation.replay.hosts import HostChoice
 from hamicommon.simulation.replay.trace import KINDS, Trace, without_a_card
@@ -64,7 +65,12 @@ def notes(trace: Trace) -> Iterator[str]:
 
 def notes_on_hosts(hosts: HostChoice) -> Iterator[str]:
     """Who placed the pods without cards, unless the policies did."""
-    if hosts is not HostChoice.POLICY:
+    if hosts is HostChoice.EXTENDER:
+        yield (
+            "Pods without cards were placed by kube-scheduler: its default scores, and ours with "
+            f"weight {EXTENDER_WEIGHT}."
+        )
+    elif hosts is not HostChoice.POLICY:
         yield f"Pods without cards were placed by kube-scheduler's own score, {hosts}."
 
 
