@@ -390,6 +390,30 @@ def test_changed_configuration_makes_new_pods_and_a_changed_replica_count_does_n
     assert digest({"scheduler": {"replicas": 3}}) == before
 
 
+def test_scores_for_pods_without_cards_are_asked_for_where_they_are_wanted(
+    render: Render,
+) -> None:
+    values = {"scheduler": {"scorePodsWithoutCards": True}}
+    before, after = render({}, namespace="gpu"), render(values, namespace="gpu")
+
+    def extenders(found: Objects) -> list[Json]:
+        text = found["ConfigMap", "hami-kube-scheduler"]["data"]["config.yaml"]
+        return list(yaml.safe_load(text)["extenders"])
+
+    [ours] = extenders(before)
+    again, scoring = extenders(after)
+    assert again == ours
+    component = K8S / "components" / "score-pods-without-cards" / "extender.yaml"
+    [written] = yaml.safe_load(component.read_text())
+    written["urlPrefix"] = "https://hami-scheduler.gpu.svc"
+    assert scoring == written
+    # Only who reads it is made again.
+    changed = [key for key, each in after.items() if each != before[key]]
+    jobs = [key for key in after if key[0] == "Job"]
+    configured = [(kind, "hami-kube-scheduler") for kind in ("ConfigMap", "Deployment")]
+    assert sorted(changed) == sorted([*configured, *jobs])
+
+
 def test_jobs_have_other_names_with_other_values(render: Render) -> None:
     def names(values: Json) -> set[str]:
         return {each["metadata"]["name"] for key, each in render(values).items() if key[0] == "Job"}

@@ -22,6 +22,10 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
             {"scheduler": {"defaultSchedulerPolicy": {"nodeSchedulerPolicy": "pack"}}},
             'nodeSchedulerPolicy must be one of the following: "binpack", "spread"',
         ),
+        (
+            {"scheduler": {"scorePodsWithoutCards": "yes"}},
+            "scheduler.scorePodsWithoutCards: Invalid type. Expected: boolean, given: string",
+        ),
         ({"postgres": {"storage": "much"}}, "postgres.storage: Does not match pattern"),
         ({"scheduler": {"replicas": "two"}}, "scheduler.replicas: Invalid type. Expected: integer"),
         (
@@ -82,6 +86,7 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
         "typo",
         "replicas",
         "policy",
+        "scores",
         "storage",
         "type",
         "card-policy",

@@ -114,6 +114,24 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
     assert written["leaderElection"]["leaderElect"] is True
 
 
+def test_scores_for_pods_without_cards_are_asked_for_as_in_the_local_system() -> None:
+    component = BASE.parent / "components" / "score-pods-without-cards" / "extender.yaml"
+    [written] = yaml.safe_load(component.read_text())
+    local = scheduler_configuration(
+        kubeconfig_path="",
+        extender_url="https://hami-scheduler.hami-system.svc",
+        scheduler_name="hami-scheduler",
+        resources=RESOURCES,
+        score_pods_without_cards=True,
+    )
+
+    assert set(written.pop("tlsConfig")) == {"caFile", "certFile", "keyFile"}
+    assert written == local["extenders"][1]
+    # It refuses nothing and binds nothing, and is asked about every pod.
+    assert not written.keys() & {"filterVerb", "bindVerb", "preemptVerb", "managedResources"}
+    assert written["ignorable"] is True
+
+
 @pytest.mark.parametrize(("overlay", "version"), [("old-cluster", "v1beta1"), ("v1.23", "v1beta3")])
 def test_an_old_clusters_kube_scheduler_differs_in_nothing_but_the_version(
     overlay: str, version: str

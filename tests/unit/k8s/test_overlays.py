@@ -79,6 +79,31 @@ def test_an_overlay_names_no_secret_and_no_account_that_is_not_there(
             assert subject["kind"] != "ServiceAccount" or subject["name"] in accounts, (kind, name)
 
 
+@pytest.mark.parametrize("overlay", ["base", "v1.23", "old-cluster"])
+def test_scores_for_pods_without_cards_suit_every_kube_scheduler(
+    render: Render, overlay: str, tmp_path: Path
+) -> None:
+    folder = K8S / "base" if overlay == "base" else K8S / "overlays" / overlay
+    component = K8S / "components" / "score-pods-without-cards"
+    paths = [os.path.relpath(path, tmp_path.resolve()) for path in (folder, component)]
+    kustomization = {"resources": paths[:1], "components": paths[1:]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+    before, after = render(folder), render(tmp_path)
+
+    key = ("ConfigMap", "hami-kube-scheduler")
+    was, now = (yaml.safe_load(each[key]["data"]["config.yaml"]) for each in (before, after))
+    scoring = now["extenders"].pop()
+    assert now == was
+    assert scoring["prioritizeVerb"] == "prioritize-without-cards"
+    [ours] = was["extenders"]
+    same = ("urlPrefix", "enableHTTPS", "nodeCacheCapable", "tlsConfig")
+    assert [scoring[each] for each in same] == [ours[each] for each in same]
+    assert after.keys() == before.keys()
+    deployment = ("Deployment", "hami-kube-scheduler")
+    assert {k for k in before if after[k] != before[k]} == {key, deployment}
+
+
 def test_one_small_machine_runs_one_of_each(render: Render) -> None:
     found = render(K8S / "overlays" / "kind")
 

@@ -52,6 +52,12 @@ def up(
         Literal["binpack", "spread", "fragmentation"], typer.Option(help="of pods that name none")
     ] = "binpack",
     gpu_policy: Annotated[str, typer.Option(help="binpack, spread, ...")] = "",
+    score_pods_without_cards: Annotated[
+        bool,
+        typer.Option(
+            "--score-pods-without-cards", help="they leave the CPU beside idle cards alone"
+        ),
+    ] = False,
     device_config: Annotated[
         Path | None, typer.Option(help="HAMi's device-config.yaml, for every service")
     ] = None,
@@ -88,6 +94,7 @@ def up(
             kubelet_flags=tuple(kubelet_flag or ()),
             node_policy=node_policy,
             gpu_policy=gpu_policy,
+            score_pods_without_cards=score_pods_without_cards,
             device_config=device_config.absolute() if device_config else None,
             enable_ascend=enable_ascend,
             enable_iluvatar=enable_iluvatar,

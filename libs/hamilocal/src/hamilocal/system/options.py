@@ -26,6 +26,9 @@ class UpOptions(BaseModel):
     kubeconfig: Path | None = Field(default=None, description="existing API server, else emulated")
     node_policy: str = Field(default="binpack", pattern="^(binpack|spread|fragmentation)$")
     gpu_policy: str = ""
+    score_pods_without_cards: bool = Field(
+        default=False, description="kube-scheduler asks us for scores of nodes for those, too"
+    )
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml, for every service"
     )

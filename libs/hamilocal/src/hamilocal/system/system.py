@@ -81,6 +81,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
             extender_url=context.url("scheduler"),
             scheduler_name=services.SCHEDULER_NAME,
             resources=context.options.vendors().resource_names,
+            score_pods_without_cards=context.options.score_pods_without_cards,
         )
         configuration.write_text(yaml.safe_dump(described, sort_keys=False))
         found.append(services.kube_scheduler(context, configuration))
