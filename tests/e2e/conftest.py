@@ -51,6 +51,7 @@ def running_system(
                 extender_url=described["scheduler_url"],
                 scheduler_name="hami-scheduler",
                 resources=UpOptions().vendors().resource_names,
+                score_pods_without_cards="--score-pods-without-cards" in flags,
             )
             plan = plane.scheduler_plan(
                 configuration["extenders"], profiles=("default-scheduler", "hami-scheduler")

@@ -166,6 +166,12 @@ class System:
         """Asks the ledger."""
         return psql(str(self.described["postgres_dsn"]), query)
 
+    def pid_of(self, service: str) -> int | None:
+        """Of a process of the system; None while it is not ready."""
+        state = json.loads((self.folder / "state.json").read_text())
+        entry = state["services"].get(service, {})
+        return int(entry["pid"]) if entry.get("phase") == "ready" and "pid" in entry else None
+
     def redis(self) -> redis.Redis:
         """A client of the locks' server."""
         return redis.Redis.from_url(str(self.described["redis_url"]))

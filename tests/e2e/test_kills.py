@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 
@@ -13,12 +12,6 @@ from tests.e2e.system import System, a_pod, slice_of, wait
 pytestmark = pytest.mark.e2e
 
 CONVERGED_S = 30.0
-
-
-def pid_of(system: System, service: str) -> int | None:
-    state = json.loads((system.folder / "state.json").read_text())
-    entry = state["services"].get(service, {})
-    return int(entry["pid"]) if entry.get("phase") == "ready" and "pid" in entry else None
 
 
 @pytest.mark.parametrize(
@@ -32,7 +25,7 @@ def test_a_killed_process_loses_nothing(system: System, service: str, cluster_ki
     if cluster_kind == "real" and service in ("apiserver", "kube-scheduler"):
         pytest.skip("the real control plane is not ours to restart")
     before = system.run(*(a_pod(f"before-{number}", slice_of(2000, 10)) for number in range(4)))
-    pid = wait(lambda: pid_of(system, service), f"{service} to be ready")
+    pid = wait(lambda: system.pid_of(service), f"{service} to be ready")
 
     os.kill(pid, signal.SIGKILL)
     created = 0
@@ -46,7 +39,7 @@ def test_a_killed_process_loses_nothing(system: System, service: str, cluster_ki
                 continue
             raise
     wait(
-        lambda: pid_of(system, service) not in (None, pid),
+        lambda: system.pid_of(service) not in (None, pid),
         f"{service} to be back",
         timeout_s=CONVERGED_S,
     )

@@ -22,7 +22,6 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from tests import measured
 from tests.e2e.claims import API, CLAIMS, claim_body, claiming, device_class
 from tests.e2e.system import slice_of, wait
-from tests.e2e.test_kills import pid_of
 from tests.e2e_node.claims import TEMPLATES, descriptions
 from tests.e2e_node.conftest import RUNTIME_VARIABLE, controller_manager
 from tests.e2e_node.node_system import CARDS, NodeSystem
@@ -80,7 +79,7 @@ def lead_controllers(leading: NodeSystem, node_assets: Assets, tmp_path: Path) -
 
 def start_replica(system: NodeSystem, log: Path) -> tuple[subprocess.Popen[bytes], str]:
     """A scheduler like the system's own, that leads, at an address of its own."""
-    pid = wait(lambda: pid_of(system, "scheduler"), "the system's scheduler")
+    pid = wait(lambda: system.pid_of("scheduler"), "the system's scheduler")
     entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     env = dict(each.decode().split("=", 1) for each in entries if each)
     command = [part.decode() for part in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]

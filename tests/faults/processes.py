@@ -25,16 +25,9 @@ BACK_S = 40.0
 """The supervisor's pauses between restarts grow up to 5 s; PostgreSQL recovers its log."""
 
 
-def pid_of(system: System, service: str) -> int | None:
-    """The service's pid while it serves, else None."""
-    state = json.loads((system.folder / "state.json").read_text())
-    entry = state["services"].get(service, {})
-    return int(entry["pid"]) if entry.get("phase") == "ready" and "pid" in entry else None
-
-
 def serving_pid(system: System, service: str) -> int:
     """Waits until the service serves."""
-    return wait(lambda: pid_of(system, service), f"{service} to be ready", timeout_s=BACK_S)
+    return wait(lambda: system.pid_of(service), f"{service} to be ready", timeout_s=BACK_S)
 
 
 def kill(system: System, service: str, *, alone: bool = False) -> int:
@@ -51,7 +44,7 @@ def kill(system: System, service: str, *, alone: bool = False) -> int:
 def wait_until_back(system: System, service: str, old_pid: int) -> None:
     """Waits until the supervisor has started the service again, and it serves."""
     wait(
-        lambda: pid_of(system, service) not in (None, old_pid),
+        lambda: system.pid_of(service) not in (None, old_pid),
         f"{service} to be back",
         timeout_s=BACK_S,
     )

@@ -21,7 +21,6 @@ import pytest
 from tests.e2e.conftest import running_system
 from tests.e2e.secrets import leaks, secrets_of, written_by
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.e2e.test_kills import pid_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -104,12 +103,12 @@ def test_nothing_that_is_secret_is_logged_traced_or_answered(system: System) -> 
     refused["spec"]["hostPID"] = True  # type: ignore[index]  # a pod's JSON
     answered = {"the refusal": system.create(refused).text, **answers(system)}
     for store in STORES:
-        pid = wait(lambda store=store: pid_of(system, store), f"{store} to be ready")
+        pid = wait(lambda store=store: system.pid_of(store), f"{store} to be ready")
         os.kill(pid, signal.SIGKILL)
         answered |= answers(system)
         system.create(a_pod_with_a_secret(f"without-{store}"))
         wait(
-            lambda store=store, pid=pid: pid_of(system, store) not in (None, pid),
+            lambda store=store, pid=pid: system.pid_of(store) not in (None, pid),
             f"{store} to be back",
         )
     system.wait_for_phase("without-nats", "Running")
