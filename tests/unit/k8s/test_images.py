@@ -87,7 +87,11 @@ def test_the_probes_ask_where_the_image_does(service: str) -> None:
     variable, port = health(service)
     environment = {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
-    for probe, path in (("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")):
+    for probe, path in (
+        ("readinessProbe", "/readyz"),
+        ("startupProbe", "/healthz"),
+        ("livenessProbe", "/healthz"),
+    ):
         assert container[probe]["httpGet"]["path"] == path
         assert ports[container[probe]["httpGet"]["port"]] == port
     assert environment[variable].endswith(f":{port}")

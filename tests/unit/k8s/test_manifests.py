@@ -339,3 +339,17 @@ def test_no_two_containers_listen_on_one_port() -> None:
 
     assert len(listening) >= 7
     assert len(set(listening)) == len(listening), sorted(listening)
+
+
+@pytest.mark.parametrize("path", sorted(BASE.glob("*.yaml")), ids=lambda path: path.stem)
+def test_nothing_is_restarted_while_it_still_starts(path: Path) -> None:
+    """On a starved machine a start takes minutes, as a database's recovery does anywhere."""
+    for item in objects(path):
+        if item["kind"] not in ("Deployment", "DaemonSet", "StatefulSet"):
+            continue
+        for container in item["spec"]["template"]["spec"]["containers"]:
+            start, live = container["startupProbe"], container["livenessProbe"]
+            for action in ("httpGet", "tcpSocket", "exec"):
+                assert start.get(action) == live.get(action)
+            assert start["periodSeconds"] <= 5, "the container is ready no sooner"
+            assert start["periodSeconds"] * start["failureThreshold"] >= 300
