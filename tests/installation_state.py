@@ -109,6 +109,14 @@ def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
     return change
 
 
+def _scaled_to_none(path: str) -> Callable[[State], None]:
+    def change(state: State) -> None:
+        state[path]["spec"]["replicas"] = 0
+        state[path]["status"]["readyReplicas"] = 0
+
+    return change
+
+
 def _untrusted(state: State) -> None:
     for hook in state[REGISTRATION]["webhooks"]:
         del hook["clientConfig"]["caBundle"]
@@ -191,6 +199,18 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "webhook",
         "hami-webhook: 1 of 2 pods are ready",
         "describe pods",
+    ),
+    "a webhook that is scaled to 0": (
+        _scaled_to_none(f"{APPS}/deployments/hami-webhook"),
+        "webhook",
+        "hami-webhook: it is scaled to 0",
+        "scale --replicas=1 deployment/hami-webhook",
+    ),
+    "a store that is scaled to 0": (
+        _scaled_to_none(f"{APPS}/statefulsets/hami-redis"),
+        "Redis",
+        "hami-redis: it is scaled to 0",
+        "scale --replicas=1 statefulset/hami-redis",
     ),
     "no node with the label": (
         _lacks(

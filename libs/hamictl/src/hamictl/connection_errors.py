@@ -88,6 +88,8 @@ def _tls(exc: ssl.SSLError, address: SchedulerAddress) -> str:
         )
     if "ALERT" in text:
         return _closed(address)
+    if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in text:
+        return _closed_at_once(address)
     return "TLS is not spoken there: another port is wanted, or http://"
 
 
@@ -104,6 +106,19 @@ def _closed(address: SchedulerAddress) -> str:
     return (
         "it closed the connection: HAMI_SCHEDULER_CERT_FILE="
         f"{address.cert_file} may be of another authority, or no client's{again}"
+    )
+
+
+def _closed_at_once(address: SchedulerAddress) -> str:
+    """`kubectl port-forward` takes connections for a pod that is gone, and closes them."""
+    if address.host in _LOOPBACK:
+        return (
+            "the connection was closed before TLS began: `kubectl port-forward` stays with the pod "
+            "that it found first, start it again if that pod is gone; or another port is wanted"
+        )
+    return (
+        "the connection was closed before TLS began: it was stopped just now, "
+        "or another port is wanted"
     )
 
 

@@ -27,6 +27,33 @@ def why(**changes: Any) -> str:
     [
         pytest.param({"containers": [{"name": "c"}]}, "asks for no card", id="no resource"),
         pytest.param(
+            {
+                "containers": [{"name": "c"}],
+                "resourceClaims": [{"name": "card"}],
+                "status": {
+                    "conditions": [
+                        {
+                            "type": "PodScheduled",
+                            "status": "False",
+                            "message": "1 cannot allocate all claims",
+                        }
+                    ]
+                },
+            },
+            "asks by ResourceClaims (card), which kube-scheduler allocates first, and the ledger "
+            "grants on the node; its message: 1 cannot allocate all claims; what each card",
+            id="by a claim that is not allocated",
+        ),
+        pytest.param(
+            {
+                "containers": [{"name": "c"}],
+                "resourceClaims": [{"name": "card"}],
+                "nodeName": "n",
+            },
+            "node n has not prepared them",
+            id="by a claim that is not prepared",
+        ),
+        pytest.param(
             {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "x"}}}]},
             "can't be read",
             id="malformed",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.commands.look.doctor import _backend, _silent, examined
+from hamictl.commands.look.doctor import _backend, _silent, behind, examined
 from hamictl.commands.look.installed_parts import not_ready
-from hamictl.commands.look.part_finding import PartState
+from hamictl.commands.look.part_finding import PartState, missing, well
 from hamictl.scheduler_address import SchedulerAddress, metrics_address
 from hamictl.target import Installation
 from typer.testing import CliRunner
@@ -40,6 +40,22 @@ async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
     del states["Postgres"], states["NATS"]
     assert set(states.values()) == {PartState.MISSING}
     assert not any("secret" in each.detail for each in found)
+
+
+def test_a_part_that_only_lacks_an_earlier_one_is_unknown_and_names_that_one() -> None:
+    no_store = missing("Postgres", "0 of 1 pods are ready", "describe it")
+    scheduler, agents = well("scheduler", "ready"), well("agents", "ready")
+    asked = [
+        missing("scheduler", "Postgres is away", "a page"),
+        missing("agents", "Postgres is away"),
+    ]
+
+    found = behind([(no_store, no_store), (scheduler, asked[0]), (agents, asked[1])])
+
+    assert found[0] == no_store
+    assert [each.state for each in found[1:]] == [PartState.UNKNOWN] * 2
+    assert {each.next_step for each in found[1:]} == {"first Postgres, above"}
+    assert behind([(scheduler, asked[0])]) == [asked[0]]
 
 
 async def test_a_server_that_takes_connections_is_well() -> None:

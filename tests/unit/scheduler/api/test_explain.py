@@ -7,9 +7,11 @@ from typing import Any, cast
 
 import pytest
 from hami_scheduler.api.explain import Explainer
+from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import Explanation
+from hamicommon.vendors.registry import Vendors
 
 
 class Ledger:
@@ -36,16 +38,29 @@ class Gone:
         raise NotFound(f"pod {namespace}/{name}")
 
 
-async def explained(*attempts: dict[str, Any]) -> Explanation:
+class Waits:
+    """A pod of another scheduler, since it names a resource that nobody serves."""
+
+    async def get(self, namespace: str, name: str) -> Any:
+        limits = {"nvidia.com/gpumemory": "4096"}
+        return {
+            "metadata": {"namespace": namespace, "name": name, "uid": "u"},
+            "spec": {"containers": [{"name": "cuda", "resources": {"limits": limits}}]},
+        }
+
+
+async def explained(
+    *attempts: dict[str, Any], pods: object = None, namespace: str = "", name: str = ""
+) -> Explanation:
     explainer = Explainer(
         queries=cast(Any, Ledger(*attempts)),
-        pods=cast(Any, Gone()),
-        vendors=cast(Any, None),
+        pods=cast(Any, pods or Gone()),
+        vendors=Vendors.from_config(DeviceConfig()),
         scheduler_name="hami-scheduler",
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
         new_view=cast(Any, None),
     )
-    return await explainer.explain(PodUid("u"))
+    return await explainer.explain(PodUid("u"), namespace, name)
 
 
 def a_grant(origin: str) -> dict[str, Any]:
@@ -73,3 +88,10 @@ async def test_of_other_grants_without_a_decision_nothing_is_claimed(origin: str
 async def test_a_pod_that_nothing_knows_is_not_found() -> None:
     with pytest.raises(NotFound, match="nothing was decided about a pod with uid u"):
         await explained()
+
+
+async def test_a_resource_that_is_nearly_ours_is_asked_about_where_nothing_was_decided() -> None:
+    answer = await explained(pods=Waits(), namespace="ns", name="p")
+
+    assert answer.summary.startswith("the pod asks for no card")
+    assert any("was nvidia.com/gpumem meant?" in note for note in answer.notes)

@@ -23,6 +23,8 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
         wants = pod_request(dict(pod), vendors).wants_devices
     except InvalidRequest as exc:
         return f"the pod asks for a card in a way that can't be read: {exc}"
+    if not wants and spec.get("resourceClaims"):
+        return _by_claims(spec, _scheduler_message(pod))
     if not wants:
         return (
             "the pod asks for no card: no container names one of the resources "
@@ -57,6 +59,21 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     return (
         f"no decision is recorded yet: kube-scheduler ({scheduler_name}) has not asked about the "
         "pod; if that lasts, see whether it runs and has our extender in its configuration"
+    )
+
+
+def _by_claims(spec: Mapping[str, Any], message: str) -> str:
+    names = ", ".join(str(entry.get("name", "?")) for entry in spec["resourceClaims"])
+    so_far = (
+        f"; node {spec['nodeName']} has not prepared them"
+        if spec.get("nodeName")
+        else f"; its message: {message}"
+        if message
+        else ""
+    )
+    return (
+        f"the pod asks by ResourceClaims ({names}), which kube-scheduler allocates first, and the "
+        f"ledger grants on the node{so_far}; what each card has free: hamictl get devices"
     )
 
 

@@ -78,7 +78,8 @@ def asked(request: DeviceRequest) -> str:
     elif request.memory_percent is not None:
         parts.append(f"{request.memory_percent} % of its memory")
     if request.core_percent:
-        parts.append(f"{request.core_percent} % of its cores")
+        # More than a card has is taken as all of it.
+        parts.append(f"{min(request.core_percent, 100)} % of its cores")
     many = f"{request.count} {request.vendor} card" + ("s" if request.count != 1 else "")
     each = " each" if request.count != 1 and parts else ""
     return many + (f" with {' and '.join(parts)}{each}" if parts else "")

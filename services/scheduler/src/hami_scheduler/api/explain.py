@@ -121,7 +121,7 @@ class Explainer:
             pod_name=name,
             outcome="undecided",
             summary=summary,
-            notes=[*limits, *self._losses()],
+            notes=[*limits, *self._remarks(pod), *self._losses()],
             attempts=attempts,
         )
 

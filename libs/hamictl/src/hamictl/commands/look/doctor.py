@@ -37,6 +37,12 @@ STALE = timedelta(minutes=2)
 PAGE = "docs/hamictl-on-a-cluster.md"
 
 
+_NEEDS = {
+    "scheduler": ("Postgres", "Redis", "NATS"),
+    "agents": ("Postgres", "scheduler"),
+    "metrics": ("Postgres", "NATS"),
+}
+"""Without which a part can't answer, though its pods are ready."""
 _GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?"}
 
 
@@ -81,7 +87,23 @@ async def examined(target: Installation) -> list[PartFinding]:
         return [missing("API server", str(exc), "kubectl cluster-info")]
     if seen.elsewhere:
         return await _local(target)
-    return [await _asked(target, each) for each in found]
+    return behind([(each, await _asked(target, each)) for each in found])
+
+
+def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
+    """(as installed, as it answered): what only lacks an earlier part names that one alone."""
+    found: list[PartFinding] = []
+    for installed, answered in pairs:
+        lacking = [
+            each.part
+            for each in found
+            if each.part in _NEEDS.get(answered.part, ()) and each.state is PartState.MISSING
+        ]
+        if installed.state is PartState.WELL and answered.state is PartState.MISSING and lacking:
+            first = f"first {' and '.join(lacking)}, above"
+            answered = unknown(answered.part, f"{installed.detail}; {answered.detail}", first)
+        found.append(answered)
+    return found
 
 
 async def _asked(target: Installation, found: PartFinding) -> PartFinding:

@@ -207,7 +207,11 @@ def _waiting(pod: Json) -> Json:
 
 
 def _step(seen: Installed, name: str) -> str:
-    """The command that shows more: of a container that ended, its last lines."""
+    """The command that helps or shows more: of a container that ended, its last lines."""
+    spec = ((seen.workloads or {}).get(name) or {}).get("spec") or {}
+    if spec.get("replicas") == 0:
+        kind = "statefulset" if "serviceName" in spec else "deployment"
+        return f"kubectl --namespace {seen.namespace} scale --replicas=1 {kind}/{name}"
     for pod in _pods(seen, name):
         if _waiting(pod).get("reason") == "CrashLoopBackOff":
             own = pod["metadata"]["name"]
