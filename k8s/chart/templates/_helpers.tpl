@@ -30,3 +30,23 @@ true
 {{- define "hami.jobSuffix" -}}
 {{ .Values.global.imageTag | default .Chart.AppVersion | replace "." "-" | lower }}-{{ .Values | toJson | sha256sum | trunc 8 }}
 {{- end }}
+
+{{/* Not empty where slices by ResourceClaims are wanted, and fails where they can't be had. */}}
+{{- define "hami.dra" -}}
+{{- if .Values.dra.enabled -}}
+{{- if not (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") -}}
+{{- fail "dra.enabled needs Kubernetes 1.36 or newer: this API server serves no MutatingAdmissionPolicy of admissionregistration.k8s.io/v1" -}}
+{{- end -}}
+true
+{{- end }}
+{{- end }}
+
+{{/* Not empty where the ledger allocates them. */}}
+{{- define "hami.draLead" -}}
+{{- if .Values.dra.lead -}}
+{{- if not .Values.dra.enabled -}}
+{{- fail "dra.lead needs dra.enabled" -}}
+{{- end -}}
+true
+{{- end }}
+{{- end }}
