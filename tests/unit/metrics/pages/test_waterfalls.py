@@ -70,6 +70,17 @@ def test_phases_and_states_stand_beside_those_of_the_last_hour() -> None:
     assert [(step.name, step.rank) for step in granted.steps] == [("reserved", 80), ("bound", None)]
 
 
+def test_the_text_right_of_the_longest_bar_is_inside_the_picture() -> None:
+    hour = LastHour(phases_ms=[{"place": 1, "total": 1}] * 9)
+
+    drawn = decision_waterfall({"place": 912.3, "parse": 0.1, "total": 912.4}, hour)
+
+    character = 7
+    for step in drawn.steps:
+        text = f"{'▬ ' if step.critical else ''}{step.text} · p{step.rank or 100}"
+        assert step.x + step.width + 5 + character * len(text) <= WIDTH
+
+
 def test_spans_of_all_services_are_on_one_scale_and_long_waits_are_not() -> None:
     spans = [
         a_span("admission", 0, 100, service="hami-webhook"),

@@ -19,6 +19,8 @@ WIDTH = 1000
 ROW = 20
 LABEL = 150
 """Of the width: names of the steps."""
+TEXT = 140
+"""Of the width: the longest length and rank, right of a bar."""
 TRACE_LABEL = 190
 FAILED = frozenset({"refused", "error", "denied"})
 """Outcomes of spans that are marked."""
@@ -75,7 +77,7 @@ def decision_waterfall(phase_ms: Mapping[str, float], hour: LastHour | None = No
     total = max(phase_ms.get("total", 0.0), sum(phases.values()))
     if total < SHORTEST_MS:
         return StepPicture(steps=(), height=0, title="")
-    scale = (WIDTH - LABEL - 90) / total
+    scale = (WIDTH - LABEL - TEXT) / total
     steps = [_step("filter", 0.0, total, 0, scale, among=hour.of_phase("total"))]
     longest = max(phases, key=lambda name: phases[name], default="")
     at = 0.0
@@ -148,7 +150,7 @@ def grant_waterfall(
     work = sum(ms for ms in ordered if ms <= FOLD * max(1.0, ordered[len(ordered) // 2]))
     folded = [ms > FOLD * max(1.0, work) for ms in lengths]
     drawn = sum(ms for ms, fold in zip(lengths, folded, strict=True) if not fold)
-    room = WIDTH - LABEL - (FOLDED_TEXT if any(folded) else 90) - GAP * sum(folded)
+    room = WIDTH - LABEL - (FOLDED_TEXT if any(folded) else TEXT) - GAP * sum(folded)
     scale = room / drawn if drawn else 0.0
     steps, x = [], float(LABEL)
     for row, (event, ms, fold) in enumerate(zip(events, lengths, folded, strict=True)):
