@@ -1,4 +1,4 @@
-"""A server that closes, or speaks no TLS, is told apart from one that is away."""
+"""A server that closes, or speaks no TLS, is distinguished from one that is away."""
 
 from __future__ import annotations
 

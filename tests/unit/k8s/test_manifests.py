@@ -353,3 +353,16 @@ def test_nothing_is_restarted_while_it_still_starts(path: Path) -> None:
                 assert start.get(action) == live.get(action)
             assert start["periodSeconds"] <= 5, "the container is ready no sooner"
             assert start["periodSeconds"] * start["failureThreshold"] >= 300
+
+
+@pytest.mark.parametrize("path", sorted(BASE.glob("*.yaml")), ids=lambda path: path.stem)
+def test_no_probe_takes_a_starved_machine_for_a_broken_part(path: Path) -> None:
+    """In Kubernetes' one second a starved node does not even begin the program that is asked."""
+    for item in objects(path):
+        if item["kind"] not in ("Deployment", "DaemonSet", "StatefulSet"):
+            continue
+        for container in item["spec"]["template"]["spec"]["containers"]:
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                assert container[probe].get("timeoutSeconds", 1) >= 5, probe
+            live = container["livenessProbe"]
+            assert live["timeoutSeconds"] >= 10 or "exec" not in live
