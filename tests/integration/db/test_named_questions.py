@@ -296,3 +296,40 @@ async def test_an_empty_answer_is_of_something_known_and_of_a_time_that_was_reco
     assert before.record_began_at is not None
     assert before.record_began_at <= NOW
     assert known.record_began_at is None
+
+
+async def test_what_a_pod_uses_is_the_sum_of_its_newest_samples_and_else_unknown(
+    reader: asyncpg.Connection,
+) -> None:
+    live = [grant for grant in HISTORY if grant.ended is None][:2]
+    sample = (
+        "INSERT INTO usage_samples (sampled_at, node, device_uuid, pod_uid, namespace, pod_name,"
+        " container, memory_used_bytes, core_percent) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
+    )
+    transaction = reader.transaction(isolation="repeatable_read")
+    await transaction.start()
+    try:
+        [container] = {
+            row["container_name"]
+            for row in await reader.fetch("SELECT DISTINCT container_name FROM allocation_devices")
+        }
+        one = live[0]
+        named = (one.node, one.uuid, one.pod_uid, one.namespace, one.pod_name, container)
+        for age_s, memory_bytes in ((40, 7 << 20), (20, 5 << 20)):
+            at = datetime.now(UTC) - timedelta(seconds=age_s)
+            await reader.execute(sample, at, *named, memory_bytes, 12.0)
+
+        rows = (await answer(reader, "pod-use", {}, limit=10_000)).rows
+    finally:
+        await transaction.rollback()
+
+    used = {row["pod_uid"]: row for row in rows}
+    assert used.keys() == {grant.pod_uid for grant in HISTORY if grant.ended is None}
+    assert (used[live[0].pod_uid]["used_memory_bytes"], used[live[0].pod_uid]["card_count"]) == (
+        5 << 20,
+        1,
+    )
+    assert used[live[0].pod_uid]["used_core_ratio"] == pytest.approx(0.12)
+    assert used[live[0].pod_uid]["memory_bytes"] == made_up.SLICE_MIB << 20
+    assert used[live[1].pod_uid]["used_memory_bytes"] is None
+    assert used[live[1].pod_uid]["sampled_at"] is None

@@ -40,7 +40,8 @@ COMMANDS = {
         "Show what is missing of the installation, part by part.",
     ),
     "top": LazyCommand(
-        "hamictl.commands.look.top:top", "Show what is granted and used of each card, live."
+        "hamictl.commands.look.top:top",
+        "Show what is granted and used of each card, live; or of each node or pod, once.",
     ),
     "who": LazyCommand(
         "hamictl.commands.past.named:who",

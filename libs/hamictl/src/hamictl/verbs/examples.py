@@ -29,6 +29,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "top": (
         "hamictl top",
         "hamictl top -1 --sort memory",
+        "hamictl top nodes --sort memory",
+        "hamictl top pods -n team-a --sort-by USED-MEMORY",
         "hamictl top --filter team-a/ -o json",
     ),
     "who": (

@@ -49,6 +49,25 @@ QUESTIONS = (
     ),
     Question(
         number=7,
+        name="pod-use",
+        title="What does each pod use now of what it holds?",
+        parameters=(AT, NODE, NAMESPACE),
+        columns=columns(
+            "namespace pod_name pod_uid allocation_id node state card_count memory_bytes"
+            " used_memory_bytes core_ratio used_core_ratio sampled_at",
+            unknown={
+                "state": "the ledger has no event of it up to the moment",
+                **dict.fromkeys(
+                    ("used_memory_bytes", "used_core_ratio"),
+                    "a slice has no sample of the 90 seconds before",
+                ),
+                "sampled_at": "no slice has a sample of the 90 seconds before",
+            },
+        ),
+        key=("namespace", "pod_name", "pod_uid", "allocation_id"),
+    ),
+    Question(
+        number=7,
         name="pod-usage",
         title="How much of its cards does a pod use?",
         parameters=(POD_UID, NAMESPACE, POD, since("-15m"), UNTIL),

@@ -1,0 +1,153 @@
+"""What `hamictl top nodes` and `top pods` show: one table of what is granted and used. Pure.
+
+What is used of a node is known where each of its cards is measured, of a pod where each of its
+slices is; the mean of cores is over all cards of the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from hamictl.output.records import Records, Row, TableColumn
+from hamictl.view.named import cell
+
+UNKNOWN = "?"
+SORTS: Mapping[str, tuple[str, ...]] = {
+    "node": (),
+    "memory": ("held_memory_bytes", "memory_bytes"),
+    "used": ("used_memory_bytes",),
+    "cores": ("held_core_ratio", "core_ratio"),
+}
+"""Order -> the field of a node or pod that it is by, the largest first; none: by name."""
+
+
+def node_rows(cards: Iterable[Row]) -> list[dict[str, Any]]:
+    """Of the answer to `cards`, one row a node."""
+    by_node: dict[str, list[Row]] = {}
+    for card in cards:
+        by_node.setdefault(str(card["node"]), []).append(card)
+    return [_node(name, found) for name, found in by_node.items()]
+
+
+def _node(name: str, cards: Sequence[Row]) -> dict[str, Any]:
+    used_cores = _sum(card["used_core_ratio"] for card in cards)
+    held_cores = sum(card["held_core_ratio"] for card in cards)
+    return {
+        "node": name,
+        "type": ", ".join(sorted({str(card["type"]) for card in cards})),
+        "card_count": len(cards),
+        "held_card_count": sum(bool(card["held_slot_count"]) for card in cards),
+        "sick_card_count": sum(not card["healthy"] for card in cards),
+        "cordoned_card_count": sum(bool(card["cordoned"]) for card in cards),
+        "measured_card_count": sum(card["used_memory_bytes"] is not None for card in cards),
+        "memory_bytes": sum(card["memory_bytes"] for card in cards),
+        "held_memory_bytes": sum(card["held_memory_bytes"] for card in cards),
+        "used_memory_bytes": _sum(card["used_memory_bytes"] for card in cards),
+        "held_core_ratio": round(held_cores / len(cards), 6),
+        "used_core_ratio": None if used_cores is None else round(used_cores / len(cards), 6),
+    }
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """A part that is unknown makes the sum unknown."""
+    total: float = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def rows_shown(
+    rows: Iterable[Row], *, filter_text: str = "", problems: bool = False, sort: str = "node"
+) -> list[Row]:
+    """Those with the text (`!text`: without it) in their order; unknown is last.
+
+    `problems`: nodes with a sick or cordoned card alone.
+    """
+    without = filter_text.startswith("!")
+    text = filter_text.removeprefix("!").lower()
+    found = [
+        row
+        for row in rows
+        if (not text or (text in _text(row)) is not without)
+        and (not problems or row["sick_card_count"] or row["cordoned_card_count"])
+    ]
+    return sorted(found, key=lambda row: _rank(row, SORTS[sort]))
+
+
+def _text(row: Row) -> str:
+    pod = f"{row['namespace']}/{row['pod_name']}" if "pod_name" in row else row["type"]
+    return f"{row['node']} {pod}".lower()
+
+
+def _rank(row: Row, fields: Sequence[str]) -> tuple[bool, float, str, str, str]:
+    value = next((row[name] for name in fields if name in row), 0)
+    names = (str(row.get(key) or "") for key in ("node", "namespace", "pod_name"))
+    node, namespace, pod = names
+    return value is None, 0.0 if value is None else -float(value), node, namespace, pod
+
+
+def node_records(rows: Sequence[Row], as_of: str) -> Records:
+    """Nodes, one line each."""
+    return Records(
+        kind="TopNode",
+        plural="nodes with cards",
+        columns=(
+            _column("NODE", "node"),
+            TableColumn(
+                "HELD",
+                lambda row: f"{row['held_card_count']} of {row['card_count']}",
+                "held_card_count",
+            ),
+            _column("MEMORY", "memory_bytes"),
+            _column("GRANTED-MEMORY", "held_memory_bytes"),
+            _column("USED-MEMORY", "used_memory_bytes"),
+            _column("GRANTED-CORE", "held_core_ratio"),
+            _column("USED-CORE", "used_core_ratio"),
+            TableColumn("TROUBLE", _trouble),
+            TableColumn(
+                "MEASURED",
+                lambda row: f"{row['measured_card_count']} of {row['card_count']}",
+                "measured_card_count",
+                wide=True,
+            ),
+            _column("MODEL", "type", wide=True),
+        ),
+        rows=rows,
+        name=lambda row: f"node/{row['node']}",
+        as_of=as_of,
+    )
+
+
+def pod_records(rows: Sequence[Row], as_of: str) -> Records:
+    """Pods that hold cards, one line each; names that may not be read are `other`."""
+    return Records(
+        kind="TopPod",
+        plural="pods that hold cards",
+        columns=(
+            _column("NAMESPACE", "namespace"),
+            TableColumn("POD", lambda row: str(row["pod_name"] or "other"), "pod_name"),
+            _column("NODE", "node"),
+            _column("CARDS", "card_count"),
+            _column("GRANTED-MEMORY", "memory_bytes"),
+            _column("USED-MEMORY", "used_memory_bytes"),
+            _column("GRANTED-CORE", "core_ratio"),
+            _column("USED-CORE", "used_core_ratio"),
+            _column("SAMPLED", "sampled_at", wide=True),
+            _column("UID", "pod_uid", wide=True),
+        ),
+        rows=rows,
+        name=lambda row: f"pod/{row['namespace'] or UNKNOWN}/{row['pod_name'] or 'other'}",
+        as_of=as_of,
+    )
+
+
+def _trouble(row: Row) -> str:
+    named = (("sick_card_count", "sick"), ("cordoned_card_count", "cordoned"))
+    return ", ".join(f"{row[key]} {state}" for key, state in named if row[key]) or "-"
+
+
+def _column(header: str, key: str, *, wide: bool = False) -> TableColumn:
+    return TableColumn(header, lambda row: cell(key, row.get(key), UNKNOWN), key, wide)
