@@ -187,6 +187,11 @@ class Settings(BaseSettings):
         description="comma list of the pod labels that are kept with each grant, for SQL by team "
         "or application; empty: none",
     )
+    node_group_labels: str = Field(
+        default="topology.kubernetes.io/rack,topology.kubernetes.io/zone",
+        description="comma list of node labels; the first that a node has is its group on pages "
+        "and in lists, such as its rack; empty: none",
+    )
     device_config_file: Path | None = Field(
         default=None, description="HAMi's device-config.yaml; absent: the defaults"
     )

@@ -64,11 +64,12 @@ async def test_hostile_names_are_text_on_every_page(
         evil,
     )
     await db.execute("UPDATE devices SET type = $1, health_reason = $1, healthy = false", evil)
+    await db.execute("UPDATE nodes SET node_group = $1", evil)
     uids = [row[0] for row in await db.fetch("SELECT pod_uid FROM allocations LIMIT 1")]
     uids += [row[0] for row in await db.fetch("SELECT pod_uid FROM decisions LIMIT 1")]
     async with pages(postgres_dsn, nats_url) as (_, http):
         for address in (
-            *("/", "/nodes", "/pods", "/pending", "/history", "/showback"),
+            *("/", "/nodes", "/nodes?sort=group", "/pods", "/pending", "/history", "/showback"),
             *("/nodes/n0001", "/nodes/n0001/cards/0"),
             *(f"/pods/uid/{uid}" for uid in uids),
         ):

@@ -90,3 +90,29 @@ def test_a_node_that_offers_nothing_yet_is_unknown_not_zero() -> None:
     [row] = node_rows(ClusterSummary(nodes=[node]))
 
     assert (row["allocatable"], row["ready"], row["mounts"]) == (None, None, None)
+
+
+def test_nodes_of_one_rack_stand_together_and_others_last() -> None:
+    names = ("a", "b", "c", "d")
+    state = ClusterSummary(
+        nodes=[{"metadata": {"name": name}, "status": {}} for name in names],
+        devices=[
+            a_card("a", node_group="rack-2"),
+            a_card("b", node_group=None),
+            a_card("c", node_group="rack-1"),
+            a_card("d", node_group="zone-1"),
+        ],
+    )
+
+    records = nodes(node_rows(state), None)
+
+    shown = [[column.show(row) for column in records.columns][:2] for row in records.rows]
+    assert shown == [["c", "rack-1"], ["a", "rack-2"], ["d", "zone-1"], ["b", "-"]]
+
+
+def test_where_no_node_has_a_rack_there_is_no_column_of_it() -> None:
+    node = {"metadata": {"name": "n1"}, "status": {}}
+    # A scheduler of an older version has no such field.
+    rows = node_rows(ClusterSummary(nodes=[node], devices=[a_card("n1")]))
+
+    assert "GROUP" not in [column.header for column in nodes(rows, None).columns]

@@ -14,6 +14,7 @@ from hami_metrics.pages.views.lists import (
     ROWS,
     PodCache,
     list_page,
+    listed_groups,
     node_lines,
     node_with_samples,
     pod_lines,
@@ -159,3 +160,23 @@ def test_pages_of_a_list_have_every_line_once_and_the_last_has_no_next() -> None
 
     assert shown == lines
     assert list_page(lines, len(lines), 10**6).lines == []
+
+
+def test_nodes_are_put_together_by_rack_with_their_sums() -> None:
+    state = a_state(
+        a_node("n1", a_card(0, "n1"), group="rack-2"),
+        a_node("n2", a_card(0, "n2")),
+        a_node("n3", a_card(0, "n3", a_holder()), a_card(1, "n3", healthy=False), group="rack-1"),
+        a_node("n4", a_card(0, "n4", a_holder("x")), group="rack-2"),
+    )
+
+    lines = node_lines(state, NOW, text="", sort="group")
+
+    assert [line.node.name for line in lines] == ["n3", "n1", "n4", "n2"]
+    sums = {
+        name: (one.nodes, one.held, one.cards, one.sick)
+        for name, one in listed_groups(lines).items()
+    }
+    assert sums == {"rack-1": (1, 1, 2, 1), "rack-2": (2, 1, 2, 0), "": (1, 0, 1, 0)}
+    found = node_lines(state, NOW, text="Rack-2", sort="name")
+    assert [line.node.name for line in found] == ["n1", "n4"]

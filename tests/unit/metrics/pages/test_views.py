@@ -232,6 +232,35 @@ def test_many_nodes_are_folded_but_never_one_with_a_problem() -> None:
     assert (only.shown, only.nodes) == (1, 250)
 
 
+def test_nodes_of_one_rack_stand_together_and_those_without_one_last() -> None:
+    racks = {"n1": "rack-02", "n2": "", "n3": "rack-01", "n4": "rack-02"}
+    cards = {name: a_card(0, name, healthy=name != "n4") for name in racks}
+    state = a_state(*(a_node(name, cards[name], group=racks[name]) for name in racks))
+
+    page = overview(state, totals(state), EVERYBODY, GridFilter(), NOW)
+    by_name = overview(state, totals(state), EVERYBODY, GridFilter(group="name"), NOW)
+
+    found = [(group.name, [node.name for node in group.nodes]) for group in page.groups]
+    assert found == [
+        ("rack-01", ["n3"]),
+        ("rack-02", ["n1", "n4"]),
+        ("without a rack or zone", ["n2"]),
+    ]
+    assert [group.sick for group in page.groups] == [0, 1, 0]
+    assert page.labelled
+    assert [group.name for group in by_name.groups] == ["n1 to n4"]
+    assert GridFilter(group="name").query() == {"group": "name"}
+
+
+def test_without_racks_nodes_stand_together_by_name_and_there_is_no_choice() -> None:
+    state = a_state(a_node("n1", a_card(0, "n1")), a_node("n2", a_card(0, "n2")))
+
+    page = overview(state, totals(state), EVERYBODY, GridFilter(), NOW)
+
+    assert [group.name for group in page.groups] == ["n1 to n2"]
+    assert not page.labelled
+
+
 def test_a_card_that_nobody_measures_is_unknown_on_its_nodes_page() -> None:
     node = a_node("n1", a_card(0, "n1", a_holder()), a_card(1))
     latest = [

@@ -64,9 +64,9 @@ async def look(
 
 
 def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
-    """Rows for view.tables.nodes_table."""
+    """Rows of nodes: those of one rack or zone together, those of none last."""
     by_node = cards_by_node(state)
-    return [
+    rows: list[dict[str, Any]] = [
         {
             "name": node["metadata"]["name"],
             "ready": _ready(node),
@@ -76,6 +76,7 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
         }
         for node in state.nodes
     ]
+    return sorted(rows, key=lambda row: (not row["node_group"], row["node_group"] or ""))
 
 
 def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
@@ -89,9 +90,12 @@ def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:
     return found
 
 
-def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, int | None]:
+def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, Any]:
     """What the node's cards are, and what of them is granted; None is unknown."""
-    names = ("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib")
+    names = (
+        *("card_count", "held_card_count", "sick_card_count", "used_memory_mib", "memory_mib"),
+        "node_group",
+    )
     if cards is None:
         return dict.fromkeys(names)
     values = (
@@ -100,6 +104,8 @@ def _cards(cards: Sequence[JsonMapping] | None) -> dict[str, int | None]:
         sum(not card["healthy"] for card in cards),
         sum(card["used_memory_mib"] for card in cards),
         sum(card["memory_mib"] for card in cards),
+        # A scheduler of an older version knows no groups.
+        next((card.get("node_group") for card in cards), None),
     )
     return dict(zip(names, values, strict=True))
 

@@ -77,6 +77,8 @@ def nodes(
         name=lambda row: f"node/{row['name']}",
         columns=(
             _plain("NODE", "name"),
+            # Where no node has a rack or zone the column would be empty.
+            *([_grouped()] if any(row.get("node_group") for row in rows) else []),
             _plain("READY", "ready"),
             TableColumn("HELD", _cards_held, "held_card_count"),
             TableColumn(
@@ -108,6 +110,10 @@ def pods(rows: Sequence[Row], as_of: str | None) -> Records:
             _plain("UID", "pod_uid", wide=True),
         ),
     )
+
+
+def _grouped() -> TableColumn:
+    return TableColumn("GROUP", lambda row: row.get("node_group") or "-", "node_group")
 
 
 def _card(card: Row) -> str:

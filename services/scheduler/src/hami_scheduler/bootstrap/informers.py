@@ -8,7 +8,7 @@ from typing import Any
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.devices import DRIVER
 from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
-from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon
+from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon, split_list
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
 
@@ -24,6 +24,7 @@ from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
+from hami_scheduler.watch.node_groups import NodeGroups
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
@@ -49,6 +50,7 @@ class Watches:
     nodes: NodeWatch
     annotated: AnnotatedNodes
     node_sync: NodeSync
+    node_groups: NodeGroups
     quotas: QuotaSync
     pod_informer: Informer
     node_informer: Informer
@@ -89,6 +91,11 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         view=core.view,
         forget=inventories.forget,
         on_freed=core.requeuer.capacity_freed,
+        bulkhead=core.instruments.bulkhead,
+    )
+    groups = NodeGroups(
+        store=connections.inventory,
+        labels=split_list(core.settings.node_group_labels),
         bulkhead=core.instruments.bulkhead,
     )
     nodes = NodeWatch(cordon_of=_cordon_of, on_cordon=node_sync.cordon, on_gone=node_sync.gone)
@@ -164,11 +171,13 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         if cpu is not None:
             cpu.node_seen(new)
         nodes.on_upsert(new, old)
+        groups.node_seen(new)
         annotated.on_upsert(new, old)
         core.liveness.node_seen(new["metadata"]["name"], lives(new, core.vendors))
 
     def node_gone(node: dict[str, Any]) -> None:
         nodes.on_delete(node)
+        groups.node_gone(node)
         if cpu is not None:
             cpu.node_gone(node)
         annotated.on_delete(node)
@@ -194,6 +203,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         nodes=nodes,
         annotated=annotated,
         node_sync=node_sync,
+        node_groups=groups,
         quotas=quotas,
         pod_informer=pod_informer,
         node_informer=Informer(

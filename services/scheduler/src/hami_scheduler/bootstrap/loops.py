@@ -146,6 +146,7 @@ def watching_loops(
         ("pod-changes", watches.pods.run),
         ("pod-comparisons", watches.pods.run_comparisons),
         ("node-changes", watches.node_sync.run),
+        ("node-groups", watches.node_groups.run),
         ("annotated-nodes", watches.annotated.run),
         ("claim-holders", watches.holders.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),

@@ -23,6 +23,7 @@ from hami_scheduler.ports.cards import (
     CardReader,
     InventoryStore,
     LedgerCard,
+    NodeGroupStore,
     PairScores,
     RecordedInventory,
 )
@@ -45,6 +46,7 @@ __all__ = [
     "LedgerCard",
     "LedgerReader",
     "NodeApi",
+    "NodeGroupStore",
     "NodeLock",
     "NodeWitness",
     "PairScores",

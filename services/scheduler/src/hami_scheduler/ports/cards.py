@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -106,4 +106,12 @@ class InventoryStore(Protocol):
 
     async def mark_gone(self, node: NodeName) -> None:
         """The Node object was deleted: its cards are no longer present."""
+        ...
+
+
+class NodeGroupStore(Protocol):
+    """Which group, such as a rack, each node is of."""
+
+    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
+        """Writes those that differ; returns the nodes that are known. Raises: Unavailable."""
         ...

@@ -31,9 +31,13 @@ nodes = Table(
     Column("pair_scores", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     at("first_seen_at", default=True),
     at("gone_at", nullable=True),
+    Column("node_group", Text),
     CheckConstraint("source IN ('agent', 'annotation')", name="source_known"),
 )
-"""One row per node that ever reported cards; `gone_at` is set when the Node object is deleted."""
+"""One row per node that ever reported cards; `gone_at` is set when the Node object is deleted.
+
+`node_group` is the value of a label of the Node object, such as its rack; NULL where it has none.
+"""
 
 devices = Table(
     "devices",

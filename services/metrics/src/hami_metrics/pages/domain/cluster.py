@@ -88,6 +88,8 @@ class PageNode:
     """`agent`: our agent reports it; `annotation`: another device plugin does."""
     heard_at: datetime | None
     cards: tuple[PageCard, ...] = ()
+    group: str = ""
+    """Such as its rack: the value of a label of the Node object; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ MOST_CARDS = 100_000
 """More is not one page; the largest clusters known have a tenth of it."""
 
 _NODES = """
-SELECT name, source, inventory_at FROM nodes
+SELECT name, source, inventory_at, coalesce(node_group, '') AS node_group FROM nodes
  WHERE gone_at IS NULL AND ($1::text[] IS NULL OR name = ANY($1)) ORDER BY name
 """
 _CARDS = f"""
@@ -63,6 +63,8 @@ SELECT node FROM devices WHERE updated_at > $1
  UNION SELECT a.node FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
         WHERE e.id > $2
 """
+# Racks of the past are not kept: a node stands where it stands now.
+_GROUPS = "SELECT name, node_group FROM nodes WHERE node_group IS NOT NULL"
 _HEARD = "SELECT name, inventory_at FROM nodes WHERE gone_at IS NULL"
 
 
@@ -83,6 +85,7 @@ async def read_nodes(
             source=row["source"],
             heard_at=row["inventory_at"],
             cards=tuple(by_node.get(row["name"], ())),
+            group=row["node_group"],
         )
         for row in nodes
     }
@@ -106,8 +109,15 @@ async def read_nodes_at(
                 holders=here,
             )
         )
+    groups = {row["name"]: row["node_group"] for row in await connection.fetch(_GROUPS)}
     return {
-        name: PageNode(name=name, source="agent", heard_at=at, cards=tuple(cards))
+        name: PageNode(
+            name=name,
+            source="agent",
+            heard_at=at,
+            cards=tuple(cards),
+            group=groups.get(name, ""),
+        )
         for name, cards in by_node.items()
     }
 

@@ -29,6 +29,7 @@ NODE_SORTS = {
     "free": "most free memory",
     "used": "most granted memory",
     "problems": "problems first",
+    "group": "rack or zone",
 }
 POD_SORTS = {
     "name": "name",
@@ -60,6 +61,16 @@ class ListedNode:
     granted: int | None
     used: int | None
     """Percent of the memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedGroup:
+    """The nodes of one rack or zone that meet the filter."""
+
+    nodes: int
+    held: int
+    cards: int
+    sick: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +117,14 @@ def list_page(lines: Sequence[Line], of: int, first: int) -> ListPage[Line]:
 
 
 def node_lines(state: PageCluster, now: datetime, *, text: str, sort: str) -> list[ListedNode]:
-    """Of the nodes whose name or type of card has the text."""
+    """Of the nodes whose name, rack or zone, or type of card has the text."""
     wanted = text.lower()
     lines = [
         _node_line(node, state, now)
         for node in state.nodes.values()
-        if wanted in node.name.lower() or any(wanted in card.type.lower() for card in node.cards)
+        if wanted in node.name.lower()
+        or wanted in node.group.lower()
+        or any(wanted in card.type.lower() for card in node.cards)
     ]
     return sorted(lines, key=_NODE_ORDER[sort])
 
@@ -121,7 +134,24 @@ _NODE_ORDER: Mapping[str, Callable[[ListedNode], tuple[object, ...]]] = {
     "free": lambda line: (line.granted_mib - line.memory_mib, line.node.name),
     "used": lambda line: (-line.granted_mib, line.node.name),
     "problems": lambda line: (-line.unheard, -line.sick, -line.cordoned, line.node.name),
+    "group": lambda line: (not line.node.group, line.node.group, line.node.name),
 }
+
+
+def listed_groups(lines: Iterable[ListedNode]) -> dict[str, ListedGroup]:
+    """By their name; those of no rack or zone have an empty one."""
+    members: dict[str, list[ListedNode]] = {}
+    for line in lines:
+        members.setdefault(line.node.group, []).append(line)
+    return {
+        name: ListedGroup(
+            nodes=len(found),
+            held=sum(line.held for line in found),
+            cards=sum(len(line.node.cards) for line in found),
+            sick=sum(line.sick for line in found),
+        )
+        for name, found in members.items()
+    }
 
 
 def _node_line(node: PageNode, state: PageCluster, now: datetime) -> ListedNode:

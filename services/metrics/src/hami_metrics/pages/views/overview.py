@@ -25,6 +25,9 @@ GROUP = 50
 """Nodes that are folded together."""
 NAME_WIDTHS = (8, 14, 24, 40)
 """Characters of a node's name that the grid's first column may have (`static/hami.css`)."""
+GROUPINGS = {"label": "rack or zone", "name": "name"}
+"""By what nodes stand together, where they have such labels; else it is by name."""
+UNGROUPED = "without a rack or zone"
 SORTS = {
     "name": "name",
     "free": "most free memory",
@@ -41,6 +44,7 @@ class GridFilter:
     owner: str = ""
     problems: bool = False
     sort: str = "name"
+    group: str = "label"
     unfold: bool = False
 
     def query(self) -> dict[str, str]:
@@ -51,6 +55,7 @@ class GridFilter:
             "owner": self.owner,
             "z": "1" if self.problems else "",
             "sort": "" if self.sort == "name" else self.sort,
+            "group": "" if self.group == "label" else self.group,
             "open": "all" if self.unfold else "",
         }
         return {name: value for name, value in chosen.items() if value}
@@ -77,6 +82,8 @@ class Overview:
     unheard: int
     """Cards whose state is unknown, since nothing is heard of their agents."""
     groups: Sequence[NodeGroup]
+    labelled: bool
+    """Some node has a group of its own, so there is a choice."""
     style: GridStyle
     owners: OwnerLetters
     namespaces: Sequence[str]
@@ -102,11 +109,13 @@ def overview(
     marked as not being so now."""
     nodes = _sorted(_chosen(state, viewer, chosen, now), chosen.sort)
     style = replace(grid_style(state, sums, viewer, now, at), differing=differing)
+    labelled = any(node.group for node in state.nodes.values())
     return Overview(
         totals=sums,
         sick=sums.counts[CardCondition.UNHEALTHY],
         unheard=sums.counts[CardCondition.UNKNOWN],
         groups=_groups(nodes, state, chosen, now, differing),
+        labelled=labelled,
         style=style,
         owners=style.owners,
         namespaces=sorted(_held_as_seen(sums, viewer)),
@@ -205,15 +214,13 @@ def _groups(
     differing: frozenset[str],
 ) -> list[NodeGroup]:
     groups = []
-    for start in range(0, len(nodes), GROUP):
-        part = nodes[start : start + GROUP]
+    for position, (label, part) in enumerate(_parts(nodes, chosen)):
         counts = count(part, state, now)
         sick = counts[CardCondition.UNHEALTHY] + counts[CardCondition.UNKNOWN]
         free = counts[CardCondition.FREE]
-        name = part[0].name if len(part) == 1 else f"{part[0].name} to {part[-1].name}"
         groups.append(
             NodeGroup(
-                name=name,
+                name=label,
                 nodes=part,
                 held=sum(bool(card.used_slots) for node in part for card in node.cards),
                 free=free,
@@ -221,8 +228,24 @@ def _groups(
                 open=chosen.unfold
                 or bool(sick)
                 or len(nodes) <= NAMED_UP_TO
-                or start == 0
+                or position == 0
                 or any(card.uuid in differing for node in part for card in node.cards),
             )
         )
     return groups
+
+
+def _parts(nodes: list[PageNode], chosen: GridFilter) -> list[tuple[str, list[PageNode]]]:
+    """Nodes of one rack, those without one last; without racks so many at a time, by name."""
+    if chosen.group == "label" and any(node.group for node in nodes):
+        racks: dict[str, list[PageNode]] = {}
+        for node in nodes:
+            racks.setdefault(node.group, []).append(node)
+        order = sorted(racks, key=lambda name: (not name, name))
+        return [(name or UNGROUPED, racks[name]) for name in order]
+    parts = [nodes[start : start + GROUP] for start in range(0, len(nodes), GROUP)]
+    return [(_from_to(part), part) for part in parts]
+
+
+def _from_to(part: list[PageNode]) -> str:
+    return part[0].name if len(part) == 1 else f"{part[0].name} to {part[-1].name}"

@@ -30,7 +30,7 @@ from hami_metrics.pages.views.card import (
     pictured_since,
 )
 from hami_metrics.pages.views.node import NodePage, node_page
-from hami_metrics.pages.views.overview import SORTS, GridFilter, overview
+from hami_metrics.pages.views.overview import GROUPINGS, SORTS, GridFilter, overview
 from hami_metrics.pages.web.keyset import key_of, key_text
 from hami_metrics.pages.web.site import Asked, Site, choice_of, needed, text_of
 
@@ -103,6 +103,7 @@ def overview_answer(
         owner=text_of(request, "owner"),
         problems=text_of(request, "z") == "1",
         sort=choice_of(request, "sort", SORTS, "name"),
+        group=choice_of(request, "group", GROUPINGS, "label"),
         unfold=text_of(request, "open") == "all",
     )
     if asked.state is None:
@@ -116,6 +117,7 @@ def overview_answer(
         page=page,
         row=lambda node: site.rows.row(node, page.style, now),
         sorts=SORTS,
+        groupings=GROUPINGS,
         here=here,
         subject="",
         **values,

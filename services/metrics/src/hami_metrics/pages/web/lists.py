@@ -19,6 +19,7 @@ from hami_metrics.pages.views.lists import (
     ListPage,
     PodCache,
     list_page,
+    listed_groups,
     node_lines,
     node_with_samples,
     pod_lines,
@@ -51,6 +52,8 @@ def routes(site: Site) -> APIRouter:
             ),
             chosen=chosen,
             sorts=NODE_SORTS,
+            labelled=any(node.group for node in state.nodes.values()),
+            groups=listed_groups(lines) if chosen["sort"] == "group" else {},
             here="nodes",
             subject="",
         )

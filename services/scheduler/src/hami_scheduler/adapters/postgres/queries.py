@@ -59,7 +59,7 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
  ORDER BY a.reserved_at DESC, a.id LIMIT $7
 """
 _NODES = """
-SELECT n.name, n.source, n.agent_id, n.inventory_at, n.first_seen_at, n.gone_at,
+SELECT n.name, n.source, n.node_group, n.agent_id, n.inventory_at, n.first_seen_at, n.gone_at,
        count(d.uuid) FILTER (WHERE d.present) AS cards,
        count(d.uuid) FILTER (WHERE d.present AND d.healthy) AS healthy_cards,
        coalesce(sum(d.slots) FILTER (WHERE d.present), 0) AS slots,
@@ -74,8 +74,9 @@ SELECT n.name, n.source, n.agent_id, n.inventory_at, n.first_seen_at, n.gone_at,
 _DEVICES = """
 SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, used_slots,
        used_memory_mib, used_core_percent, ceiling_slots, ceiling_memory_mib, ceiling_core_percent,
-       numa, mode, healthy, health_reason, cordoned, present, version, updated_at
-  FROM devices WHERE ($1::text IS NULL OR node = $1) ORDER BY node, index, uuid
+       numa, mode, healthy, health_reason, cordoned, present, version, updated_at, node_group
+  FROM devices JOIN nodes ON name = node
+ WHERE ($1::text IS NULL OR node = $1) ORDER BY node, index, uuid
 """
 _HISTORY = """
 SELECT e.sequence, e.at, e.previous_state, e.state, e.reason, e.actor, e.detail,

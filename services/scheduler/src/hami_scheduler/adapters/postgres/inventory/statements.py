@@ -107,6 +107,18 @@ UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, u
  WHERE node = $1 AND cordoned <> (uuid = ANY($2::text[]))
 RETURNING uuid
 """
+# In the order of names, as above.
+SET_GROUPS = """
+WITH wished AS (
+  SELECT n.name, w.node_group, n.node_group AS before
+    FROM unnest($1::text[], $2::text[]) AS w(name, node_group) JOIN nodes n ON n.name = w.name
+   ORDER BY n.name FOR NO KEY UPDATE OF n
+), changed AS (
+  UPDATE nodes n SET node_group = wished.node_group FROM wished
+   WHERE n.name = wished.name AND wished.before IS DISTINCT FROM wished.node_group
+)
+SELECT name FROM wished
+"""
 GONE = """
 UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING name
 """

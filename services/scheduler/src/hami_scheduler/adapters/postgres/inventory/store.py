@@ -7,7 +7,7 @@ capacity.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -28,6 +28,7 @@ from hami_scheduler.adapters.postgres.inventory.statements import (
     INSERT_CARD,
     SELECT_CARDS,
     SELECT_REPORTED,
+    SET_GROUPS,
     UPDATE_CARD,
     UPSERT_ANNOTATED,
     UPSERT_NODES,
@@ -44,7 +45,7 @@ from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, Recorde
 
 
 class PostgresInventory:
-    """Ports InventoryStore and CardReader."""
+    """Ports InventoryStore, NodeGroupStore and CardReader."""
 
     def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
         self._database = database
@@ -146,6 +147,12 @@ class PostgresInventory:
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """See the port."""
         return bool(await self._database.fetch(CORDON, node, sorted(uuids)))
+
+    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
+        """See the port."""
+        names = sorted(groups)
+        rows = await self._database.fetch(SET_GROUPS, names, [groups[name] for name in names])
+        return [NodeName(row["name"]) for row in rows]
 
     async def mark_gone(self, node: NodeName) -> None:
         """See the port."""

@@ -1,0 +1,25 @@
+"""Nodes have a group, such as their rack: what pages and lists put together.
+
+A column without a default: the version before works on beside it. NULL: the Node object has none of
+the labels, or the scheduler has not written it yet.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0030"
+down_revision = "0029"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Adds it."""
+    op.add_column("nodes", sa.Column("node_group", sa.Text()), if_not_exists=True)
+
+
+def downgrade() -> None:
+    """Takes it away."""
+    op.drop_column("nodes", "node_group")
