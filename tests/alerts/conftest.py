@@ -1,16 +1,23 @@
-"""promtool and Prometheus, of Debian's package `prometheus`; without them the cases are skipped."""
+"""promtool and Prometheus, of Debian's package `prometheus`; without them the cases are skipped.
+
+One running system, and one Prometheus that scrapes it, serve all cases that ask for them.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "k8s" / "components" / "monitoring" / "rules"
+from tests.alerts.live import ROOT, Prometheus, prometheus, targets
+
+HAMICTL = Path(sys.executable).parent / "hamictl"
 Promtool = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -37,3 +44,30 @@ def promtool() -> Promtool:
         )
 
     return run
+
+
+@pytest.fixture(scope="session")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The demo of `make up`."""
+    binary("prometheus")
+    folder = tmp_path_factory.mktemp("system")
+    done = subprocess.run(
+        [HAMICTL, "up", "--detach", "--json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    try:
+        yield json.loads(done.stdout)
+    finally:
+        subprocess.run([HAMICTL, "down"], cwd=folder, timeout=120, check=True)
+
+
+@pytest.fixture(scope="session")
+def scraped(up: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    with prometheus(binary("prometheus"), folder, targets(up)) as found:
+        yield found

@@ -20,8 +20,8 @@ from urllib.request import urlopen
 
 import yaml
 
-from tests.alerts.conftest import ROOT, RULES
-
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ROOT / "k8s" / "components" / "monitoring" / "rules"
 BOARDS = ROOT / "k8s" / "components" / "monitoring" / "dashboards"
 PATIENCE_S = 180.0
 LOOK_EVERY_S = 0.5
@@ -80,7 +80,8 @@ class Prometheus:
     """Its HTTP API."""
 
     def __init__(self, port: int) -> None:
-        self._base = f"http://127.0.0.1:{port}/api/v1"
+        self.url = f"http://127.0.0.1:{port}"
+        self._base = f"{self.url}/api/v1"
 
     def get(self, path: str, **parameters: str) -> Any:
         with urlopen(f"{self._base}/{path}?{urlencode(parameters)}", timeout=10) as answer:

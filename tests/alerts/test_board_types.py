@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.alerts.conftest import ROOT
+from tests.alerts.live import ROOT
 
 pytestmark = pytest.mark.slow
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.alerts.conftest import Promtool, binary
-from tests.alerts.live import Prometheus, expressions, page, prometheus, targets, until
+from tests.alerts.conftest import Promtool
+from tests.alerts.live import Prometheus, expressions, page, targets, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 Json = dict[str, Any]
-HAMICTL = Path(sys.executable).parent / "hamictl"
 KNOWN_COMPLAINT = (
     'hami_gpu_shared_count non-histogram and non-summary metrics should not have "_count" suffix'
 )
@@ -35,33 +31,6 @@ WITH_DATA = (
     *("hami-scheduling/Decisions/A", "hami-waiting/Waiting pods by age/A"),
     *("hami-internals/Usage samples/A", "hami-internals/Spans/A"),
 )
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Json]:
-    """The demo of `make up`."""
-    binary("prometheus")
-    folder = tmp_path_factory.mktemp("system")
-    done = subprocess.run(
-        [HAMICTL, "up", "--detach", "--json"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    try:
-        yield json.loads(done.stdout)
-    finally:
-        subprocess.run([HAMICTL, "down"], cwd=folder, timeout=120, check=True)
-
-
-@pytest.fixture(scope="module")
-def scraped(up: Json, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    with prometheus(binary("prometheus"), folder, targets(up)) as found:
-        yield found
 
 
 def test_every_page_is_scraped_without_an_error(scraped: Prometheus) -> None:

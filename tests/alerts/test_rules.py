@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alerts.conftest import ROOT, RULES, Promtool
+from tests.alerts.conftest import Promtool
+from tests.alerts.live import ROOT, RULES
 
 CASES = ROOT / "tests" / "alerts" / "alerts.yaml"
 
