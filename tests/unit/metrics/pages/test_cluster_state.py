@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 from hami_metrics.pages.domain.capacity import totals
-from hami_metrics.pages.domain.cluster import CardCondition, MeasuredUse, changed_nodes, condition
+from hami_metrics.pages.domain.cluster import (
+    CardCondition,
+    MeasuredUse,
+    changed_nodes,
+    condition,
+    with_known_cards,
+)
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
 
@@ -84,3 +90,18 @@ def test_a_node_changes_when_its_cards_do_or_when_it_falls_silent() -> None:
     )
 
     assert changed_nodes(before, after, later) == {"other", "quiet", "gone", "new"}
+
+
+def test_cards_that_are_read_again_and_are_the_same_stay_the_same_objects() -> None:
+    before = {"n1": a_node("n1", a_card(0)), "n2": a_node("n2", a_card(0, "n2"))}
+    fresh = {
+        "n1": a_node("n1", a_card(0), heard_s=0, group="rack-1"),
+        "n2": a_node("n2", a_card(0, "n2", healthy=False)),
+        "n3": a_node("n3", a_card(0, "n3")),
+    }
+
+    found = with_known_cards(fresh, before)
+
+    assert found == fresh
+    assert found["n1"].cards is before["n1"].cards
+    assert found["n1"].group == "rack-1"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.pages.domain.capacity import totals
+from hami_metrics.pages.domain.capacity import NodeTallies, NodeTally, totals
 from hami_metrics.pages.domain.cluster import Occurrence
 from hami_metrics.pages.domain.details import HealthEvent, HeldPeriod, LatestUse, UsePoint
 from hami_metrics.pages.views.card import changes, lanes, neighbours, pictured_since
@@ -23,6 +23,7 @@ from hami_metrics.pages.views.overview import GridFilter, grid_style, overview
 from hamicommon.errors import InvalidRequest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
 
@@ -230,6 +231,40 @@ def test_many_nodes_are_folded_but_never_one_with_a_problem() -> None:
     assert [group.open for group in page.groups] == [True, False, True, False, False]
     only = overview(state, totals(state), EVERYBODY, GridFilter(problems=True), NOW)
     assert (only.shown, only.nodes) == (1, 250)
+
+
+def test_a_node_is_counted_again_when_it_changes_and_only_then() -> None:
+    tallies = NodeTallies()
+    node = a_node("n1", a_card(0), a_card(1, "n1", a_holder()), a_card(2, healthy=False))
+    first = tallies.of(node, unheard=False)
+
+    assert (first.held, first.free, first.sick) == (1, 1, 1)
+    assert tallies.of(a_node("n1", heard_s=1, cards=node.cards), unheard=False) is first
+    assert tallies.of(node, unheard=True).sick == 3
+    assert tallies.of(a_node("n1", a_card(0)), unheard=False) == NodeTally(0, 1, 0)
+
+
+def test_what_was_counted_before_makes_no_other_page() -> None:
+    tallies = NodeTallies()
+    for sick in (3, 7):
+        nodes = [a_node(f"n{n}", a_card(0, f"n{n}", healthy=n != sick)) for n in range(120)]
+        state = a_state(*nodes)
+
+        kept = overview(state, totals(state), EVERYBODY, GridFilter(), NOW, tallies=tallies)
+
+        assert kept.groups == overview(state, totals(state), EVERYBODY, GridFilter(), NOW).groups
+
+
+def test_lines_of_a_group_are_those_of_its_nodes_and_stay_escaped() -> None:
+    nodes = [a_node("<u>", a_card(0, "<u>")), a_node("n2", a_card(0, "n2"))]
+    state = a_state(*nodes)
+    style, rows = grid_style(state, totals(state), EVERYBODY, NOW), RowCache()
+
+    shown = rows.rows(nodes, style, NOW)
+
+    assert shown == "".join(str(rows.row(node, style, NOW)) for node in nodes)
+    assert "<u>" not in shown
+    assert escape(shown) == shown
 
 
 def test_nodes_of_one_rack_stand_together_and_those_without_one_last() -> None:

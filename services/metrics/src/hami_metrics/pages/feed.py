@@ -20,7 +20,12 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_metrics.pages.domain.cluster import PageCluster, PageNode, changed_nodes
+from hami_metrics.pages.domain.cluster import (
+    PageCluster,
+    PageNode,
+    changed_nodes,
+    with_known_cards,
+)
 from hami_metrics.pages.domain.notices import Away, Notice, notices
 from hami_metrics.pages.reading.activity import (
     read_recent,
@@ -206,6 +211,8 @@ class Feed:
             full = before is None or self._full_at is None or now - self._full_at > FULL_EVERY
             if before is None or full:
                 nodes: Mapping[str, PageNode] = await read_nodes(connection)
+                if before is not None:
+                    nodes = with_known_cards(nodes, before.nodes)
             else:
                 since = before.taken_at - OVERLAP
                 names = await read_changed(connection, since, self._event - EVENTS_OVERLAP)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hami_metrics.pages.domain.cluster import (
+    PROBLEMS,
     CardCondition,
+    PageCard,
     PageCluster,
     PageNode,
     condition,
@@ -80,6 +82,36 @@ def count(
         for card in node.cards:
             counts[condition(card, unheard=unheard)] += 1
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTally:
+    """How many cards of a node somebody holds, are free, and are unhealthy or unknown."""
+
+    held: int
+    free: int
+    sick: int
+
+
+class NodeTallies:
+    """Those of nodes as they were counted last: most nodes are the same from page to page."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[PageCard, ...], bool, NodeTally]] = {}
+
+    def of(self, node: PageNode, *, unheard: bool) -> NodeTally:
+        """Counted again when the node's cards or its silence changed."""
+        known = self._known.get(node.name)
+        if known is not None and known[0] is node.cards and known[1] == unheard:
+            return known[2]
+        states = [condition(card, unheard=unheard) for card in node.cards]
+        tally = NodeTally(
+            held=sum(bool(card.used_slots) for card in node.cards),
+            free=states.count(CardCondition.FREE),
+            sick=sum(state in PROBLEMS for state in states),
+        )
+        self._known[node.name] = (node.cards, unheard, tally)
+        return tally
 
 
 def funnel(state: PageCluster) -> Funnel:

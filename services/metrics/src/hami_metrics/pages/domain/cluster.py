@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -161,6 +161,21 @@ def condition(card: PageCard, *, unheard: bool) -> CardCondition:
 def takes(card: PageCard, *, unheard: bool) -> bool:
     """Whether the next pod may get a slice of it."""
     return card.healthy and not card.cordoned and not unheard and card.has_room
+
+
+def with_known_cards(
+    fresh: Mapping[str, PageNode], before: Mapping[str, PageNode]
+) -> dict[str, PageNode]:
+    """What was read, with the cards of before where they are equal.
+
+    What is made of a node's cards and kept, such as its line of the grid, is known by the object.
+    """
+    found = {}
+    for name, node in fresh.items():
+        old = before.get(name)
+        same = node if old is None or old.cards != node.cards else replace(node, cards=old.cards)
+        found[name] = same
+    return found
 
 
 def changed_nodes(before: PageCluster, after: PageCluster, now: datetime) -> frozenset[str]:

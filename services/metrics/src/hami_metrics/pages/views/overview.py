@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from hami_metrics.pages.domain.capacity import Totals, count
+from hami_metrics.pages.domain.capacity import NodeTallies, Totals
 from hami_metrics.pages.domain.cluster import (
     PROBLEMS,
     CardCondition,
@@ -104,9 +104,11 @@ def overview(
     now: datetime,
     at: str = "",
     differing: frozenset[str] = frozenset(),
+    *,
+    tallies: NodeTallies | None = None,
 ) -> Overview:
     """`at`: the query of links, where the state is one of the past; `differing`: cards that are
-    marked as not being so now."""
+    marked as not being so now; `tallies`: what was counted before, None: count all."""
     nodes = _sorted(_chosen(state, viewer, chosen, now), chosen.sort)
     style = replace(grid_style(state, sums, viewer, now, at), differing=differing)
     labelled = any(node.group for node in state.nodes.values())
@@ -114,7 +116,7 @@ def overview(
         totals=sums,
         sick=sums.counts[CardCondition.UNHEALTHY],
         unheard=sums.counts[CardCondition.UNKNOWN],
-        groups=_groups(nodes, state, chosen, now, differing),
+        groups=_groups(nodes, state, chosen, now, differing, tallies or NodeTallies()),
         labelled=labelled,
         style=style,
         owners=style.owners,
@@ -212,24 +214,27 @@ def _groups(
     chosen: GridFilter,
     now: datetime,
     differing: frozenset[str],
+    tallies: NodeTallies,
 ) -> list[NodeGroup]:
     groups = []
     for position, (label, part) in enumerate(_parts(nodes, chosen)):
-        counts = count(part, state, now)
-        sick = counts[CardCondition.UNHEALTHY] + counts[CardCondition.UNKNOWN]
-        free = counts[CardCondition.FREE]
+        found = [tallies.of(node, unheard=not state.past and silent(node, now)) for node in part]
+        sick = sum(one.sick for one in found)
         groups.append(
             NodeGroup(
                 name=label,
                 nodes=part,
-                held=sum(bool(card.used_slots) for node in part for card in node.cards),
-                free=free,
+                held=sum(one.held for one in found),
+                free=sum(one.free for one in found),
                 sick=sick,
                 open=chosen.unfold
                 or bool(sick)
                 or len(nodes) <= NAMED_UP_TO
                 or position == 0
-                or any(card.uuid in differing for node in part for card in node.cards),
+                or (
+                    bool(differing)
+                    and any(card.uuid in differing for node in part for card in node.cards)
+                ),
             )
         )
     return groups

@@ -110,12 +110,16 @@ def overview_answer(
         return site.answer(asked, "states/nothing.html", status=503, here=here, subject="")
     now = asked.moment.shown
     sums = site.totals(asked.state)
-    page = overview(asked.state, sums, asked.viewer, chosen, now, asked.moment.query, differing)
+    page = overview(
+        *(asked.state, sums, asked.viewer, chosen, now, asked.moment.query, differing),
+        # Moments of the past come and go: theirs would drive out those of now.
+        tallies=None if asked.state.past else site.tallies,
+    )
     return site.answer(
         asked,
         template,
         page=page,
-        row=lambda node: site.rows.row(node, page.style, now),
+        rows=lambda nodes: site.rows.rows(nodes, page.style, now),
         sorts=SORTS,
         groupings=GROUPINGS,
         here=here,

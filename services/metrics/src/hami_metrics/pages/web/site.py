@@ -13,7 +13,7 @@ from fastapi.responses import HTMLResponse
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.ledger.showback.prices import PriceList
 
-from hami_metrics.pages.domain.capacity import Totals, totals
+from hami_metrics.pages.domain.capacity import NodeTallies, Totals, totals
 from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.domain.notices import Notice
 from hami_metrics.pages.feed import Feed, Trouble
@@ -63,6 +63,7 @@ class Site:
     trace_url: str = ""
     prices: PriceList | None = None
     rows: RowCache = field(default_factory=RowCache)
+    tallies: NodeTallies = field(default_factory=NodeTallies)
     _totals: tuple[int, Totals] | None = None
     _past: OrderedDict[datetime, PageCluster] = field(default_factory=OrderedDict)
 

@@ -6,6 +6,7 @@ Its label has all of it in text. Rows of nodes that did not change are not made 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from urllib.parse import quote
@@ -176,6 +177,11 @@ class RowCache:
     def __init__(self) -> None:
         self._styles: list[tuple[GridStyle, dict[str, tuple[tuple[PageCard, ...], bool, Markup]]]]
         self._styles = []
+
+    def rows(self, nodes: Iterable[PageNode], style: GridStyle, now: datetime) -> Markup:
+        """The lines of these nodes, one after the other."""
+        # Every line is escaped already, so they are joined as plain text.
+        return Markup("".join([self.row(node, style, now) for node in nodes]))
 
     def row(self, node: PageNode, style: GridStyle, now: datetime) -> Markup:
         """The line; made again when its cards or its silence changed."""
