@@ -10,6 +10,7 @@ from urllib.parse import quote
 import typer
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.k8s.client import open_kube_api
+from hamicommon.k8s.types import Json
 
 from hamictl.commands.about.pod_names import pod_names
 from hamictl.commands.objects import Namespace
@@ -46,16 +47,27 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
     return str(rows[0]["pod_uid"])
 
 
-async def existing_uid(target: Installation, namespace: str, name: str) -> str | None:
-    """Of the pod in the cluster; None: it has none, or could not be asked."""
+async def pod_in_cluster(target: Installation, namespace: str, name: str) -> Json | None:
+    """The object; None: the cluster has none, or there is no cluster to ask.
+
+    Raises: Unavailable, Forbidden.
+    """
     if target.kubeconfig is None:
         return None
     try:
         async with open_kube_api(target.kubeconfig) as api:
-            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-            return str(pod["metadata"]["uid"])
-    except (NotFound, Unavailable):
+            return await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+    except NotFound:
         return None
+
+
+async def existing_uid(target: Installation, namespace: str, name: str) -> str | None:
+    """Of the pod in the cluster; None: it has none, or could not be asked."""
+    try:
+        pod = await pod_in_cluster(target, namespace, name)
+    except Unavailable:
+        return None
+    return None if pod is None else str(pod["metadata"]["uid"])
 
 
 async def why_unknown(target: Installation, namespace: str, name: str) -> str:
@@ -137,13 +149,10 @@ async def _is_gone(target: Installation, namespace: str, name: str, uid: str) ->
     if target.kubeconfig is None:
         return False
     try:
-        async with open_kube_api(target.kubeconfig) as api:
-            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-    except NotFound:
-        return True
+        pod = await pod_in_cluster(target, namespace, name)
     except Unavailable:
         return False
-    return str(pod["metadata"]["uid"]) != uid
+    return pod is None or str(pod["metadata"]["uid"]) != uid
 
 
 async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
 from hamictl.view.explanation import score_text
-from hamictl.view.tables import claims_of, of
+from hamictl.view.tables import claims_of, of, plain_column
 
 SHORT_UUID = 12
 """Characters of a card's uuid in a table; `-o wide` has all of it."""
@@ -68,22 +67,17 @@ def changes(rows: Sequence[Row], name: str) -> Records:
     """The changes as records; `name` is NAMESPACE/NAME."""
     columns = (
         TableColumn("WHEN", lambda row: shown_time(row["at"]), "at"),
-        *(
-            TableColumn(header, partial(_text, key), key)
-            for header, key in (
-                ("STATE", "state"),
-                ("ATTEMPT", "attempt"),
-                ("NODE", "node"),
-            )
-        ),
+        plain_column("STATE", "state"),
+        plain_column("ATTEMPT", "attempt"),
+        plain_column("NODE", "node"),
         TableColumn("CARD", _cards),
-        TableColumn("REASON", partial(_text, "reason"), "reason"),
-        TableColumn("BY", partial(_text, "actor"), "actor"),
+        plain_column("REASON", "reason"),
+        plain_column("BY", "actor"),
         TableColumn("SCORE", _score, "score"),
         # Of a pod by limits the column would be empty.
         *([TableColumn("CLAIMS", claims_of)] if any(map(claims_of, rows)) else []),
         TableColumn("CARD-UUID", _uuids, wide=True),
-        TableColumn("UID", partial(_text, "pod_uid"), "pod_uid", wide=True),
+        plain_column("UID", "pod_uid", wide=True),
     )
     return Records(
         kind="Change",
@@ -112,7 +106,3 @@ def _score(row: Row) -> str:
     policy = (row.get("policy") or {}).get("node")
     chosen = row["state"] == "reserved" and row["previous_state"] is None and policy
     return score_text(str(policy), row["score"]) if chosen else ""
-
-
-def _text(key: str, row: Row) -> str:
-    return of(row[key])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
 from hamictl.view import tables
-from hamictl.view.tables import memory, of
+from hamictl.view.tables import memory, of, plain_column
 
 
 def devices(rows: Sequence[Row], as_of: str | None) -> Records:
@@ -19,8 +19,8 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
         as_of=as_of,
         name=lambda row: f"device/{row['uuid']}",
         columns=(
-            _plain("NODE", "node"),
-            _plain("CARD", "index"),
+            plain_column("NODE", "node"),
+            plain_column("CARD", "index"),
             TableColumn("MODEL", tables.model, "type"),
             TableColumn(
                 "MEMORY",
@@ -30,8 +30,8 @@ def devices(rows: Sequence[Row], as_of: str | None) -> Records:
             TableColumn("CORES", tables.card_cores, "used_core_percent"),
             TableColumn("SLOTS", lambda r: f"{r['used_slots']} of {r['slots']}", "used_slots"),
             TableColumn("HEALTH", tables.health),
-            _plain("UUID", "uuid"),
-            _plain("NUMA", "numa", wide=True),
+            plain_column("UUID", "uuid"),
+            plain_column("NUMA", "numa", wide=True),
         ),
     )
 
@@ -46,15 +46,15 @@ def allocations(rows: Sequence[Row], as_of: str | None) -> Records:
         name=lambda row: f"pod/{row['namespace']}/{row['pod_name']}",
         columns=(
             TableColumn("POD", _pod),
-            _plain("NODE", "node"),
+            plain_column("NODE", "node"),
             TableColumn("STATE", _state, "state"),
             TableColumn("SLICES", _slices),
             TableColumn(
                 "LIMITS", lambda r: "-" if r.get("limit_state") is None else of(r["limit_state"])
             ),
             TableColumn("SINCE", lambda r: shown_time(r["reserved_at"]), "reserved_at"),
-            _plain("UID", "pod_uid", wide=True),
-            _plain("ATTEMPT", "attempt", wide=True),
+            plain_column("UID", "pod_uid", wide=True),
+            plain_column("ATTEMPT", "attempt", wide=True),
         ),
     )
 
@@ -76,10 +76,10 @@ def nodes(
         as_of=as_of,
         name=lambda row: f"node/{row['name']}",
         columns=(
-            _plain("NODE", "name"),
+            plain_column("NODE", "name"),
             # Where no node has a rack or zone the column would be empty.
             *([_grouped()] if any(row.get("node_group") for row in rows) else []),
-            _plain("READY", "ready"),
+            plain_column("READY", "ready"),
             TableColumn("HELD", _cards_held, "held_card_count"),
             TableColumn(
                 "MEMORY",
@@ -87,9 +87,9 @@ def nodes(
                 "used_memory_mib",
             ),
             TableColumn("HEALTH", _node_health, "sick_card_count"),
-            _plain("SLOTS", "allocatable"),
+            plain_column("SLOTS", "allocatable"),
             TableColumn("GIB GRANTED/SIZE BY CARD", each_card, wide=True),
-            _plain("MOUNTS", "mounts", wide=True),
+            plain_column("MOUNTS", "mounts", wide=True),
         ),
     )
 
@@ -103,11 +103,11 @@ def pods(rows: Sequence[Row], as_of: str | None) -> Records:
         as_of=as_of,
         name=lambda row: f"pod/{row['name']}",
         columns=(
-            _plain("POD", "name"),
-            _plain("PHASE", "phase"),
+            plain_column("POD", "name"),
+            plain_column("PHASE", "phase"),
             TableColumn("NODE", lambda r: of(r["node"]) or "-", "node"),
-            _plain("SLICES / WHY IT WAITS", "detail"),
-            _plain("UID", "pod_uid", wide=True),
+            plain_column("SLICES / WHY IT WAITS", "detail"),
+            plain_column("UID", "pod_uid", wide=True),
         ),
     )
 
@@ -121,10 +121,6 @@ def _card(card: Row) -> str:
     sick = "" if card["healthy"] else "✖ "
     granted, size = (f"{card[key] / 1024:.3g}" for key in ("used_memory_mib", "memory_mib"))
     return f"{card['index']} {sick}{granted}/{size}"
-
-
-def _plain(header: str, key: str, *, wide: bool = False) -> TableColumn:
-    return TableColumn(header, lambda row: of(row.get(key)), key, wide)
 
 
 def _cards_held(row: Row) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from hamictl.output.presentation import printable
-
-Row = Mapping[str, Any]
+from hamictl.output.records import Row, TableColumn
 
 UNKNOWN = "?"
 WHOLE_PERCENT = 100
@@ -34,6 +32,11 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 def of(value: object) -> str:
     """A cell; what is not known is shown as such, never as 0."""
     return UNKNOWN if value is None else str(value)
+
+
+def plain_column(header: str, key: str, *, wide: bool = False) -> TableColumn:
+    """A column that shows a field as it is; `?` where it is not known."""
+    return TableColumn(header, lambda row: of(row.get(key)), key, wide)
 
 
 def memory(mib: int | None) -> str:

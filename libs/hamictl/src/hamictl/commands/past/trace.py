@@ -22,10 +22,9 @@ from hamicommon.explain.waterfall import (
     spans_of_pod,
     waterfall,
 )
-from hamicommon.k8s.client import open_kube_api
 
 from hamictl.commands.about.pod_names import pod_names
-from hamictl.commands.answers import pod_name, pod_uid
+from hamictl.commands.answers import pod_in_cluster, pod_name, pod_uid
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import run, spoken_errors
@@ -119,14 +118,8 @@ def _step(state: str, at_us: int, end_us: int) -> TraceSpan:
 
 
 async def _created(target: Installation, namespace: str, name: str) -> int | None:
-    if target.kubeconfig is None:
-        return None
-    try:
-        async with open_kube_api(target.kubeconfig) as api:
-            pod = await api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-    except NotFound:
-        return None
-    return _microseconds(pod["metadata"]["creationTimestamp"])
+    pod = await pod_in_cluster(target, namespace, name)
+    return None if pod is None else _microseconds(pod["metadata"]["creationTimestamp"])
 
 
 def _microseconds(text: object) -> int:
