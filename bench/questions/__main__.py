@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "migrations"
 RESULTS = ROOT / "bench" / "results" / "questions.json"
 FILLED_AT = "0019"
-THEN = ("0020", "0021", "0022", "0023", "0024", "0025", "0026")
+THEN = tuple(f"{number:04}" for number in range(20, 32))
 OWNED = (
     "UPDATE usage_rollups SET owner_name = '' WHERE bucket_s = 3600 AND pod_uid <> ''"
     " AND bucket_start > now() - interval '8 days'"

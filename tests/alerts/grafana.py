@@ -50,11 +50,11 @@ class Grafana:
         self._base = f"http://127.0.0.1:{port}/api"
 
     def get(self, path: str, **parameters: str) -> Any:
-        """Raises: AssertionError with its words."""
+        """Raises: AssertionError with the answer."""
         return self._answer(Request(f"{self._base}/{path}?{urlencode(parameters)}"))
 
     def post(self, path: str, body: Json) -> Any:
-        """Raises: AssertionError with its words."""
+        """Raises: AssertionError with the answer."""
         headers = {"Content-Type": "application/json"}
         return self._answer(
             Request(f"{self._base}/{path}", data=json.dumps(body).encode(), headers=headers)

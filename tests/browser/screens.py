@@ -57,16 +57,16 @@ UPDATE decisions SET request = replace(request::text, '"count": 1', '"count": 8'
 """Whole cards are free in the pictures' clusters: pods that ask for one of them would not wait."""
 MEASURED = """
 INSERT INTO namespace_rollups (namespace, bucket_start, bucket_s, slice_s, card_s, memory_mib_s,
-    core_s, sample_count, memory_used_sum_bytes, core_percent_sum)
+    core_s, sample_count, memory_used_sum_bytes, core_percent_sum, idle_s)
 SELECT a.namespace, date_trunc('day', now(), 'UTC'), 86400, 3600 * count(*),
        3600.0 / 81920 * sum(x.memory_mib), 3600 * sum(x.memory_mib), 36 * sum(x.core_percent),
        count(*), sum(x.memory_mib) * (30 + abs(hashtext(a.namespace)) % 60) / 100 * 1048576.0,
-       sum(x.core_percent) * 0.6
+       sum(x.core_percent) * 0.6, 36.0 * count(*) * (abs(hashtext(a.namespace)) % 30)
   FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id GROUP BY a.namespace
 ON CONFLICT ON CONSTRAINT pk_namespace_rollups DO UPDATE SET
     slice_s = excluded.slice_s, memory_mib_s = excluded.memory_mib_s, core_s = excluded.core_s,
     sample_count = excluded.sample_count, core_percent_sum = excluded.core_percent_sum,
-    memory_used_sum_bytes = excluded.memory_used_sum_bytes
+    memory_used_sum_bytes = excluded.memory_used_sum_bytes, idle_s = excluded.idle_s
 """
 """What the service finds in its samples after the end of each hour: here it found none."""
 

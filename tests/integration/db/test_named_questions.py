@@ -9,6 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, questions
 
@@ -202,6 +203,48 @@ async def test_who_held_and_did_nothing_is_who_used_no_core(reader: asyncpg.Conn
         expected += min(grant.ended or start + 3600, start + 3600) - max(grant.reserved, start)
     assert {row["namespace"] for row in rows} == {"team-02"}
     assert sum(row["idle_s"] for row in rows) == pytest.approx(expected, abs=len(rows) + 1)
+
+
+@pytest.mark.parametrize("long", [timedelta(hours=2), timedelta(days=3)], ids=["hours", "days"])
+async def test_idle_time_of_a_namespaces_sums_is_that_of_its_owners(
+    reader: asyncpg.Connection, long: timedelta
+) -> None:
+    """A bill takes the sums; whole days, as the sums of longer times are of days."""
+    until = NOW.replace(minute=0, second=0)
+    since = until - long
+    if long >= timedelta(days=2):
+        since = since.replace(hour=0)
+    span = {"since": since, "until": until}
+
+    sums = (await answer(reader, "namespace-use", span, limit=1000)).rows
+    owners = (await answer(reader, "idle-held", span, limit=1000)).rows
+
+    expected: dict[str, float] = {}
+    for row in owners:
+        expected[row["namespace"]] = expected.get(row["namespace"], 0) + row["idle_s"]
+    found = {row["namespace"]: row["idle_s"] for row in sums if row["idle_s"]}
+    assert found == pytest.approx(expected, abs=2)
+    assert found
+
+
+async def test_idle_time_of_before_its_column_is_filled_and_until_then_unknown(
+    filled: Filled,
+) -> None:
+    connection = await asyncpg.connect(filled.dsn)
+    until = NOW.replace(minute=0, second=0)
+    span = {"since": (until - timedelta(days=3)).replace(hour=0), "until": until}
+    try:
+        before = (await answer(connection, "namespace-use", span, limit=1000)).rows
+        await connection.execute("UPDATE namespace_rollups SET idle_s = NULL")
+        unknown = (await answer(connection, "namespace-use", span, limit=1000)).rows
+        await sum_up_namespaces(connection, NOW)
+        after = (await answer(connection, "namespace-use", span, limit=1000)).rows
+    finally:
+        await connection.close()
+
+    assert {row["idle_s"] for row in unknown if row["sample_count"]} == {None}
+    assert [row["idle_s"] for row in after] == pytest.approx([row["idle_s"] for row in before])
+    assert any(row["idle_s"] for row in after)
 
 
 async def test_density_counts_every_step_once(reader: asyncpg.Connection) -> None:

@@ -81,10 +81,9 @@ def test_a_bill_has_the_cost_of_each_line_and_a_type_without_a_price_is_unknown(
 
 def test_what_was_used_of_the_held_time_stands_beside_it() -> None:
     rows = [("held", "nlp", 7200), ("held", "ads", 3600), ("held", "new", 60), ("idle", "", 15)]
-    use = [a_use("nlp", 50), a_use("ads", 25)]
-    idle = [{"namespace": "nlp", "idle_s": 900}]
+    use = [a_use("nlp", 50) | {"idle_s": 900}, a_use("ads", 25)]
 
-    shown = {one.name: one for one in a_bill(rows, 10875, use=use, idle=idle).held}
+    shown = {one.name: one for one in a_bill(rows, 10875, use=use).held}
 
     assert (shown["nlp"].used_card_s, shown["nlp"].idle_percent) == (3600, 25)
     assert (shown["ads"].used_card_s, shown["ads"].idle_percent) == (900, 0)
@@ -110,4 +109,5 @@ def a_use(namespace: str, used_percent: int) -> dict[str, Any]:
         "core_ratio": 0.0,
         "used_core_ratio": 0.4,
         "sample_count": 4,
+        "idle_s": 0,
     }

@@ -81,6 +81,56 @@ ON CONFLICT ON CONSTRAINT pk_namespace_rollups DO UPDATE SET
     core_percent_sum = excluded.core_percent_sum,
     memory_used_sum_bytes = excluded.memory_used_sum_bytes
 """
+# As the question idle-held has it, by namespace. An hour without any idle slice has 0.
+_IDLE_HOURS = """
+WITH idle AS (
+    SELECT u.bucket_start, u.namespace,
+           sum(extract(epoch FROM
+               least(coalesce(a.ended_at, 'infinity'), u.bucket_start + interval '1 hour')
+               - greatest(a.reserved_at, u.bucket_start))) AS seconds
+      FROM usage_rollups u JOIN allocations a
+        ON a.pod_uid = u.pod_uid AND a.reserved_at < u.bucket_start + interval '1 hour'
+           AND coalesce(a.ended_at, 'infinity') > u.bucket_start
+     WHERE u.bucket_s = 3600 AND u.bucket_start >= $1 AND u.bucket_start < $2
+       AND u.pod_uid <> '' AND u.core_percent_max = 0
+     GROUP BY u.bucket_start, u.namespace
+), hours AS (
+    SELECT n.bucket_start, n.namespace, coalesce(i.seconds, 0) AS seconds
+      FROM namespace_rollups n LEFT JOIN idle i USING (bucket_start, namespace)
+     WHERE n.bucket_s = 3600 AND n.bucket_start >= $1 AND n.bucket_start < $2
+       AND n.sample_count > 0
+)
+UPDATE namespace_rollups n SET idle_s = h.seconds FROM hours h
+ WHERE n.bucket_s = 3600 AND n.bucket_start = h.bucket_start AND n.namespace = h.namespace
+   AND n.idle_s IS DISTINCT FROM h.seconds
+"""
+# Unknown for the day where it is for one of its hours.
+_IDLE_DAY = """
+WITH days AS (
+    SELECT namespace, CASE WHEN bool_and(idle_s IS NOT NULL OR sample_count IS NULL)
+                           THEN sum(idle_s) END AS seconds
+      FROM namespace_rollups
+     WHERE bucket_s = 3600 AND bucket_start >= $1 AND bucket_start < $1 + interval '1 day'
+     GROUP BY namespace
+)
+UPDATE namespace_rollups n SET idle_s = d.seconds FROM days d
+ WHERE n.bucket_s = 86400 AND n.bucket_start = $1 AND n.namespace = d.namespace
+   AND n.idle_s IS DISTINCT FROM d.seconds
+"""
+# Whole days alone, of which the hours of pods and those of namespaces are all still there.
+_NOT_IDLE_YET = """
+WITH kept AS (
+    SELECT greatest((SELECT min(bucket_start) FROM usage_rollups
+                      WHERE bucket_s = 3600 AND pod_uid <> ''),
+                    (SELECT min(bucket_start) FROM namespace_rollups WHERE bucket_s = 3600))
+               AS since
+)
+SELECT DISTINCT date_trunc('day', bucket_start, 'UTC') AS day
+  FROM namespace_rollups CROSS JOIN kept
+ WHERE bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0
+   AND date_trunc('day', bucket_start, 'UTC') >= kept.since
+ ORDER BY day DESC
+"""
 
 
 async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
@@ -103,7 +153,20 @@ async def sum_up_namespaces(connection: Connection, now: datetime) -> int:
             if not await connection.fetchval(_TURN):
                 return done
             await connection.execute(_HOURS, start, end)
+            await connection.execute(_IDLE_HOURS, start, end)
             await connection.execute(_DAYS, midnight, midnight + DAY)
+            await connection.execute(_IDLE_DAY, midnight)
         done += (end - start) // HOUR
         start = end
+    await _fill_idle(connection)
     return done
+
+
+async def _fill_idle(connection: Connection) -> None:
+    """Of days from before the column was there, the newest first."""
+    for row in await connection.fetch(_NOT_IDLE_YET):
+        async with connection.transaction():
+            if not await connection.fetchval(_TURN):
+                return
+            await connection.execute(_IDLE_HOURS, row["day"], row["day"] + DAY)
+            await connection.execute(_IDLE_DAY, row["day"])

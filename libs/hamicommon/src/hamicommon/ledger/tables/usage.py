@@ -85,12 +85,19 @@ namespace_rollups = Table(
     Column("sample_count", BigInteger),
     Column("core_percent_sum", Float),
     Column("memory_used_sum_bytes", Float),
+    Column("idle_s", Float),
     PrimaryKeyConstraint("bucket_s", "bucket_start", "namespace"),
     hour_or_day(),
+    Index(
+        "ix_namespace_rollups_not_idle_yet",
+        "bucket_start",
+        postgresql_where=text("bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0"),
+    ),
 )
 """What a namespace was granted and used in an hour or a day (UTC); month totals are sums of these.
 
 Granted, of app containers: seconds x slices, seconds x share of the card's memory, seconds x MiB,
 seconds x cores (1 = a whole card). Used: sums over samples as in `usage_rollups`; NULL where no
-sample came.
+sample came. `idle_s`: seconds x slices in whose hour no sample showed a core at work; NULL where no
+sample came, and where it was not summed up yet.
 """

@@ -93,8 +93,7 @@ def showback(
 
 def _use(asked: Mapping[str, object], basis: Basis) -> dict[str, NamespaceUse]:
     span = {"since": asked["since"], "until": asked["until"]}
-    rows, idle = ask("namespace-use", span).rows, ask("idle-held", span).rows
-    return use_by_namespace(rows, idle, basis=basis.value)
+    return use_by_namespace(ask("namespace-use", span).rows, basis=basis.value)
 
 
 def _span(month: str, at: str, since: str, until: str) -> tuple[datetime, datetime]:

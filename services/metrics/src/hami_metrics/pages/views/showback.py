@@ -93,10 +93,9 @@ def showback_page(
     now: datetime,
     prices: PriceList | None = None,
     use: Iterable[Mapping[str, Any]] | None = None,
-    idle: Iterable[Mapping[str, Any]] | None = None,
 ) -> ShowbackPage:
-    """Of the answers to `showback` and `showback-sum`; `use` and `idle`: of `namespace-use` and
-    `idle-held`, None where they were not answered."""
+    """Of the answers to `showback` and `showback-sum`; `use`: of `namespace-use`, None where it was
+    not answered."""
     named = [
         {**row, "namespace": viewer.namespace(row["namespace"] or "")}
         if row["kind"] == "held"
@@ -115,7 +114,7 @@ def showback_page(
     card_s = bill.card_s if whole is None else int(whole["card_s"])
     following = _later(since, 1)
 
-    uses = use_by_namespace(use, idle, basis=basis, name_of=viewer.namespace)
+    uses = use_by_namespace(use, basis=basis, name_of=viewer.namespace)
 
     def line(name: str, key: tuple[str, str]) -> HeldLine:
         share = 100 * seconds[key] / bill.card_s if bill.card_s else 0.0

@@ -105,7 +105,6 @@ async def _showback(
         sums = await answer(connection, "showback-sum", parameters, limit=MOST_ROWS)
     span = {"since": since, "until": until}
     use = await _in_time(site, "namespace-use", span) if with_use else None
-    idle = await _in_time(site, "idle-held", span) if with_use else None
     names = {str(row["namespace"]) for row in rows.rows if row["namespace"]}
     asked = await site.again(asked, request, names)
     page = showback_page(
@@ -119,7 +118,6 @@ async def _showback(
         now=shown,
         prices=site.prices,
         use=use,
-        idle=idle,
     )
     return asked, page
 

@@ -62,8 +62,9 @@ QUESTIONS = (
         parameters=(since("-30d"), UNTIL, NAMESPACE),
         columns=columns(
             "namespace slice_s memory_bytes core_ratio used_memory_bytes used_core_ratio"
-            " sample_count",
+            " sample_count idle_s",
             unknown={
+                "idle_s": f"{_NO_SAMPLES}, or an hour was not summed up yet",
                 "memory_bytes": "nothing was held",
                 "core_ratio": "nothing was held",
                 "used_memory_bytes": _NO_SAMPLES,

@@ -4,7 +4,9 @@ SELECT n.namespace, sum(n.slice_s)::bigint AS slice_s,
        sum(n.core_s) / nullif(sum(n.slice_s), 0) AS core_ratio,
        (sum(n.memory_used_sum_bytes) / nullif(sum(n.sample_count), 0))::bigint AS used_memory_bytes,
        sum(n.core_percent_sum) / nullif(sum(n.sample_count), 0) / 100 AS used_core_ratio,
-       coalesce(sum(n.sample_count), 0)::bigint AS sample_count
+       coalesce(sum(n.sample_count), 0)::bigint AS sample_count,
+       CASE WHEN bool_and(n.idle_s IS NOT NULL OR n.sample_count IS NULL)
+            THEN sum(n.idle_s)::bigint END AS idle_s
   FROM namespace_rollups n
  WHERE n.bucket_s = CASE WHEN :until - :since > interval '2 days' THEN 86400 ELSE 3600 END
    AND n.bucket_start >= CASE WHEN :until - :since > interval '2 days'
