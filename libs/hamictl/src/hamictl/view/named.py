@@ -16,13 +16,14 @@ _WIDE = frozenset(
     {
         *("pod_uid", "allocation_id", "trace_id", "owner_kind", "owner_name", "decision", "change"),
         *("finding", "attempt_count", "candidate_count", "role", "message", "source", "vendor"),
+        "node_group",
     }
 )
 """Columns that a person rarely asks for."""
 _THINGS = {"nodes": ("node", "node"), "cards": ("device", "device_uuid")}
 """Questions whose rows are things with a name of their own -> its kind, and the column."""
-_HEADERS = {"sick_s": "SICK-FOR"}
-"""Where the usual one would be another column's too."""
+_HEADERS = {"sick_s": "SICK-FOR", "node_group": "GROUP"}
+"""Where the usual one would be another column's too, or other lists have another."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
 
 
