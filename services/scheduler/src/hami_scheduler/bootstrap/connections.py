@@ -65,6 +65,7 @@ from hami_scheduler.ports import (
     GrantAnnouncer,
     InventoryStore,
     NodeApi,
+    NodeGroupStore,
     NodeLock,
     NodeWitness,
     PodApi,
@@ -81,7 +82,7 @@ from hami_scheduler.settings import Settings
 NAME = "hami-scheduler"
 
 
-class InventoryLedger(InventoryStore, CardReader, AgentMarks, Protocol):
+class InventoryLedger(InventoryStore, NodeGroupStore, CardReader, AgentMarks, Protocol):
     """Nodes and cards, written and read."""
 
 
