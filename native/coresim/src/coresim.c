@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "machine/clock.h"
+#include "card/clock.h"
 #include "compute/thread_budget.h"
 #include "scenario.h"
 

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "nvml_abi.h"
-#include "machine/account.h"
+#include "state/account.h"
 
 static void show_process(const struct fg_machine *machine, const struct fg_state *state, int index, const char *before)
 {

@@ -39,7 +39,8 @@ def starts(tenants: Tenants, tmp_path: Path) -> dict[str, Start]:
     shared = ("-shared", "-fPIC")
     audit = made("audit", *shared)
     linked = made("linked", *shared, f"-L{FAKEGPU}", "-l:libcuda.so.1")
-    machine = [FAKEGPU / f"{file.stem}.o" for file in (SOURCES / "machine").glob("*.c")]
+    rooms = ("state", "machine", "card")
+    machine = [FAKEGPU / f"{c.stem}.o" for room in rooms for c in (SOURCES / room).glob("*.c")]
     includes = (f"-I{SOURCES}", f"-I{ROOT / 'native/libvgpu/include'}")
     raw = made("raw", "-static", *includes, *machine, "-pthread")
     return {

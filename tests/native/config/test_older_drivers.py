@@ -24,9 +24,12 @@ assert cuda.cuMemFree_v2(ctypes.c_uint64(small["pointer"])) == 0
 assert info()["total"] == 4 << 20
 print("done")
 """
-MACHINE = ("machine",)
-DRIVER = ("driver", "context", "stream", "memory", "copy", "module", "graph", "calls")
-NVML = ("nvml", "monitor")
+MACHINE = ("state", "machine", "card")
+DRIVER = (
+    *("driver", "context", "stream", "memory", "vmm", "copy", "module"),
+    *("graph", "capture", "calls"),
+)
+NVML = ("nvml", "mig", "monitor")
 LIBRARIES = {"libcuda.so.1": ("cu", DRIVER), "libnvidia-ml.so.1": ("nvml", NVML)}
 """Which names a library exports, and the folders of the stand-in's sources that it is made of."""
 PROC_ADDRESS = ("cuGetProcAddress", "cuGetProcAddress_v2")

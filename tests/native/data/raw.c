@@ -2,7 +2,7 @@
  * takes 8 MiB, then as many bytes as each line of its input has. */
 #include <stdio.h>
 
-#include "machine/account.h"
+#include "state/account.h"
 
 static int take(struct fg_state *state, uint64_t bytes)
 {

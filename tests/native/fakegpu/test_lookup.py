@@ -78,7 +78,7 @@ def test_each_version_and_stream_of_a_call_has_a_function_of_its_own(
 
 
 def test_what_other_interfaces_would_be_needed_for_is_not_supported() -> None:
-    table = (ROOT / "native/fakegpu/src/driver/refused.def").read_text()
+    table = (ROOT / "native/fakegpu/src/signatures/refused.def").read_text()
     names = re.findall(r"^REFUSED\((\w+)", table, re.MULTILINE)
     driver = ctypes.CDLL(str(FAKEGPU / "libcuda.so.1"))
     assert len(names) > 30

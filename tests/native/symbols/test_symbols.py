@@ -40,7 +40,7 @@ def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
 @pytest.mark.parametrize(
     ("library", "file", "extra"),
     [
-        ("libcuda.so.1", "driver/driver.def", set()),
+        ("libcuda.so.1", "signatures/driver.def", set()),
         ("libnvidia-ml.so.1", "nvml/nvml.def", {"nvmlErrorString"}),
     ],
 )
@@ -50,7 +50,7 @@ def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[st
 
 def test_every_altered_function_exists_in_the_stand_in() -> None:
     assert rows("native/libvgpu/src/intercept/cuda.def", "HOOK") <= stand_in_rows(
-        "driver/driver.def"
+        "signatures/driver.def"
     )
 
 

@@ -13,7 +13,7 @@ static const struct {
 #define FN(symbol, base, version, flags, parameters) {base, (function)symbol, version, flags},
 #define PER_THREAD(symbol, base, version, parameters, call) {base, (function)symbol, version, 2},
 #define REFUSED FN
-#include "driver/driver.def"
+#include "signatures/driver.def"
 #undef FN
 };
 

@@ -5,4 +5,4 @@
 #define REFUSED(symbol, base, version, flags, parameters)
 #define PER_THREAD(symbol, base, version, parameters, call) \
     CUresult symbol parameters { return call; }
-#include "driver/driver.def"
+#include "signatures/driver.def"

@@ -7,4 +7,4 @@
 #define PER_THREAD(symbol, base, version, parameters, call)
 #define REFUSED(symbol, base, version, flags, parameters) \
     CUresult symbol parameters { return fg_driver.initialised ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED; }
-#include "driver/driver.def"
+#include "signatures/driver.def"

@@ -3,7 +3,7 @@
 
 #include "copy/array.h"
 #include "memory/block.h"
-#include "memory/vmm.h"
+#include "vmm/vmm.h"
 
 CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned int number)
 {

@@ -6,14 +6,14 @@
 #include <stdbool.h>
 
 #include "driver/driver_abi.h"
-#include "machine/account.h"
+#include "state/account.h"
 #include "machine/fault.h"
 
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
 #define PER_THREAD(symbol, base, version, parameters, call) FG_EXPORT CUresult symbol parameters;
 #define REFUSED(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
-#include "driver/driver.def"
+#include "signatures/driver.def"
 #undef FN
 #undef PER_THREAD
 #undef REFUSED

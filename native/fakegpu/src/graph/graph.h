@@ -98,7 +98,7 @@ CUresult fg_depend(CUgraphNode node, CUgraphNode on, const CUgraphEdgeData *data
 /* Fills graph->order; CUDA_ERROR_INVALID_VALUE and a node on the way where nodes depend on each other in a circle. */
 CUresult fg_order_graph(CUgraph graph, CUgraphNode *in_circle);
 
-/* Addresses of graphs' allocations (memory/graph_memory.c): each lives as long as a node or a block of memory has it. */
+/* Addresses of graphs' allocations (graph/graph_memory.c): each lives as long as a node or a block of memory has it. */
 CUdeviceptr fg_address_take(uint64_t bytes);
 void fg_address_hold(CUdeviceptr address);
 void fg_address_drop(CUdeviceptr address);

@@ -9,7 +9,7 @@
 #include <strings.h>
 
 #include "machine/json.h"
-#include "machine/mig.h"
+#include "card/mig.h"
 
 static struct fg_machine the_machine;
 static bool usable;

@@ -20,8 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "machine/card.h"
-#include "machine/clock.h"
+#include "card/card.h"
+#include "card/clock.h"
 #include "machine/fault_call.h"
 
 enum { FG_MAX_QUEUE_DEPTH = 4096 };

@@ -3,7 +3,7 @@
 #define FAKEGPU_BLOCK_H
 
 #include "driver/driver.h"
-#include "machine/own_file.h"
+#include "state/own_file.h"
 
 enum fg_block_kind {
     FG_DEVICE_MEMORY,

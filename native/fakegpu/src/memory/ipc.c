@@ -11,7 +11,7 @@
 
 #include "memory/arena.h"
 #include "memory/block.h"
-#include "machine/shared.h"
+#include "state/shared.h"
 
 static const uint64_t MAGIC = 0x4647504349504348, PAGE = 4096;
 

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "memory/block.h"
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "copy/copy.h"
 #include "stream/deferred.h"
 

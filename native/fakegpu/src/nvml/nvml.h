@@ -4,7 +4,7 @@
 
 #include "nvml_abi.h"
 #include "nvml/nvml_monitor_abi.h"
-#include "machine/account.h"
+#include "state/account.h"
 #include "machine/fault.h"
 
 typedef struct nvmlBAR1Memory_st {

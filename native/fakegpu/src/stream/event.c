@@ -7,9 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "stream/deferred.h"
-#include "machine/shared.h"
+#include "state/shared.h"
 
 /* CUevent_flags */
 enum { CU_EVENT_DISABLE_TIMING = 2, CU_EVENT_INTERPROCESS = 4 };

@@ -1,5 +1,5 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "context/green.h"
 
 #include <string.h>

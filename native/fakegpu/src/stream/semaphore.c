@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "stream/deferred.h"
 #include "driver/handle.h"
 

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "stream/deferred.h"
 
 static bool special(CUstream stream) { return stream == NULL || (uintptr_t)stream == 1 || (uintptr_t)stream == 2; }

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "memory/block.h"
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "copy/copy.h"
 #include "stream/deferred.h"
 

@@ -1,5 +1,5 @@
 /* What becomes a node while a stream of the stand-in driver records (capture.h), and the events by which streams meet. */
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "copy/copy.h"
 
 static CUresult record(CUstream stream, int type, union fg_general_params *params, CUgraphNode *made)

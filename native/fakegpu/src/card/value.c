@@ -1,4 +1,4 @@
-#include "machine/value.h"
+#include "card/value.h"
 
 #include <string.h>
 
@@ -7,7 +7,7 @@ static const struct {
     int64_t at_first;
 } VALUES[FG_VALUES] = {
 #define VALUE(name, at_first) {#name, at_first},
-#include "machine/value.def"
+#include "card/value.def"
 #undef VALUE
 };
 

@@ -1,6 +1,6 @@
-#include "machine/shared.h"
+#include "state/shared.h"
 
-#include "machine/holder.h"
+#include "state/holder.h"
 
 static int index_of_self(struct fg_state *state)
 {

@@ -1,4 +1,4 @@
-#include "machine/clock.h"
+#include "card/clock.h"
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 

@@ -6,7 +6,7 @@
 #ifndef FAKEGPU_SHARED_H
 #define FAKEGPU_SHARED_H
 
-#include "machine/process.h"
+#include "state/process.h"
 
 /* A new entry that this process holds; -1: all are taken. Memory: its bytes must be charged to this process already. */
 int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_event);

@@ -1,4 +1,4 @@
-#include "machine/holder.h"
+#include "state/holder.h"
 
 void fg_holder_set(struct fg_shared *shared, int process, bool holds)
 {

@@ -1,5 +1,5 @@
 /* MIG in the stand-in NVML: what a card can be cut into, and the making and destroying of GPU instances. */
-#include "nvml/nvml_mig_handles.h"
+#include "mig/nvml_mig_handles.h"
 
 #include <stdio.h>
 #include <string.h>

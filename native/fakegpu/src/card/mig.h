@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "machine/card.h"
+#include "card/card.h"
 
 enum { FG_MIG_MEMORY_SLICES = 8 };
 

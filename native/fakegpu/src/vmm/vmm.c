@@ -4,7 +4,7 @@
  * handle do not show each other's content here. What was exported is on the card until the last process that made or imported it has let
  * go (shared.h); a descriptor that nobody has imported does not keep it, but importing it takes the bytes again.
  */
-#include "memory/vmm.h"
+#include "vmm/vmm.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 #include "memory/arena.h"
 #include "memory/block.h"
-#include "machine/shared.h"
+#include "state/shared.h"
 
 pthread_mutex_t fg_physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fg_physical *all;

@@ -1,4 +1,4 @@
-#include "machine/state.h"
+#include "state/state.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -8,7 +8,7 @@
 
 enum fg_value {
 #define VALUE(name, at_first) FG_VALUE_##name,
-#include "machine/value.def"
+#include "card/value.def"
 #undef VALUE
     FG_VALUES
 };

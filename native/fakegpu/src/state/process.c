@@ -1,4 +1,4 @@
-#include "machine/process.h"
+#include "state/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "machine/holder.h"
-#include "machine/own_file.h"
+#include "state/holder.h"
+#include "state/own_file.h"
 
 /* Start time of a process, 0 when it is dead: field 22 of /proc/<pid>/stat, after a name that may hold anything. */
 static uint64_t start_time_of(pid_t pid)

@@ -1,5 +1,5 @@
 /* MIG in the stand-in NVML: the making and destroying of compute instances, which programs see as devices. */
-#include "nvml/nvml_mig_handles.h"
+#include "mig/nvml_mig_handles.h"
 
 #include <stdio.h>
 #include <string.h>

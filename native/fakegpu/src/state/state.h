@@ -8,10 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "machine/clock.h"
+#include "card/clock.h"
 #include "machine/machine.h"
-#include "machine/mig.h"
-#include "machine/value.h"
+#include "card/mig.h"
+#include "card/value.h"
 
 enum { FG_EVENTS = 256 };
 

@@ -1,4 +1,4 @@
-#include "machine/account.h"
+#include "state/account.h"
 
 bool fg_take(struct fg_state *state, int card, uint64_t bytes)
 {

@@ -1,5 +1,5 @@
 /* Captures of the stand-in driver: streams that record (capture.h). */
-#include "graph/capture.h"
+#include "capture/capture.h"
 #include "driver/log.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "machine/mig.h"
+#include "card/mig.h"
 
 #include <stdio.h>
 #include <string.h>

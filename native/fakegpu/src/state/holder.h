@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_HOLDER_H
 #define FAKEGPU_HOLDER_H
 
-#include "machine/state.h"
+#include "state/state.h"
 
 void fg_holder_set(struct fg_shared *shared, int process, bool holds);
 

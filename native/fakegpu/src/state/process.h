@@ -4,7 +4,7 @@
 
 #include <sys/types.h>
 
-#include "machine/state.h"
+#include "state/state.h"
 
 /* Frees what dead processes held. */
 void fg_sweep(struct fg_state *state);

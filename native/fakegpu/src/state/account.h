@@ -2,7 +2,7 @@
 #ifndef FAKEGPU_ACCOUNT_H
 #define FAKEGPU_ACCOUNT_H
 
-#include "machine/process.h"
+#include "state/process.h"
 
 /* Takes bytes of a card for this process; false: not that much is free. With the lock. */
 bool fg_take(struct fg_state *state, int card, uint64_t bytes);

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#include "machine/value.h"
+#include "card/value.h"
 
 enum { FG_MAX_DEVICES = 64, FG_MAX_LINKS = 18, FG_MAX_MIG = 7 };
 
