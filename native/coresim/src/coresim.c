@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "card/clock.h"
-#include "compute/thread_budget.h"
+#include "governor/thread_budget.h"
 #include "scenario.h"
 
 /* A launch keeps its thread busy for so long; a card's queue takes so many. */

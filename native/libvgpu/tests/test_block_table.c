@@ -1,7 +1,7 @@
 #include <pthread.h>
 
 #include "check.h"
-#include "memory/block_table.h"
+#include "accounting/block_table.h"
 
 enum { BLOCKS = 50000, THREADS = 4 };
 

@@ -1,5 +1,5 @@
 #include "check.h"
-#include "compute/shared_time.h"
+#include "timeshare/shared_time.h"
 
 static _Atomic int64_t cell;
 

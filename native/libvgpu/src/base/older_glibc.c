@@ -2,7 +2,7 @@
  * library.
  *
  * A library of /etc/ld.so.preload that needs a symbol version which the container's glibc does not have ends every
- * program there. With these functions, and those of intercept/older_libdl.c, it needs GLIBC_2.17 and libc.so.6 alone,
+ * program there. With these functions, and those of symbols/older_libdl.c, it needs GLIBC_2.17 and libc.so.6 alone,
  * whatever glibc it is built on (check-needs holds the result against that): stat and fstat became symbols in 2.33;
  * what came from libdl and libpthread moved to libc.so.6 in 2.34.
  */

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "compute/governor.h"
+#include "governor/governor.h"
 
 struct vgpu_core_timing {
     struct {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compute/governor.h"
+#include "governor/governor.h"
 #include "nvml_abi.h"
 #include "region/process.h"
 

@@ -2,14 +2,14 @@
 
 #include <time.h>
 
-#include "compute/bucket.h"
+#include "timeshare/bucket.h"
 #include "compute/core_terms.h"
 #include "compute/core_timing.h"
 #include "compute/core_usage.h"
 #include "config/devices.h"
 #include "base/wipe_on_fork.h"
 #include "base/mutex.h"
-#include "compute/thread_budget.h"
+#include "governor/thread_budget.h"
 #include "intercept/real.h"
 
 /* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died

@@ -10,7 +10,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-#include "compute/thread_budget.h"
+#include "governor/thread_budget.h"
 
 /* A launch that has been let through; `timing` >= 0: it is being timed. */
 struct vgpu_launch {

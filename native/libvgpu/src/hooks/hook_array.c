@@ -1,10 +1,10 @@
 /* Arrays, mipmaps and imported memory: charged under their handle. */
-#include "memory/array_size.h"
+#include "accounting/array_size.h"
 #include "memory/charge.h"
-#include "memory/current.h"
-#include "memory/physical.h"
+#include "accounting/current.h"
+#include "vmm/physical.h"
 #include "intercept/real.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* Reserves, creates through the driver (`real_call` writes *handle), enters the charge. One body for the functions that
  * make a handle. */

@@ -6,7 +6,7 @@
 #include "memory/graph_memory.h"
 #include "memory/charge.h"
 #include "memory/context_limit.h"
-#include "memory/overhead.h"
+#include "accounting/overhead.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
 

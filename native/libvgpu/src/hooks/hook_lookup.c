@@ -11,9 +11,9 @@
 #include <string.h>
 
 #include "intercept/driver_copy.h"
-#include "intercept/elf_symbol.h"
+#include "symbols/elf_symbol.h"
 #include "intercept/real.h"
-#include "intercept/real_dlsym.h"
+#include "symbols/real_dlsym.h"
 
 VGPU_EXPORT void *dlsym(void *restrict handle, const char *restrict name);
 VGPU_EXPORT void *dlvsym(void *restrict handle, const char *restrict name, const char *restrict version);

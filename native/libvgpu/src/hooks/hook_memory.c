@@ -1,13 +1,13 @@
 /* Ordinary device memory: reserve, ask the driver, enter the charge. The outputs are written on success only. */
 #include "memory/charge.h"
-#include "memory/current.h"
+#include "accounting/current.h"
 #include "memory/leaving.h"
 #include "memory/opened.h"
-#include "memory/overhead.h"
+#include "accounting/overhead.h"
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */
 enum { PITCH_ALIGNMENT = 512 };

@@ -1,7 +1,7 @@
 /* Modules take memory of the card that no call names: their code, and their variables, which may be arrays of any size.
  * What they took is looked up after; one that does not fit into the slice is unloaded again. */
 #include "intercept/real.h"
-#include "memory/overhead.h"
+#include "accounting/overhead.h"
 
 /* Whether the module's memory is of a slice; else the call is the driver's own. */
 static bool counted(const struct vgpu_overhead_before *before, const void *wanted) { return before->device >= 0 && wanted != NULL; }

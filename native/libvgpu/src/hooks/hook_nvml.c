@@ -3,7 +3,7 @@
 #include "intercept/real.h"
 #include "state/process_state.h"
 #include "memory/leaving.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 struct view {
     unsigned long long total, used, free;

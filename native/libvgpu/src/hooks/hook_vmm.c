@@ -1,11 +1,11 @@
 /* Physical memory by handle: charged to the device that the properties name; no context is needed. */
 #include "config/devices.h"
 #include "memory/charge.h"
-#include "memory/current.h"
-#include "memory/physical.h"
+#include "accounting/current.h"
+#include "vmm/physical.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 static int device_of(const CUmemAllocationProp *properties)
 {

@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 #include <stddef.h>
 
-#include "intercept/elf_symbol.h"
+#include "symbols/elf_symbol.h"
 #include "intercept/real.h"
-#include "intercept/real_dlsym.h"
+#include "symbols/real_dlsym.h"
 
 /* What a program needs before it can take memory. Interposers of a few functions lack some of them. */
 static const char *const signature[] = {"cuInit",         "cuDriverGetVersion", "cuDeviceGetCount", "cuDeviceGetAttribute",

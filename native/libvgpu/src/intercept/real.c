@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "intercept/real_dlsym.h"
+#include "symbols/real_dlsym.h"
 
 /* Both tables are built at most once per process and published with one pointer. No lock: a thread inside the dynamic linker may call
  * us while another one, with our lock, waits for the dynamic linker. Two threads may build; the second copy is dropped. */

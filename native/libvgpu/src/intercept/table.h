@@ -12,11 +12,9 @@
 
 #include "cuda_abi.h"
 #include "nvml_abi.h"
+#include "symbols/elf_symbol.h"
 
 #define VGPU_EXPORT __attribute__((visibility("default")))
-
-/* Any function: converted back before it is called. ISO C has no void * for functions. */
-typedef void (*vgpu_function)(void);
 
 #define HOOK(symbol, base, version, flags, parameters) VGPU_EXPORT CUresult symbol parameters;
 #include "intercept/cuda.def"

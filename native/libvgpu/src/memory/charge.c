@@ -8,10 +8,10 @@
 #include "intercept/real.h"
 #include "memory/leaving.h"
 #include "memory/opened.h"
-#include "memory/overhead.h"
+#include "accounting/overhead.h"
 #include "memory/pool.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 static struct VGPU_WIPED charges {
     struct vgpu_block_table table;

@@ -7,7 +7,7 @@
 #define VGPU_CHARGE_H
 
 #include "cuda_abi.h"
-#include "memory/block_table.h"
+#include "accounting/block_table.h"
 
 /* Reserves `bytes`; when the slice is full, trims what pools keep for later first, and waits for what streams have yet
  * to free. CUDA_ERROR_OUT_OF_MEMORY: nothing is reserved. */

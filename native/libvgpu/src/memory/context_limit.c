@@ -4,9 +4,9 @@
 #include "base/wipe_on_fork.h"
 #include "intercept/real.h"
 #include "memory/charge.h"
-#include "memory/current.h"
-#include "memory/overhead.h"
-#include "memory/slice.h"
+#include "accounting/current.h"
+#include "accounting/overhead.h"
+#include "accounting/slice.h"
 
 /* CUlimit */
 enum { STACK = 0, PRINTF_BUFFER = 1, MALLOC_HEAP = 2 };

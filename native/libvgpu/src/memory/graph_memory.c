@@ -11,7 +11,7 @@
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* A node's memory is aligned to that many bytes. */
 enum { ALIGNMENT = 512 };

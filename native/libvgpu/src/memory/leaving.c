@@ -9,7 +9,7 @@
 #include "base/wipe_on_fork.h"
 #include "intercept/real.h"
 #include "memory/pool.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* The driver answers that it waits for work that was queued before. */
 enum { WAIT_MS = 2000, PAUSE_NS = 1000000 };

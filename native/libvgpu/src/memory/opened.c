@@ -7,8 +7,8 @@
 #include "base/mutex.h"
 #include "base/wipe_on_fork.h"
 #include "intercept/real.h"
-#include "memory/current.h"
-#include "memory/slice.h"
+#include "accounting/current.h"
+#include "accounting/slice.h"
 
 /* A process opens what its neighbours share: some dozens. */
 struct window {

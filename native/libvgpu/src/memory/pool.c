@@ -3,11 +3,11 @@
 #include <stdlib.h>
 
 #include "base/wipe_on_fork.h"
-#include "memory/current.h"
+#include "accounting/current.h"
 #include "base/mutex.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* A process has a handful of pools. */
 struct pool {

@@ -1,4 +1,4 @@
-#include "intercept/elf_symbol.h"
+#include "symbols/elf_symbol.h"
 
 #include <elf.h>
 #include <link.h>

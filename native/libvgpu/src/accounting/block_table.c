@@ -1,4 +1,4 @@
-#include "memory/block_table.h"
+#include "accounting/block_table.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "intercept/elf_symbol.h"
-#include "intercept/real_dlsym.h"
+#include "symbols/elf_symbol.h"
+#include "symbols/real_dlsym.h"
 
 /* Found as the dynamic linker would have bound it, so that a program's sanitizer sees the calls; before 2.34 also in a
  * libdl that only some library of the program shows to itself. NULL: there is no libdl. */

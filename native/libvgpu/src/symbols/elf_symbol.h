@@ -3,8 +3,10 @@
 #define VGPU_ELF_SYMBOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
-#include "intercept/table.h"
+/* Any function: converted back before it is called. ISO C has no void * for functions. */
+typedef void (*vgpu_function)(void);
 
 /* Comparing without the C library: a sanitizer of the program replaces strcmp, and looks the real one up with dlsym, here. */
 static inline bool vgpu_begins(const char *text, const char *beginning)

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-#include "compute/governor.h"
+#include "governor/governor.h"
 
 /* The fast path: pays one launch out of the thread's budget. Calls nothing. false: vgpu_thread_budget_fill_and_pay. */
 static inline bool vgpu_thread_budget_pay(const struct vgpu_governor *governor, uint64_t key, int64_t *budget_ns)

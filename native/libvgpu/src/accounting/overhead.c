@@ -1,4 +1,4 @@
-#include "memory/overhead.h"
+#include "accounting/overhead.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -6,11 +6,11 @@
 #include <time.h>
 
 #include "intercept/missing_symbols.h"
-#include "memory/current.h"
+#include "accounting/current.h"
 #include "region/process.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 /* Programs load modules in bursts; a look costs NVML some hundred microseconds. */
 static const int64_t LOOK_EVERY_MS = 100;

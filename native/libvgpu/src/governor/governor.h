@@ -18,9 +18,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "compute/calibration.h"
-#include "compute/costs.h"
-#include "compute/fairness.h"
+#include "governor/calibration.h"
+#include "governor/costs.h"
+#include "timeshare/fairness.h"
 
 enum { VGPU_TIMINGS = 16 };
 

@@ -1,11 +1,11 @@
-#include "memory/physical.h"
+#include "vmm/physical.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/wipe_on_fork.h"
 #include "base/mutex.h"
-#include "memory/slice.h"
+#include "accounting/slice.h"
 #include "vgpu_region.h"
 
 struct vgpu_physical {

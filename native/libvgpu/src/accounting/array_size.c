@@ -1,4 +1,4 @@
-#include "memory/array_size.h"
+#include "accounting/array_size.h"
 
 /* Bits per element (of all its channels) of the formats whose number of channels is part of the format: CUarray_format from CUDA's
  * documentation. Formats are compared as numbers, as the list grows with every release.

@@ -1,4 +1,4 @@
-#include "memory/current.h"
+#include "accounting/current.h"
 
 #include "config/devices.h"
 #include "intercept/real.h"

@@ -1,4 +1,4 @@
-#include "compute/shared_time.h"
+#include "timeshare/shared_time.h"
 
 int64_t vgpu_shared_time_claim(_Atomic int64_t *claimed_until_ns, int64_t from_ns, int64_t until_ns, int64_t now_ns)
 {

@@ -1,4 +1,4 @@
-#include "compute/thread_budget.h"
+#include "governor/thread_budget.h"
 
 /* What a thread takes from the lease at once: many of the shortest kernels (2 us), and a thirtieth of what half a lease has, which a thread
  * that launches nothing more may keep. */

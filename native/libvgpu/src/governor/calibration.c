@@ -1,4 +1,4 @@
-#include "compute/calibration.h"
+#include "governor/calibration.h"
 
 #include <string.h>
 

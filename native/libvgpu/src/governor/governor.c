@@ -1,7 +1,7 @@
-#include "compute/governor.h"
+#include "governor/governor.h"
 
-#include "compute/bucket.h"
-#include "compute/shared_time.h"
+#include "timeshare/bucket.h"
+#include "timeshare/shared_time.h"
 
 /* GPU time that is paid at once: long enough that renewing it costs nothing, short beside every sample of NVML. */
 static const int64_t LEASE_NS = 4000000;

@@ -1,4 +1,4 @@
-#include "memory/slice.h"
+#include "accounting/slice.h"
 
 #include <errno.h>
 

@@ -1,4 +1,4 @@
-#include "compute/fairness.h"
+#include "timeshare/fairness.h"
 
 #include <stddef.h>
 

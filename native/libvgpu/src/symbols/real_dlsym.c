@@ -1,9 +1,9 @@
-#include "intercept/real_dlsym.h"
+#include "symbols/real_dlsym.h"
 
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "intercept/elf_symbol.h"
+#include "symbols/elf_symbol.h"
 
 typedef void *(*dlsym_function)(void *, const char *);
 typedef void *(*dlvsym_function)(void *, const char *, const char *);

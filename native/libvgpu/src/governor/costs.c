@@ -1,4 +1,4 @@
-#include "compute/costs.h"
+#include "governor/costs.h"
 
 #include <assert.h>
 

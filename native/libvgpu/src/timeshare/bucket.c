@@ -1,4 +1,4 @@
-#include "compute/bucket.h"
+#include "timeshare/bucket.h"
 
 static int64_t clamped(int64_t value, int64_t low, int64_t high) { return value < low ? low : value > high ? high : value; }
 
