@@ -3,7 +3,7 @@
 
 #include "copy/array.h"
 #include "memory/block.h"
-#include "vmm/vmm.h"
+#include "vmm/physical.h"
 
 CUresult cuMipmappedArrayGetLevel(CUarray *level, CUmipmappedArray array, unsigned int number)
 {

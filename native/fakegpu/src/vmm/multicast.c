@@ -1,5 +1,5 @@
 /* Multicast objects of the stand-in driver: handles that hold physical memory by binding it. */
-#include "vmm/vmm.h"
+#include "vmm/physical.h"
 
 CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *properties, int option)
 {

@@ -32,10 +32,19 @@ extern pthread_mutex_t fg_physical_lock;
 struct fg_physical *fg_physical_of(CUmemGenericAllocationHandle handle);
 struct fg_physical *fg_mapped_at(CUdeviceptr pointer);
 
+/* The memory of a mapping that the address lies in. */
+struct fg_physical *fg_mapped_over(uint64_t address);
+
+/* What is known here of an entry of the machine's state. */
+struct fg_physical *fg_physical_shared(int entry, uint32_t generation);
+
 /* NULL: no memory. `foreign`: it is not charged to a card. */
 struct fg_physical *fg_add_physical(enum fg_tag tag, int device, uint64_t bytes, bool foreign);
 
 CUresult fg_add_use(uint64_t owner, struct fg_physical *memory, uint64_t at, uint64_t bytes);
+
+/* Ends the mapping that begins there; its bytes, 0: there is none. */
+uint64_t fg_end_mapping(uint64_t at);
 
 /* Ends the uses of an owner in a range of offsets; whether there were any. */
 bool fg_drop_uses(uint64_t owner, uint64_t from, uint64_t bytes);
