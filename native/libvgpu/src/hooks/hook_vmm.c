@@ -2,6 +2,7 @@
 #include "config/devices.h"
 #include "memory/charge.h"
 #include "accounting/current.h"
+#include "vmm/mapping.h"
 #include "vmm/physical.h"
 #include "intercept/real.h"
 #include "state/process_state.h"

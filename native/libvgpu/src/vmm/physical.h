@@ -1,5 +1,5 @@
 /* Physical memory by handle (cuMemCreate), charged while it is held or used: until its last handle is released, its last mapping is
- * undone and its last binding (multicast object, sparse array) is gone.
+ * undone (mapping.h) and its last binding (multicast object, sparse array) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
  * What another process made and this one imported is charged to its maker; that this one has it open is shown in the
@@ -32,16 +32,23 @@ struct vgpu_physical;
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle);
 void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released);
 
-/* Mappings. A range may hold several. */
-void vgpu_physical_mapped(CUdeviceptr address, uint64_t bytes, CUmemGenericAllocationHandle handle);
-struct vgpu_use;
-struct vgpu_use *vgpu_physical_unmap_begin(CUdeviceptr address, uint64_t bytes);
-void vgpu_physical_unmap_end(struct vgpu_use *mappings, CUresult unmapped);
-
 /* Bindings to an owner (the handle of a multicast object or of an array), at an offset there. */
 void vgpu_physical_bound(uint64_t owner, uint64_t at, CUmemGenericAllocationHandle handle);
-void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr address);
 void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t bytes);
 void vgpu_physical_owner_gone(uint64_t owner);
+
+/* A mapping or a binding of physical memory, which it keeps alive. */
+struct vgpu_use {
+    uint64_t owner; /* 0: a mapping (mapping.c) */
+    uint64_t at, bytes;
+    struct vgpu_physical *memory;
+    struct vgpu_use *next;
+};
+
+/* For mapping.c, with the lock of handles.h: counts a use (NULL: it is counted for good), ends one, binds what was found (NULL: nothing).
+ */
+struct vgpu_use *vgpu_use_new(uint64_t owner, uint64_t at, uint64_t bytes, struct vgpu_physical *memory);
+void vgpu_use_end(struct vgpu_use *use);
+void vgpu_physical_bind(uint64_t owner, uint64_t at, struct vgpu_physical *memory);
 
 #endif
