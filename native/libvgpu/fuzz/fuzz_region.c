@@ -8,6 +8,7 @@
 #include "config/config.h"
 #include "config/quota.h"
 #include "region/region.h"
+#include "region/region_slots.h"
 #include "region/region_account.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,6 +9,7 @@
 #include "region/process.h"
 #include "config/quota.h"
 #include "region/region.h"
+#include "region/region_slots.h"
 #include "region/region_account.h"
 
 static char path[] = "/tmp/vgpu-region-XXXXXX";

@@ -1,4 +1,4 @@
-/* The region file: open, initialise, take and give back a slot, sweep the slots of the dead. */
+/* The region of a container: opened, made where there is none, and filled with its devices and limits. */
 #ifndef VGPU_REGION_STATE_H
 #define VGPU_REGION_STATE_H
 
@@ -32,15 +32,5 @@ void vgpu_region_publish_devices(struct vgpu_region_file *opened, char (*uuid)[V
 
 /* Writes limits into the region, where monitors read them. A device that may not be used shows a limit of 1 byte, as 0 means none. */
 void vgpu_region_publish_limits(struct vgpu_region *region, const struct vgpu_limit *limit, int count);
-
-/* Takes a slot for this process. NULL when all 1024 belong to living processes, the disk has no room for it, or the file lock cannot be
- * had. */
-struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened);
-
-/* Gives the slot back, with whatever it still holds. */
-void vgpu_region_leave(struct vgpu_region_file *opened, struct vgpu_region_slot *slot);
-
-/* Frees the slots of dead processes and repairs totals that a killed process left too high. With the file lock. */
-void vgpu_region_reclaim(struct vgpu_region_file *opened);
 
 #endif

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -97,4 +98,23 @@ bool vgpu_region_slot_is_held(const struct vgpu_region_file *opened, int slot)
 {
     struct flock byte = byte_of_slot(slot);
     return opened->file < 0 || fcntl(opened->file, F_GETLK, &byte) != 0 || byte.l_type != F_UNLCK;
+}
+
+int vgpu_region_allocate(const struct vgpu_region_file *opened, size_t from, size_t bytes)
+{
+    int result;
+    if (opened->file < 0) return 0;
+    while ((result = fallocate(opened->file, 0, (off_t)from, (off_t)bytes)) != 0 && errno == EINTR) {
+    }
+    return result == 0 || errno == EOPNOTSUPP || errno == ENOSYS ? 0 : -errno;
+}
+
+int vgpu_region_allocate_slots(const struct vgpu_region_file *opened, int last)
+{
+    const size_t slots = ((size_t)last / VGPU_SLOTS_AT_ONCE + 1) * VGPU_SLOTS_AT_ONCE;
+    int error = 0;
+    for (int first = 0; error == 0 && (first == 0 || first < opened->device_count); first += VGPU_BANK_DEVICES)
+        error = vgpu_region_allocate(opened, (size_t)first / VGPU_BANK_DEVICES * VGPU_BANK_BYTES,
+                                     offsetof(struct vgpu_region, slots) + slots * sizeof(struct vgpu_region_slot));
+    return error;
 }

@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/types.h>
 
 #include "vgpu_region.h"
@@ -42,5 +43,15 @@ void vgpu_region_hold_slot(const struct vgpu_region_file *opened, int slot);
 
 /* Whether another process holds that slot's byte; true when that cannot be known. With the file lock. */
 bool vgpu_region_slot_is_held(const struct vgpu_region_file *opened, int slot);
+
+/* Blocks of the disk for a part of the file, so that a store into it cannot fail later. File systems that cannot
+ * promise it (old NFS, FUSE) are believed. 0, or -errno. */
+int vgpu_region_allocate(const struct vgpu_region_file *opened, size_t from, size_t bytes);
+
+/* So many slots at once: most containers never have more processes, and on a tmpfs this is memory. */
+enum { VGPU_SLOTS_AT_ONCE = 8 };
+
+/* Slots 0..last of every bank that is in use, and what stands before them. */
+int vgpu_region_allocate_slots(const struct vgpu_region_file *opened, int last);
 
 #endif

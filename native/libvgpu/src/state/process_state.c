@@ -11,6 +11,7 @@
 #include "region/process.h"
 #include "config/quota.h"
 #include "region/region_account.h"
+#include "region/region_slots.h"
 #include "region/region_file.h"
 
 static _Atomic(void *) state_pages; /* struct vgpu_process_state */
