@@ -7,54 +7,17 @@
  * "launched"; "running". Then it launches lightly until SIGTERM or SIGINT (frees all, exit 0) or for S seconds. --once ends after the
  * checks. "error" with the failing call, exit 1. Runs on a real driver as on the stand-in; needs neither at build time.
  */
-#include <dlfcn.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#include "cuda_abi.h"
-#include "nvml_abi.h"
+#include "probe_calls.h"
 
 enum { MAX_DEVICES = 64, MAX_BLOCKS = 4096, LAUNCHES = 64 };
-enum { EXIT_ERROR = 1, EXIT_USAGE = 2, EXIT_NOT_REFUSED = 3 };
-
-/* All that the probe calls, by the name to look up. */
-#define CUDA_CALLS(X)                                                                                                                 \
-    X(cuInit, (unsigned int))                                                                                                         \
-    X(cuDeviceGetCount, (int *))                                                                                                      \
-    X(cuDeviceGet, (CUdevice *, int))                                                                                                 \
-    X(cuDeviceGetName, (char *, int, CUdevice))                                                                                       \
-    X(cuDeviceGetUuid, (CUuuid *, CUdevice))                                                                                          \
-    X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))                                                                              \
-    X(cuDevicePrimaryCtxRelease_v2, (CUdevice))                                                                                       \
-    X(cuCtxSetCurrent, (CUcontext))                                                                                                   \
-    X(cuCtxSynchronize, (void))                                                                                                       \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                                          \
-    X(cuMemAlloc_v2, (CUdeviceptr *, size_t))                                                                                         \
-    X(cuMemFree_v2, (CUdeviceptr))                                                                                                    \
-    X(cuModuleLoadData, (CUmodule *, const void *))                                                                                   \
-    X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                                                    \
-    X(cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
-    X(cuGetErrorName, (CUresult, const char **))
-#define NVML_CALLS(X)                                            \
-    X(nvmlInit_v2, (void))                                       \
-    X(nvmlDeviceGetHandleByUUID, (const char *, nvmlDevice_t *)) \
-    X(nvmlDeviceGetMemoryInfo, (nvmlDevice_t, nvmlMemory_t *))
-
-static struct {
-#define X(name, parameters) CUresult(*name) parameters;
-    CUDA_CALLS(X)
-#undef X
-} cuda;
-static struct {
-#define X(name, parameters) nvmlReturn_t(*name) parameters;
-    NVML_CALLS(X)
-#undef X
-} nvml;
+enum { EXIT_USAGE = 2, EXIT_NOT_REFUSED = 3 };
 
 /* An empty kernel that every card since Maxwell accepts. */
 static const char IMAGE[] = ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry idle()\n{\n ret;\n}\n";
@@ -81,64 +44,6 @@ static void on_signal(int number)
 {
     (void)number;
     stop = 1;
-}
-
-/* One line of JSON, at once: readers act on it. */
-__attribute__((format(printf, 1, 2))) static void report(const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    vprintf(format, arguments);
-    va_end(arguments);
-    putchar('\n');
-    fflush(stdout);
-}
-
-static const char *error_name(CUresult error)
-{
-    const char *name = NULL;
-    if (cuda.cuGetErrorName == NULL || cuda.cuGetErrorName(error, &name) != CUDA_SUCCESS || name == NULL) return "CUDA_ERROR_UNKNOWN";
-    return name;
-}
-
-static void check(const char *call, CUresult result)
-{
-    if (result == CUDA_SUCCESS) return;
-    report("{\"event\":\"error\",\"call\":\"%s\",\"error\":\"%s\",\"code\":%d}", call, error_name(result), (int)result);
-    exit(EXIT_ERROR);
-}
-#define CALL(function, ...) check(#function, cuda.function(__VA_ARGS__))
-
-static void *open_library(const char *name)
-{
-    void *library = dlopen(name, RTLD_NOW);
-    if (library == NULL) {
-        report("{\"event\":\"error\",\"call\":\"dlopen\",\"error\":\"%s cannot be loaded\"}", name);
-        exit(EXIT_ERROR);
-    }
-    return library;
-}
-
-static void look_up(void *library, const char *name, void *slot)
-{
-    void *function = dlsym(library, name);
-    if (function == NULL) {
-        report("{\"event\":\"error\",\"call\":\"dlsym\",\"error\":\"%s is missing\"}", name);
-        exit(EXIT_ERROR);
-    }
-    memcpy(slot, &function, sizeof function);
-}
-
-static void load_libraries(void)
-{
-    void *library = open_library("libcuda.so.1");
-#define X(name, parameters) look_up(library, #name, &cuda.name);
-    CUDA_CALLS(X)
-#undef X
-    library = open_library("libnvidia-ml.so.1");
-#define X(name, parameters) look_up(library, #name, &nvml.name);
-    NVML_CALLS(X)
-#undef X
 }
 
 static void format_uuid(const CUuuid *uuid, char text[64])
