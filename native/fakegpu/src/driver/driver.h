@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "driver/driver_abi.h"
+#include "driver/graph_abi.h"
 #include "state/account.h"
 #include "machine/fault.h"
 
