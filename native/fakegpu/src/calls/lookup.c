@@ -1,30 +1,58 @@
 /* Functions by name, version and flags (cuGetProcAddress). */
 #include "driver/driver.h"
 
+#include <pthread.h>
 #include <string.h>
 
 typedef void (*function)(void);
 static const struct {
     const char *base;
+    size_t length;
     function address;
     int version;
     cuuint64_t flags;
 } rows[] = {
-#define FN(symbol, base, version, flags, parameters) {base, (function)symbol, version, flags},
-#define PER_THREAD(symbol, base, version, parameters, call) {base, (function)symbol, version, 2},
+#define FN(symbol, base, version, flags, parameters) {base, sizeof base - 1, (function)symbol, version, flags},
+#define PER_THREAD(symbol, base, version, parameters, call) {base, sizeof base - 1, (function)symbol, version, 2},
 #define REFUSED FN
 #include "signatures/driver.def"
 #undef FN
 };
+enum { ROWS = sizeof rows / sizeof *rows, CHAINS = 1024 };
+
+/* The rows by name: a program asks for hundreds at its start, and a driver's answer costs no search of all. */
+static pthread_once_t chained = PTHREAD_ONCE_INIT;
+static short first[CHAINS], following[ROWS]; /* one more than the row; 0: the end */
+
+static unsigned int chain_of(const char *name, size_t length)
+{
+    unsigned int hash = (unsigned int)length;
+    for (size_t i = 2; i < length; i += 2) hash = hash * 31 + (unsigned char)name[i]; /* all begin with "cu" */
+    return hash % CHAINS;
+}
+
+/* From the last to the first, so that a chain has them in their order. */
+static void chain_rows(void)
+{
+    for (short i = ROWS; i > 0; i--) {
+        short *head = &first[chain_of(rows[i - 1].base, rows[i - 1].length)];
+        following[i - 1] = *head;
+        *head = i;
+    }
+}
 
 /* The newest row of that name that the caller's version knows; a per-thread row only where one was asked for. */
 static CUdriverProcAddressQueryResult find(const char *name, int version, cuuint64_t flags, void **address)
 {
     int best = -1;
     bool known = false;
+    const size_t length = strlen(name);
     const cuuint64_t per_thread = CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
-    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
-        if (strcmp(rows[i].base, name) != 0 || ((rows[i].flags & per_thread) != 0 && (flags & per_thread) == 0)) continue;
+    pthread_once(&chained, chain_rows);
+    for (int i = first[chain_of(name, length)] - 1; i >= 0; i = following[i] - 1) {
+        if (rows[i].length != length || memcmp(rows[i].base, name, length) != 0 ||
+            ((rows[i].flags & per_thread) != 0 && (flags & per_thread) == 0))
+            continue;
         known = true;
         if (rows[i].version > version) continue;
         const bool better =
