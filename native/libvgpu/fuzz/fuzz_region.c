@@ -7,6 +7,7 @@
 
 #include "config/config.h"
 #include "config/quota.h"
+#include "region/process.h"
 #include "region/region.h"
 #include "region/region_slots.h"
 #include "region/region_account.h"
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (vgpu_region_open(&shared, path, &values) != 0) return 0;
     scribble(shared.region, data, size);
     if (vgpu_region_open(&again, path, &values) != 0) __builtin_trap();
-    struct vgpu_region_slot *slot = vgpu_region_claim(&again);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&again, vgpu_process_start_time(getpid()));
     const int count = vgpu_region_process_count(again.region);
     if (count < 0 || count > VGPU_MAX_PROCESSES) __builtin_trap();
     if (slot != NULL) {

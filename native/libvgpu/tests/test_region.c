@@ -19,7 +19,7 @@ static void accounting(void)
 {
     struct vgpu_region_file file;
     CHECK(vgpu_region_open(&file, path, &values) == 0 && file.file >= 0);
-    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
     CHECK(slot == &file.region->slots[0] && vgpu_region_process_count(file.region) == 1);
     CHECK(vgpu_region_reserve(file.region, slot, 3, 60, 100) == 0);
     CHECK(vgpu_region_reserve(file.region, slot, 3, 41, 100) != 0);
@@ -42,7 +42,7 @@ static pid_t child_with_seventy(void)
     if (child == 0) {
         struct vgpu_region_file file;
         CHECK(vgpu_region_open(&file, path, &values) == 0);
-        struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+        struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
         CHECK(slot != NULL && vgpu_region_reserve(file.region, slot, 0, 70, 100) == 0);
         CHECK(write(ready[1], "x", 1) == 1);
         for (;;) pause();
@@ -59,7 +59,7 @@ static void the_dead_are_swept(void)
     struct vgpu_region_file file;
     const pid_t first = child_with_seventy();
     CHECK(vgpu_region_open(&file, path, &values) == 0);
-    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
     CHECK(slot == &file.region->slots[1] && vgpu_region_used(file.region, 0) == 70);
     CHECK(vgpu_region_reserve(file.region, slot, 0, 31, 100) != 0);
     kill(first, SIGKILL);
@@ -84,7 +84,7 @@ static void totals_are_repaired_only_when_quiet(void)
 {
     struct vgpu_region_file file;
     CHECK(vgpu_region_open(&file, path, &values) == 0);
-    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
     CHECK(vgpu_region_reserve(file.region, slot, 0, 10, 100) == 0);
     atomic_store(vgpu_region_reserved(file.region, 0), 90); /* somebody died between the two numbers */
     atomic_fetch_add(vgpu_slot_begun(slot), 1);             /* and somebody lives who is just reserving */
@@ -103,7 +103,7 @@ static void what_others_have_open_stays(void)
     struct vgpu_region_file file;
     const pid_t maker = child_with_seventy();
     CHECK(vgpu_region_open(&file, path, &values) == 0);
-    struct vgpu_region_slot *slot = vgpu_region_claim(&file);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
     struct vgpu_region *region = file.region;
     CHECK(region->slots[0].pid == maker && slot == &region->slots[1]);
     vgpu_region_set_shared(&region->slots[0], 0, 60, 0);
@@ -135,7 +135,7 @@ static void the_dead_of_other_namespaces_are_known_by_their_locks(void)
     struct vgpu_region_file file;
     const pid_t child = child_with_seventy();
     CHECK(vgpu_region_open(&file, path, &values) == 0);
-    struct vgpu_region_slot *other = &file.region->slots[0], *slot = vgpu_region_claim(&file);
+    struct vgpu_region_slot *other = &file.region->slots[0], *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
     CHECK(other->pid == child && other->pid_namespace == vgpu_process_namespace() && vgpu_process_namespace() != 0);
     atomic_store(&other->pid_namespace, 1);
     atomic_store(&other->pid, getpid()); /* the first process of each container is 1 */
@@ -160,7 +160,7 @@ static void all_slots_taken(void)
         atomic_store(&file.region->slots[i].pid, parent);
     }
     atomic_store(&file.region->process_count, VGPU_MAX_PROCESSES);
-    CHECK(vgpu_region_claim(&file) == NULL);
+    CHECK(vgpu_region_claim(&file, vgpu_process_start_time(getpid())) == NULL);
     atomic_store(&file.region->process_count, -5); /* a scribbled count is no reason to read outside the file */
     CHECK(vgpu_region_process_count(file.region) == 0 && vgpu_region_used(file.region, 0) == 0);
     vgpu_region_close(&file);

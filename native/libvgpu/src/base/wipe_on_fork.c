@@ -60,9 +60,32 @@ static void wipe(void *pages, size_t bytes)
     if (madvise(pages, bytes, MADV_WIPEONFORK) != 0) keep(pages, bytes);
 }
 
+static char *end_of(const struct vgpu_wiped *at) { return (char *)at->pages + at->bytes; }
+
+/* The entry whose pages begin where those end; NULL: none. */
+static const struct vgpu_wiped *entry_at(const void *pages)
+{
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++)
+        if (at->pages == pages) return at;
+    return NULL;
+}
+
+static bool continues_another(const struct vgpu_wiped *entry)
+{
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++)
+        if (end_of(at) == entry->pages) return true;
+    return false;
+}
+
+/* Neighbours at once: each call that names a part of a mapping has the kernel cut it. */
 void vgpu_wipe_static_state_on_fork(void)
 {
-    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++) wipe(at->pages, at->bytes);
+    for (const struct vgpu_wiped *at = __start_vgpu_wiped; at < __stop_vgpu_wiped; at++) {
+        if (continues_another(at)) continue;
+        char *end = end_of(at);
+        for (const struct vgpu_wiped *next = entry_at(end); next != NULL; next = entry_at(end)) end = end_of(next);
+        wipe(at->pages, (size_t)(end - (char *)at->pages));
+    }
 }
 
 void *vgpu_wiped_pages(_Atomic(void *) *published, size_t bytes)

@@ -57,11 +57,11 @@ uint32_t vgpu_process_namespace(void)
     return stat("/proc/self/ns/pid", &status) == 0 ? (uint32_t)status.st_ino : 0; /* an unsigned int in the kernel */
 }
 
-pid_t vgpu_process_host_pid(void)
+pid_t vgpu_process_host_pid(uint32_t pid_namespace)
 {
     /* The initial pid namespace has a fixed number (linux/proc_ns.h, PROC_PID_INIT_INO). */
     static const uint32_t initial_namespace = 0xEFFFFFFCU;
-    return vgpu_process_namespace() == initial_namespace ? getpid() : 0;
+    return pid_namespace == initial_namespace ? getpid() : 0;
 }
 
 /* "NSpid:	4711	12": from the namespace of the reader's /proc inwards (proc(5)). */

@@ -13,11 +13,11 @@ uint64_t vgpu_process_start_time(pid_t pid);
  * threads (its main thread alone has ended) lives. When /proc cannot be read at all, kill(pid, 0) decides. */
 bool vgpu_process_alive(pid_t pid, uint64_t start_time);
 
-/* This process's pid on the host, or 0 when it runs in a pid namespace of its own and therefore cannot know. */
-pid_t vgpu_process_host_pid(void);
-
-/* The number of this process's pid namespace; 0 when it cannot be read. */
+/* The number of this process's pid namespace; 0 when it cannot be read. Asks /proc each time. */
 uint32_t vgpu_process_namespace(void);
+
+/* This process's pid on the host, or 0 when that namespace is not the host's and it therefore cannot know. */
+pid_t vgpu_process_host_pid(uint32_t pid_namespace);
 
 /* The pids by which NVML may know this process: those of every pid namespace that /proc shows it in, and the one that
  * the node wrote beside the limits ("<pid in the container> <pid on the host> <start time>" per line of VGPU_PIDS_PATH,

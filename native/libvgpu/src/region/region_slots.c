@@ -56,10 +56,9 @@ static bool is_dead(const struct vgpu_region_file *opened, int at, uint32_t here
 
 /* Frees slots of the dead, and of this process's own image before an exec (same pid, same start time). A living slot never moves:
  * its owner holds a pointer to it. The count shrinks from its end. */
-static void sweep(const struct vgpu_region_file *opened, bool own_too)
+static void sweep(const struct vgpu_region_file *opened, bool own_too, uint32_t here)
 {
     struct vgpu_region *region = opened->region;
-    const uint32_t here = vgpu_process_namespace();
     const pid_t self = getpid();
     int count = vgpu_region_process_count(region);
     for (int i = 0; i < count; i++) {
@@ -75,12 +74,13 @@ static void sweep(const struct vgpu_region_file *opened, bool own_too)
 
 void vgpu_region_reclaim(struct vgpu_region_file *opened)
 {
-    sweep(opened, false);
+    /* Most containers have one process: none is there when it opens the region. */
+    if (vgpu_region_process_count(opened->region) > 0) sweep(opened, false, vgpu_process_namespace());
     vgpu_region_settle_orphaned(opened->region, opened->device_count);
     vgpu_region_repair_totals(opened->region, opened->device_count);
 }
 
-static struct vgpu_region_slot *take_free_slot(struct vgpu_region_file *opened)
+static struct vgpu_region_slot *take_free_slot(struct vgpu_region_file *opened, uint64_t start_time, uint32_t here)
 {
     struct vgpu_region *region = opened->region;
     const int count = vgpu_region_process_count(region);
@@ -97,9 +97,9 @@ static struct vgpu_region_slot *take_free_slot(struct vgpu_region_file *opened)
     }
     struct vgpu_region_slot *slot = &region->slots[at];
     free_slot(region, slot); /* it is empty, unless somebody scribbled over a living one */
-    atomic_store(vgpu_slot_start_time(slot), vgpu_process_start_time(getpid()));
-    atomic_store(&slot->host_pid, vgpu_process_host_pid());
-    atomic_store(&slot->pid_namespace, vgpu_process_namespace());
+    atomic_store(vgpu_slot_start_time(slot), start_time);
+    atomic_store(&slot->host_pid, vgpu_process_host_pid(here));
+    atomic_store(&slot->pid_namespace, here);
     vgpu_region_hold_slot(opened, at);
     atomic_store(&slot->status, VGPU_SLOT_RUNNING);
     atomic_store(&slot->pid, getpid());
@@ -107,11 +107,12 @@ static struct vgpu_region_slot *take_free_slot(struct vgpu_region_file *opened)
     return slot;
 }
 
-struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened)
+struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened, uint64_t start_time)
 {
     if (vgpu_region_lock(opened) != 0) return NULL;
-    sweep(opened, true);
-    struct vgpu_region_slot *slot = take_free_slot(opened);
+    const uint32_t here = vgpu_process_namespace();
+    sweep(opened, true, here);
+    struct vgpu_region_slot *slot = take_free_slot(opened, start_time, here);
     vgpu_region_repair_totals(opened->region, opened->device_count);
     vgpu_region_unlock(opened);
     return slot;
@@ -120,7 +121,8 @@ struct vgpu_region_slot *vgpu_region_claim(struct vgpu_region_file *opened)
 void vgpu_region_leave(struct vgpu_region_file *opened, struct vgpu_region_slot *slot)
 {
     if (vgpu_region_lock(opened) != 0) return; /* the next sweep finds it */
-    if (atomic_load(&slot->pid) == getpid() && !is_elsewhere(slot, vgpu_process_namespace())) free_slot(opened->region, slot);
-    sweep(opened, false);
+    const uint32_t here = vgpu_process_namespace();
+    if (atomic_load(&slot->pid) == getpid() && !is_elsewhere(slot, here)) free_slot(opened->region, slot);
+    sweep(opened, false, here);
     vgpu_region_unlock(opened);
 }

@@ -144,7 +144,7 @@ __attribute__((noinline, cold)) static struct vgpu_region_slot *take_slot(struct
     if (!is_ours(s, slot)) {
         s->pid = getpid();
         s->start_time = vgpu_process_start_time(s->pid);
-        slot = vgpu_region_claim(&s->shared);
+        slot = vgpu_region_claim(&s->shared, s->start_time);
         note_descriptor(s);
         vgpu_spin_lock(&s->account_lock);
         for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++) {
