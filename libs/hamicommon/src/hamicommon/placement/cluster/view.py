@@ -1,24 +1,24 @@
 """The whole cluster's cards as arrays, kept up to date incrementally.
 
 The scheduler builds one from the ledger, applies every counter change that the bus brings
-(`apply`, only a higher version counts), and hands it to `place.place`. Not thread safe: one event
+(`apply`, only a higher version counts), and hands it to `engine.place`. Not thread safe: one event
 loop owns it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.cluster.arrivals import UsualPods
+from hamicommon.placement.cluster.by_row import CardsByRow
 from hamicommon.placement.cluster.cache import Memory
-from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.free_cpu import FreeCpu
-from hamicommon.placement.cluster.offered import OfferedRows
 from hamicommon.placement.cluster.rows import NO_PAIRS, CardState, Rows, newest
 from hamicommon.placement.cluster.snapshot import Frozen, used_of
 from hamicommon.placement.rules import Rule
@@ -26,43 +26,27 @@ from hamicommon.placement.vendor_policy import PairScores, VendorRules
 
 __all__ = ["CardState", "ClusterView", "Frozen"]
 
-_SCORE_WEIGHT = np.float32(10)
-"""HAMi's factor of each share in a node's score."""
-
 _STANDARD = VendorRules()
 
 
-class ClusterView:
+class ClusterView(CardsByRow):
     """All cards of the cluster, grouped by node; rows 0..len(nodes)-1 are in use.
 
     `rules` has by vendor how its cards are judged; an absent one has the standard rules.
     """
 
     def __init__(self, rules: Mapping[str, VendorRules] | None = None) -> None:
+        super().__init__(Rows(self._status))
         self.version = 0
         """Grows with every change."""
-        self.inventory_version = 0
-        """Grows with every change but of counters."""
         self.memory = Memory()
         """What nodes answered before; of use while they stay as they were."""
         self.usual = UsualPods()
         """Which pods come; the node policy `fragmentation` goes by them."""
         self._free_cpu = FreeCpu()
         self._rules = dict(rules or {})
-        self._rows = Rows(self._status)
-        self._offered = OfferedRows(self._rows)
         self._known: tuple[tuple[NodeName, ...], tuple[tuple[DeviceUsage, ...], ...]] | None = None
         """Names and usages as tuples, made once per inventory version."""
-
-    @property
-    def nodes(self) -> Collection[NodeName]:
-        """Names of all known nodes, in no particular order."""
-        return self._rows.of_node.keys()
-
-    @property
-    def models(self) -> Sequence[GpuDevice | None]:
-        """Distinct kinds of cards by number (`Cards.model`); index 0 stands for an empty place."""
-        return self._rows.models.by_number
 
     def rules(self, vendor: str) -> VendorRules:
         """How the vendor's cards are judged."""
@@ -209,106 +193,6 @@ class ClusterView:
     def names_by_row(self) -> tuple[NodeName, ...]:
         """All nodes, by row; stays as it is when the view changes."""
         return self._as_tuples()[0]
-
-    def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        """Rows of the given nodes (None: all), and those that are unknown or have no card.
-
-        The answer for a tuple is remembered: a caller that offers the same nodes again, as
-        kube-scheduler does pod after pod, hands in the same tuple.
-        """
-        return self._offered.rows_of(nodes, self.inventory_version)
-
-    def table(self, rows: Int) -> Cards:
-        """The cards of the given rows; shares memory with the view when it is one row, or all."""
-        if len(rows) == 1:
-            # The row that a commit has changed: slices of the columns are made in no time.
-            row = int(rows[0])
-            return self._rows.table.take(slice(row, row + 1))
-        count = len(self._rows.names)
-        if len(rows) == count and np.array_equal(rows, np.arange(count)):
-            return self._rows.table.take(slice(0, count))
-        return self._rows.table.take(rows)
-
-    def name(self, row: int) -> NodeName:
-        """The node of a row."""
-        return self._rows.names[row]
-
-    def names(self, rows: Int) -> tuple[NodeName, ...]:
-        """The nodes of the given rows."""
-        return tuple(map(self._rows.names.__getitem__, rows.tolist()))
-
-    def uuids(self, row: int) -> tuple[GpuUuid, ...]:
-        """The cards of a row, by place."""
-        return self._rows.uuids[row]
-
-    def usages(self, row: int) -> Sequence[DeviceUsage]:
-        """The cards of a row with what is granted on them, by place."""
-        return self._rows.usages[row]
-
-    def pairs(self, row: int) -> PairScores:
-        """How well the row's cards are connected; empty when the node reported none."""
-        return self._rows.pairs[row]
-
-    def pair_matrix(self, row: int) -> Int | None:
-        """The same by place, (places, places); None when the node reported none."""
-        scores, uuids = self._rows.pairs[row], self._rows.uuids[row]
-        if not scores:
-            return None
-        return np.array([[scores.get(a, {}).get(b, 0) for b in uuids] for a in uuids], np.int64)
-
-    @property
-    def room(self) -> int:
-        """How many rows there are, those not in use included."""
-        return len(self._rows.changed)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """`room`, and how many cards a row has place for."""
-        rows, places = self._rows.table.model.shape
-        return rows, places
-
-    def changed(self, rows: Int | slice) -> Int:
-        """A number per row that is another after every change of the row; of a slice no copy."""
-        return self._rows.changed[rows]
-
-    def makeups(self, rows: Int) -> Int:
-        """A number per row: rows of one number have the same models at the same places."""
-        return self._rows.makeup[rows]
-
-    def models_of(self, makeup: int) -> tuple[GpuDevice, ...]:
-        """The models of a node of that make-up, by place."""
-        models = map(
-            self._rows.models.by_number.__getitem__, self._rows.makeups.by_number[makeup] or ()
-        )
-        return tuple(model for model in models if model is not None)
-
-    def marks(self, uuids: Iterable[str], rows: Int) -> Bools:
-        """(rows, places): True where the card is one of `uuids`."""
-        marked = np.zeros(self._rows.table.model.shape, np.bool_, order="F")
-        for uuid in map(GpuUuid, uuids):
-            place = self._rows.places.get(uuid)
-            if place is not None:
-                marked[place] = True
-            if uuid in self._rows.not_unique:
-                for row, cards in enumerate(self._rows.uuids):
-                    marked[row, : len(cards)] |= [card == uuid for card in cards]
-        return marked[rows]
-
-    def ranks(self, rows: Int) -> Int:
-        """Position of the rows' nodes in the order of names: the key that breaks ties."""
-        return self._offered.ranks(rows)
-
-    def scores(self, rows: Int) -> Floats:
-        """Usage of the rows' nodes, 0 (idle) to 30 (full), as HAMi computes it (protocol 4.6).
-
-        All cards of all vendors count; a node where one of the capacities is 0 scores 0.
-        """
-        totals = self._rows.totals[rows].astype(np.float32)
-        used = self._rows.used[rows].astype(np.float32)
-        shares = np.divide(used, totals, out=np.zeros_like(used), where=totals != 0)
-        scores: Floats = _SCORE_WEIGHT * (shares[:, 0] + shares[:, 1] + shares[:, 2])
-        scores[(totals == 0).any(axis=1)] = 0
-        return scores
 
     def _inventory_changed(self) -> None:
         self.inventory_version += 1
