@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hami_scheduler.dra.candidates import Candidates
+from hami_scheduler.dra.claim_status import ClaimStatus
+from hami_scheduler.dra.grants import ClaimGrants
 from hami_scheduler.dra.lead import ClaimLead
 from hami_scheduler.dra.placing import ClaimPlacing
+from hami_scheduler.dra.turns import Turns
 from hami_scheduler.dra.waiting import WaitingClaims
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.state_machine import facts_of, verdict
@@ -21,7 +24,6 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
-from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports import DecisionRow, LedgerCard, PairScores
@@ -230,10 +232,8 @@ class World:
             recorder=recorder,
             announcer=announcer,
             instruments=instruments,
+            pods=FakePodApi(),
             silent=frozenset,
-        )
-        fitting = Requeuer(
-            view=view, waiting=placing.refused, pods=FakePodApi(), instruments=instruments
         )
         self.transitions = Transitions(
             store=self.ledger,
@@ -249,15 +249,11 @@ class World:
             waiting=self.waiting,
             candidates=Candidates(slices=self.slices, nodes=self.nodes, clock=lambda: self.now),
             synced=lambda: True,
-            api=self.claims,
-            store=self.ledger,
-            transitions=self.transitions,
+            status=ClaimStatus(self.claims, self.waiting),
+            grants=ClaimGrants(self.ledger, self.transitions),
             placing=placing,
-            fitting=fitting.fitting,
-            wants_devices=requests.wants_devices,
-            hold_s=HOLD_S,
+            turns=Turns(HOLD_S, lambda: self.now),
             bulkhead=Bulkhead(),
-            clock=lambda: self.now,
         )
 
     def restart(self) -> None:

@@ -12,10 +12,12 @@ from hami_scheduler.bootstrap.informers import Watches
 from hami_scheduler.bootstrap.loops import periodic
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.dra.candidates import Candidates
+from hami_scheduler.dra.claim_status import ClaimStatus
+from hami_scheduler.dra.grants import ClaimGrants
 from hami_scheduler.dra.lead import ClaimLead
 from hami_scheduler.dra.placing import ClaimPlacing
+from hami_scheduler.dra.turns import Turns
 from hami_scheduler.ledger.early_reservations import EarlyReservations
-from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.reserve import Reservations
 
 # A grant is given up by who holds it for its pod, before its row's deadline ends it.
@@ -47,27 +49,20 @@ def claim_loops(
         recorder=core.recorder,
         announcer=core.announcer,
         instruments=core.instruments,
+        pods=connections.pods,
         silent=lambda: core.liveness.silent,
     )
-    fitting = Requeuer(
-        view=core.view,
-        waiting=placing.refused,
-        pods=connections.pods,
-        instruments=core.instruments,
-    )
+    waiting = watches.claims.waiting
     lead = ClaimLead(
-        waiting=watches.claims.waiting,
+        waiting=waiting,
         candidates=Candidates(
             slices=watches.claims.slices.store, nodes=watches.node_informer.store
         ),
         synced=lambda: not watches.missing(),
-        api=connections.claims,
-        store=connections.store,
-        transitions=core.transitions,
+        status=ClaimStatus(connections.claims, waiting),
+        grants=ClaimGrants(connections.store, core.transitions),
         placing=placing,
-        fitting=fitting.fitting,
-        wants_devices=core.requests.wants_devices,
-        hold_s=hold_s,
+        turns=Turns(hold_s),
         bulkhead=core.instruments.bulkhead,
     )
     core.requeuer.listeners.append(lead.freed)

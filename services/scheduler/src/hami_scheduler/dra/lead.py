@@ -12,40 +12,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import PodUid
-from hamicommon.dra.requests import ClaimedSlices, claimed_slices
+from hamicommon.dra.requests import ClaimedSlices
 from hamicommon.dra.status import (
-    allocated_status,
     held_by_others,
     is_allocated,
     is_of_grant,
 )
-from hamicommon.errors import Conflict, HamiError, InvalidRequest
-from hamicommon.k8s.types import Json, JsonMapping
-from hamicommon.process.backoff import Backoff
+from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.dra.candidates import Candidates
+from hami_scheduler.dra.claim_status import ClaimStatus
+from hami_scheduler.dra.grants import ClaimGrants
 from hami_scheduler.dra.placing import ClaimPlacing
+from hami_scheduler.dra.turns import Turns
 from hami_scheduler.dra.waiting import ClaimingPod, WaitingClaims
-from hami_scheduler.ledger.state_machine import Transition, facts_of
-from hami_scheduler.ledger.transitions import Transitions
-from hami_scheduler.placement.waiting_pods import WaitingPod
-from hami_scheduler.ports import AllocationStore, ClaimWriter
+from hami_scheduler.ledger.state_machine import facts_of
 
 logger = logging.getLogger(__name__)
 
-ACTOR = "claims"
 AT_ONCE = 16
 """Pods whose claims are written at the same time."""
 LOOK_EVERY_S = 0.5
-RETRY_FIRST_S, RETRY_LAST_S = 0.5, 60.0
 CLEARED = "kube-scheduler took the allocation away: the node does not fit the pod"
 NOT_COME = "kube-scheduler did not bind the pod in time"
 
@@ -59,38 +54,24 @@ class ClaimLead:
         waiting: WaitingClaims,
         candidates: Candidates,
         synced: Callable[[], bool],
-        api: ClaimWriter,
-        store: AllocationStore,
-        transitions: Transitions,
+        status: ClaimStatus,
+        grants: ClaimGrants,
         placing: ClaimPlacing,
-        fitting: Callable[[], Awaitable[Collection[WaitingPod]]],
-        wants_devices: Callable[[JsonMapping], bool],
-        hold_s: float,
+        turns: Turns,
         bulkhead: Bulkhead,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`fitting`: those of `placing.refused` that fit now; `hold_s`: so long a grant waits for
-        its pod, less than the lease of its row."""
         self._waiting = waiting
         self._candidates = candidates
         self._synced = synced
-        self._api = api
-        self._store = store
-        self._transitions = transitions
+        self._status = status
+        self._grants = grants
         self._placing = placing
-        self._fitting = fitting
-        self._wants_devices = wants_devices
-        self._hold_s = hold_s
+        self._turns = turns
         self._bulkhead = bulkhead
-        self._clock = clock
         self._freed = False
         self._gate = asyncio.Semaphore(AT_ONCE)
-        self._held: dict[PodUid, float] = {}
-        """Pods whose claims are written, and until when their grants wait for them."""
-        self._again: dict[PodUid, float] = {}
         self._refused: set[PodUid] = set()
         """Pods that ask for what can't be; another pod or claim may change that."""
-        self._backoffs: dict[PodUid, Backoff] = {}
 
     def freed(self) -> None:
         """Something became free."""
@@ -109,15 +90,12 @@ class ClaimLead:
 
     async def once(self) -> None:
         """Looks at every pod that is due."""
-        waiting, now = self._waiting, self._clock()
+        waiting = self._waiting
         self._keep(waiting.pods)
         if self._freed:
             self._freed = False
-            waiting.due.update(pod.uid for pod in await self._fitting())
-        waiting.due.update(uid for uid, at in self._held.items() if at <= now)
-        for uid in [uid for uid, at in self._again.items() if at <= now]:
-            del self._again[uid]
-            waiting.due.add(uid)
+            waiting.due.update(pod.uid for pod in await self._placing.fitting())
+        waiting.due.update(self._turns.due())
         due = [waiting.pods[uid] for uid in waiting.due if uid in waiting.pods]
         waiting.due.clear()
         async with asyncio.TaskGroup() as tasks:
@@ -132,17 +110,15 @@ class ClaimLead:
         if not self._synced():
             return
         for claim in filter(self._candidates.has_allocated, self._waiting.unused()):
-            await self._clear(claim)
-        known = self._held.keys() | self._again.keys() | self._refused
+            await self._status.clear(claim)
+        known = self._turns.known | self._refused
         refused = {pod.uid for pod in self._placing.refused.in_order()}
         self._waiting.due.update(self._waiting.pods.keys() - known - refused)
         self._waiting.woken.set()
 
     def _keep(self, uids: Collection[PodUid]) -> None:
         """Forgets all pods but these."""
-        self._held = {uid: at for uid, at in self._held.items() if uid in uids}
-        self._again = {uid: at for uid, at in self._again.items() if uid in uids}
-        self._backoffs = {uid: each for uid, each in self._backoffs.items() if uid in uids}
+        self._turns.keep(uids)
         self._refused &= set(uids)
         self._candidates.keep(uids)
         for pod in self._placing.refused.in_order():
@@ -155,11 +131,9 @@ class ClaimLead:
             try:
                 with self._bulkhead.item("claims", uid):
                     await self._look(uid, claiming)
-                self._backoffs.pop(uid, None)
+                self._turns.succeeded(uid)
             except HamiError as exc:
-                backoff = self._backoffs.setdefault(uid, Backoff(RETRY_FIRST_S, RETRY_LAST_S))
-                wait_s = backoff.failed()
-                self._again[uid] = self._clock() + wait_s
+                wait_s = self._turns.failed(uid)
                 extra = {"pod_uid": uid, "error": clip(str(exc)), "retry_s": wait_s}
                 logger.info("claims not allocated, retrying", extra=extra)
 
@@ -171,11 +145,11 @@ class ClaimLead:
             return
         ends = self._ends(uid, claiming)
         done = all(map(is_allocated, claims.values()))
-        if done and not ends and (uid in self._held or facts_of(claiming.pod).node):
+        if done and not ends and (self._turns.holds(uid) or facts_of(claiming.pod).node):
             return
-        live = await self._store.live_of(uid)
+        live = await self._grants.live_of(uid)
         try:
-            slices = self._slices(claiming, claims)
+            slices = self._placing.slices(claiming.pod, claims)
         except InvalidRequest as exc:
             self._refuse(uid, claiming, str(exc))
             return
@@ -186,26 +160,18 @@ class ClaimLead:
             claims, live = self._waiting.of(claiming) or {}, None
         self._waiting.cleared.discard(uid)
         if live is None:
-            self._held.pop(uid, None)
+            self._turns.let_go(uid)
             live = await self._placed(uid, claiming, claims, slices)
         if live is None:
             return
         pool = self._candidates.pool(live.node)
         for claim in (self._waiting.of(claiming) or {}).values():
-            await self._write(claim, live, slices, pool)
-        self._held.setdefault(uid, self._clock() + self._hold_s)
+            await self._status.write(claim, live, slices, pool)
+        self._turns.hold(uid)
 
     def _refuse(self, uid: PodUid, claiming: ClaimingPod, why: str) -> None:
         self._refused.add(uid)
         self._placing.refuse(claiming.pod, why)
-
-    def _slices(self, claiming: ClaimingPod, claims: Mapping[str, Json]) -> ClaimedSlices:
-        """Raises: InvalidRequest."""
-        if self._wants_devices(claiming.pod):
-            raise InvalidRequest(
-                "the pod asks for cards by limits and by claims; use one of both in a pod"
-            )
-        return claimed_slices(claiming.pod, claims)
 
     def _ends(self, uid: PodUid, claiming: ClaimingPod) -> str:
         """Why the grant of a pod without a node is to end; empty: it is not."""
@@ -213,7 +179,7 @@ class ClaimLead:
             return ""
         if uid in self._waiting.cleared:
             return CLEARED
-        return NOT_COME if self._held.get(uid, self._clock() + 1) <= self._clock() else ""
+        return NOT_COME if self._turns.held_too_long(uid) else ""
 
     async def _placed(
         self,
@@ -232,7 +198,7 @@ class ClaimLead:
                 # On a node whose cards kube-scheduler allocates: it goes on with it.
                 return None
             # Of a grant that has ended, or of no grant.
-            await self._clear(claim)
+            await self._status.clear(claim)
         if self._waiting.first_of(claiming) != uid:
             # Another pod waits with the same claim: this one comes to what is allocated for that.
             return None
@@ -244,30 +210,7 @@ class ClaimLead:
         for claim in claims:
             # Another pod that is on its node with the claim keeps it.
             if is_allocated(claim) and is_of_grant(claim, live) and not held_by_others(claim, uid):
-                await self._clear(claim)
-        step = Transition(target=AllocationState.RELEASED, reason=why)
-        await self._transitions.apply(live, step, actor=ACTOR, token=live.token)
-        self._held.pop(uid, None)
-        self._again[uid] = self._candidates.miss(uid, live.node)
-
-    async def _write(self, claim: Json, live: Allocation, slices: ClaimedSlices, pool: str) -> None:
-        if is_allocated(claim):
-            if is_of_grant(claim, live):
-                return
-            if held_by_others(claim, live.pod_uid):
-                raise Conflict(f"claim {claim['metadata']['name']} is held by another pod")
-            claim = await self._clear(claim)
-        status = allocated_status(claim, live, slices.containers, pool=pool)
-        claim = await self._api.protect(claim)
-        self._waiting.wrote(claim)
-        self._waiting.wrote(await self._api.set_status(claim, status))
-
-    async def _clear(self, claim: Json) -> Json:
-        uid = str(claim["metadata"]["uid"])
-        self._waiting.clearing.add(uid)
-        try:
-            answer = await self._api.set_status(claim, {"allocation": None, "reservedFor": None})
-            self._waiting.wrote(answer)
-        finally:
-            self._waiting.clearing.discard(uid)
-        return answer
+                await self._status.clear(claim)
+        await self._grants.withdraw(live, why)
+        self._turns.let_go(uid)
+        self._turns.again_at(uid, self._candidates.miss(uid, live.node))

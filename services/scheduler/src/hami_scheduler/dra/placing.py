@@ -14,11 +14,11 @@ from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.dra.requests import ClaimedSlices
+from hamicommon.dra.requests import ClaimedSlices, claimed_slices
 from hamicommon.dra.status import evidence_of, led_slices
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Draft, Entry
 from hamicommon.placement.engine import Decision
 from opentelemetry.trace import Span, get_tracer
@@ -29,9 +29,11 @@ from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota
+from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer, refusal_messages
+from hami_scheduler.ports import PodApi
 
 tracer = get_tracer(__name__)
 
@@ -50,6 +52,7 @@ class ClaimPlacing:
         recorder: DecisionQueue,
         announcer: Announcer,
         instruments: SchedulerInstruments,
+        pods: PodApi,
         silent: Callable[[], frozenset[NodeName]],
     ) -> None:
         """`reservations`: whose lease is how long a grant may wait for its pod."""
@@ -61,8 +64,26 @@ class ClaimPlacing:
         self._instruments = instruments
         self._silent = silent
         self.refused = WaitingPods()
+        self._requeuer = Requeuer(
+            view=view, waiting=self.refused, pods=pods, instruments=instruments
+        )
         # One choice after the other, so that each sees what the ones before it took.
         self._turn = asyncio.Lock()
+
+    async def fitting(self) -> Collection[WaitingPod]:
+        """Those that were refused and fit now."""
+        return await self._requeuer.fitting()
+
+    def slices(self, pod: JsonMapping, claims: Mapping[str, Json]) -> ClaimedSlices:
+        """What the pod's claims ask for.
+
+        Raises: InvalidRequest.
+        """
+        if self._requests.wants_devices(pod):
+            raise InvalidRequest(
+                "the pod asks for cards by limits and by claims; use one of both in a pod"
+            )
+        return claimed_slices(pod, claims)
 
     async def place(
         self, pod: JsonMapping, slices: ClaimedSlices, nodes: Collection[NodeName]
