@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.versions import Release, last_release
+from tests.faults.replicas.versions import Release, last_release
 
 CUT = "# Changelog\n\n## [Unreleased]\n\n## [0.1.0] - 2026-11-23\n"
 

@@ -28,7 +28,7 @@ from hamilocal.system.credentials import ensure_credentials
 
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes
-from tests.faults.postgres_pair import PostgresPair, postgres_pair
+from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.servers import migrate, psql
 
 CREATORS = 16

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import pytest
 
 from tests.e2e.system import wait
-from tests.faults.pod_path_points import CASES, PLANNED
+from tests.faults.pod_path.pod_path_points import CASES, PLANNED
 from tests.faults.stage import Faulty, Stage, quietly
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-1 LIVE-2")]

@@ -15,11 +15,11 @@ from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
-from tests.faults.postgres_pair import PostgresPair, postgres_pair
+from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.integration.metrics.service import settings, sql, until
 
 pytestmark = pytest.mark.slow
-MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
+MIGRATIONS = Path(__file__).resolve().parents[4] / "migrations"
 NODE = """
 WITH node AS (INSERT INTO nodes (name, inventory_at) VALUES ($1, now()) RETURNING name)
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,

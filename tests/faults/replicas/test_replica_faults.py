@@ -16,7 +16,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import wait
-from tests.faults.node import KUBELET, NODE
+from tests.faults.nodes.node import KUBELET, NODE
 from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import PATIENCE_S, Unhurried

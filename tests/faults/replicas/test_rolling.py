@@ -32,8 +32,8 @@ from tests.e2e.conftest import running_system
 from tests.e2e.system import INVARIANTS, MIB, System, wait
 from tests.faults.churn import Churn
 from tests.faults.processes import serving_pid, wait_until_back
+from tests.faults.replicas.versions import PROJECT, Versions, last_release, versions
 from tests.faults.stage import check_node_files
-from tests.faults.versions import PROJECT, Versions, last_release, versions
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.e2e.system import System, wait
-from tests.faults.pod_path_points import AGAIN, PLANNED, Case
+from tests.faults.pod_path.pod_path_points import AGAIN, PLANNED, Case
 from tests.faults.processes import away, serving_pid
 from tests.faults.stage import Faulty, Stage, quietly
 from tests.waiting import PATIENCE_S

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.system import wait
-from tests.faults.exhaustion import every_connection, filter_all, locked, no_new_connection
-from tests.faults.extender import CALL_TIMEOUT_S
-from tests.faults.node import (
+from tests.faults.backends.exhaustion import every_connection, filter_all, locked, no_new_connection
+from tests.faults.nodes.node import (
     NODE,
 )
 from tests.faults.processes import kill, programs_of, replica, stopped, wait_until_back
+from tests.faults.replicas.extender import CALL_TIMEOUT_S
 from tests.faults.stage import Faulty, Stage, is_running, since
 
 pytestmark = [pytest.mark.faults, pytest.mark.row(promise="SAFE-1..3 SAFE-6 LIVE-2")]

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.e2e.system import a_pod, wait
-from tests.faults.node import (
+from tests.faults.nodes.node import (
     AGENT,
     KUBELET,
     NODE,

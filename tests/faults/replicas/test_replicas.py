@@ -22,8 +22,8 @@ from hamicommon.k8s.types import Json
 from bench.filter.figures import percentile
 from tests import measured
 from tests.e2e.system import INVARIANTS
-from tests.faults.extender import Caller, Service, calling
-from tests.faults.replicas import Cluster, cluster
+from tests.faults.replicas.extender import Caller, Service, calling
+from tests.faults.replicas.replicas import Cluster, cluster
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.faults

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.api_proxy import ApiProxy, proxied
+from tests.faults.control_plane.api_proxy import ApiProxy, proxied
 from tests.faults.processes import serving_pid
 from tests.faults.stage import Faulty, Stage
 

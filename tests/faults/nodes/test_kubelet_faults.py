@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from tests.e2e.system import MIB, System, a_pod, slice_of, wait
-from tests.faults.node import (
+from tests.faults.nodes.node import (
     AGENT,
     KUBELET,
     NODE,
@@ -22,7 +22,7 @@ from tests.faults.node import (
     restart_container,
     statuses,
 )
-from tests.faults.pod_path_points import PLANNED
+from tests.faults.pod_path.pod_path_points import PLANNED
 from tests.faults.processes import away, kill, stopped, wait_until_back
 from tests.faults.stage import Faulty, Stage, is_refused, quietly, since
 from tests.waiting import Unhurried

@@ -12,7 +12,7 @@ import httpx
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System
-from tests.faults.extender import CALL_TIMEOUT_S
+from tests.faults.replicas.extender import CALL_TIMEOUT_S
 from tests.faults.stage import since
 
 

@@ -25,7 +25,7 @@ from hamicommon.k8s.types import Json
 from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, slice_of, wait
-from tests.faults.containers import Got, granted_containers, running_containers
+from tests.faults.nodes.containers import Got, granted_containers, running_containers
 
 pytestmark = pytest.mark.faults
 

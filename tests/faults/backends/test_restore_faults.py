@@ -21,7 +21,7 @@ from tests.faults.stage import Faulty, Stage
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs" / "operations.md"
 # The agents compare with the ledger every 15 s, and report again that a pod left.
 GONE_S = 30.0
 RESTORED_S = 40.0
