@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.scheduler.conftest import World
-from tests.integration.scheduler.other_nodes import LOCK, chip_pod, placed, with_chips
+from tests.integration.scheduler.nodes.other_nodes import LOCK, chip_pod, placed, with_chips
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 from hamicommon import events
 
 from tests.integration.scheduler.conftest import World
-from tests.integration.scheduler.other_nodes import (
+from tests.integration.scheduler.nodes.other_nodes import (
     CHIP,
     LOCK,
     OtherNode,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.integration.scheduler.conftest import World
-from tests.integration.scheduler.other_nodes import (
+from tests.integration.scheduler.nodes.other_nodes import (
     CHIP,
     CHIP_REGISTER,
     OtherNode,
