@@ -56,7 +56,7 @@ ELSEWHERE = {
     "adopt": "tests/e2e/test_adoption.py",
     "replay": "tests/unit/hamictl/test_replay.py",
     "dump": "tests/integration/hamictl/test_replay_from_ledger.py",
-    "db": "tests/integration/db/test_db_commands.py",
+    "db": "tests/integration/db/migrations/test_db_commands.py",
     "completion": "tests/unit/hamictl/test_completion.py",
     "config": "tests/unit/hamictl/commands/test_config.py",
 }

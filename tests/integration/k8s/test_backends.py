@@ -27,7 +27,7 @@ from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import BaseModel, SecretStr
 
-from tests.integration.db.test_roles import make_roles
+from tests.integration.db.migrations.test_roles import make_roles
 from tests.integration.k8s.bus import bus_server
 from tests.servers import psql
 from tests.waiting import PATIENCE_S

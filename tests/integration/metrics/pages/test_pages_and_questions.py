@@ -1,5 +1,5 @@
 """A page shows what its question answers; commands and SQL are compared with the same question in
-`tests/integration/db/test_one_answer_everywhere.py`.
+`tests/integration/db/questions/test_one_answer_everywhere.py`.
 """
 
 from __future__ import annotations

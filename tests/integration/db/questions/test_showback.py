@@ -14,8 +14,8 @@ from hami_metrics.adapters.showback import sum_up_showback
 from hamicommon.ledger.questions import answer
 from hypothesis import HealthCheck, given, settings
 
-from tests.integration.db.card_pasts import SPAN_S, T0, Held, Past, at, pasts, write
-from tests.integration.db.four_days import NOW, Filled
+from tests.integration.db.questions.card_pasts import SPAN_S, T0, Held, Past, at, pasts, write
+from tests.integration.db.questions.four_days import NOW, Filled
 from tests.servers import Databases, migrate
 
 pytestmark = pytest.mark.integration

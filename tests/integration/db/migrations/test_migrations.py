@@ -17,13 +17,13 @@ from hamicommon.ledger.migrations.revisions import NEEDED
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
-from tests.integration.db.conversation import HERE, read, speak
+from tests.integration.db.migrations.conversation import HERE, read, speak
 from tests.servers import psql
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-MIGRATIONS = Path(__file__).parents[3] / "migrations"
+MIGRATIONS = Path(__file__).parents[4] / "migrations"
 LIVE = "00000000-0000-0000-0000-000000000001"
 REVISIONS = sorted(path.stem for path in (MIGRATIONS / "versions").glob("*.py"))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.db.four_days import Filled, four_days
+from tests.integration.db.questions.four_days import Filled, four_days
 from tests.servers import Databases
 
 

@@ -16,7 +16,7 @@ from tests.servers import psql
 
 pytestmark = pytest.mark.integration
 
-MIGRATIONS = Path(__file__).parents[3] / "migrations"
+MIGRATIONS = Path(__file__).parents[4] / "migrations"
 
 Run = Callable[..., Result]
 

@@ -24,7 +24,7 @@ from hamicommon.settings import PostgresSettings
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 
-from tests.integration.db.four_days import Filled
+from tests.integration.db.questions.four_days import Filled
 
 pytestmark = pytest.mark.integration
 

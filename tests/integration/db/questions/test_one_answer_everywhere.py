@@ -33,8 +33,8 @@ from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from tests.integration.db.four_days import NOW, Filled
-from tests.integration.db.test_named_questions import ENDED, what_is_needed
+from tests.integration.db.questions.four_days import NOW, Filled
+from tests.integration.db.questions.test_named_questions import ENDED, what_is_needed
 
 pytestmark = pytest.mark.integration
 

@@ -18,12 +18,12 @@ from hamicommon.settings import PostgresSettings
 from hamilocal.servers.binaries import postgres_home
 from pydantic import SecretStr
 
-from tests.integration.db.test_migrations import MIGRATIONS, REVISIONS, settings_of
+from tests.integration.db.migrations.test_migrations import MIGRATIONS, REVISIONS, settings_of
 from tests.servers import psql
 
 pytestmark = pytest.mark.integration
 
-JOBS = Path(__file__).parents[3] / "k8s" / "base" / "migrations" / "jobs.yaml"
+JOBS = Path(__file__).parents[4] / "k8s" / "base" / "migrations" / "jobs.yaml"
 PASSWORDS = {"SCHEDULER_PASSWORD": "of-the-scheduler", "METRICS_PASSWORD": "of-the-metrics"}
 # What the Job of the version before granted, which ran before the `post` migrations did.
 GRANTED_BEFORE = """

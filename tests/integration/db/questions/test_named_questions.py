@@ -14,7 +14,7 @@ from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.questions import Answer, ColumnKind, answer, answering, questions
 
 from bench.sql import made_up
-from tests.integration.db.four_days import HISTORY, NOW, Filled
+from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
 pytestmark = pytest.mark.integration
 

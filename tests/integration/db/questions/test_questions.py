@@ -17,7 +17,7 @@ from bench.sql import made_up
 from bench.sql.filler import REFUSED_EVERY
 from bench.sql.made_up import Grant
 from bench.sql.questions import DOCUMENT, questions
-from tests.integration.db.four_days import HISTORY, NOW, Filled
+from tests.integration.db.questions.four_days import HISTORY, NOW, Filled
 
 pytestmark = pytest.mark.integration
 

@@ -21,7 +21,7 @@ from hamicommon.settings import PostgresSettings
 from hypothesis import HealthCheck, given, settings
 from pydantic import SecretStr
 
-from tests.integration.db.card_pasts import SPAN_S, T0, Past, at, pasts, write
+from tests.integration.db.questions.card_pasts import SPAN_S, T0, Past, at, pasts, write
 from tests.servers import Databases, migrate
 
 pytestmark = pytest.mark.integration

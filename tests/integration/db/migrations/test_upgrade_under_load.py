@@ -14,8 +14,13 @@ import pytest
 from hamicommon.ledger.migrations import upgrade as schema
 from hamicommon.ledger.migrations.inspection import inspect
 
-from tests.integration.db.conversation import HERE, read
-from tests.integration.db.test_migrations import MIGRATIONS, connect_as_service, send, settings_of
+from tests.integration.db.migrations.conversation import HERE, read
+from tests.integration.db.migrations.test_migrations import (
+    MIGRATIONS,
+    connect_as_service,
+    send,
+    settings_of,
+)
 from tests.servers import psql
 from tests.waiting import Unhurried
 
