@@ -8,7 +8,7 @@ TERMS := services libs native migrations docs tests README.md CONTRIBUTING.md k8
 # C of clang-format's layout.
 FORMATTED := native
 C_SOURCES = $(shell find $(FORMATTED) -name build -prune -o -name '*.[ch]' -print)
-FAULTS := tests/faults tests/simulation tests/e2e/test_hostile_pods_on_nodes.py tests/native/region/test_siege.py tests/native/hostile/test_hostile_container.py tests/integration/node_agent/test_escapes.py tests/integration/db/migrations/test_roles.py
+FAULTS := tests/faults tests/simulation tests/e2e/hostile/test_hostile_pods_on_nodes.py tests/native/region/test_siege.py tests/native/hostile/test_hostile_container.py tests/integration/node_agent/test_escapes.py tests/integration/db/migrations/test_roles.py
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 22

@@ -53,7 +53,7 @@ ELSEWHERE = {
     "fits": "tests/e2e/test_hamictl.py",
     "dead-letters": "tests/integration/bus",
     "simulate": "tests/unit/hamictl/test_simulate.py",
-    "adopt": "tests/e2e/test_adoption.py",
+    "adopt": "tests/e2e/placement/test_adoption.py",
     "replay": "tests/unit/hamictl/test_replay.py",
     "dump": "tests/integration/hamictl/test_replay_from_ledger.py",
     "db": "tests/integration/db/migrations/test_db_commands.py",

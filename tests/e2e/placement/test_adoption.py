@@ -24,7 +24,7 @@ from tests.waiting import PATIENCE_S
 pytestmark = pytest.mark.e2e
 
 NODE = "old-node"
-NATIVE = Path(__file__).resolve().parents[2] / "native"
+NATIVE = Path(__file__).resolve().parents[3] / "native"
 CARD_MIB = 16384
 
 

@@ -23,9 +23,9 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.conftest import running_system
-from tests.e2e.hostile_hands import Decoys, Hands
+from tests.e2e.hostile.hostile_hands import Decoys, Hands
+from tests.e2e.hostile.test_limits_outside import allocated, shown
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
-from tests.e2e.test_limits_outside import allocated, shown
 from tests.native.machine import FAKEGPU
 
 pytestmark = pytest.mark.e2e
