@@ -20,17 +20,17 @@ from tests.reference import fit
 from tests.reference.amounts import Malformed
 from tests.reference.card_order import check_weights, sort_cards
 from tests.reference.fit import Pick
-from tests.reference.fit_ascend import ascend
-from tests.reference.fit_enflame import enflame
-from tests.reference.fit_kunlun import kunlun, xpu
-from tests.reference.fit_metax import metax_sgpu
-from tests.reference.fit_neuron import neuron
-from tests.reference.fit_nvidia import nvidia
-from tests.reference.fit_slots import amd, biren, gcu, vastai
 from tests.reference.holdings import put_pods
 from tests.reference.inventory import Card, cards_of, pair_scores
 from tests.reference.node_scores import node_score, vendor_score
 from tests.reference.requests import READERS, Request, requests_of
+from tests.reference.vendors.fit_ascend import ascend
+from tests.reference.vendors.fit_enflame import enflame
+from tests.reference.vendors.fit_kunlun import kunlun, xpu
+from tests.reference.vendors.fit_metax import metax_sgpu
+from tests.reference.vendors.fit_neuron import neuron
+from tests.reference.vendors.fit_nvidia import nvidia
+from tests.reference.vendors.fit_slots import amd, biren, gcu, vastai
 
 Slots = list[tuple[str, list[Pick]]]
 """Per container its role and picks."""

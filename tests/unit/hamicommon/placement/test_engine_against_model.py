@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.reference import generate, model
-from tests.reference.comparison import differences
+from tests.reference.random.comparison import differences
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
 VENDORS = every_vendor()

@@ -6,7 +6,7 @@ from typing import Any
 
 from hamicommon.simulation.cases import Simulator
 
-from tests.reference import generate
+from tests.reference.random import generate
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
 VENDORS = every_vendor()

@@ -16,7 +16,7 @@ from hamicommon.placement.engine import decide
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.pod_request import pod_request
 
-from tests.reference import generate
+from tests.reference.random import generate
 from tests.unit.hamicommon.placement.clusters import card, cards, pod
 from tests.unit.hamicommon.placement.test_vendor_policy import take_first, x, x_card
 from tests.unit.hamicommon.simulation.objects import every_vendor

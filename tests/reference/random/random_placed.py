@@ -9,7 +9,7 @@ from hamicommon.k8s.types import Json
 
 from tests.reference.holdings import ALLOCATED
 from tests.reference.inventory import cards_of
-from tests.reference.random_nodes import MIG_PROFILES, flip
+from tests.reference.random.random_nodes import MIG_PROFILES, flip
 
 
 def ids_of(given: Json) -> dict[str, list[str]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, short, standard
-from tests.reference.fit_slots import from_largest_groups
 from tests.reference.inventory import Card
+from tests.reference.vendors.fit_slots import from_largest_groups
 
 
 def ascend(

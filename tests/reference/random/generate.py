@@ -10,9 +10,9 @@ from random import Random
 
 from hamicommon.k8s.types import Json
 
-from tests.reference.random_nodes import flip, node
-from tests.reference.random_placed import placed
-from tests.reference.random_pods import ASKING, asking
+from tests.reference.random.random_nodes import flip, node
+from tests.reference.random.random_placed import placed
+from tests.reference.random.random_pods import ASKING, asking
 
 
 def case(r: Random, vendors: list[str]) -> Json:

@@ -7,8 +7,8 @@ from collections import Counter
 from hamicommon.k8s.types import Json
 
 from tests.reference.fit import Pick, Picks, Request, pick, short
-from tests.reference.fit_slots import early
 from tests.reference.inventory import Card
+from tests.reference.vendors.fit_slots import early
 
 
 def neuron(cards: list[Card], request: Request, annotations: Json, earlier: list[Pick]) -> Picks:

@@ -7,8 +7,8 @@ from typing import Any
 
 from hamicommon.k8s.types import Json
 
-from tests.reference.random_nodes import flip
-from tests.reference.random_placed import ids_of
+from tests.reference.random.random_nodes import flip
+from tests.reference.random.random_placed import ids_of
 from tests.reference.requests import ASCEND, ILUVATAR
 from tests.reference.wishes import uuid_keys
 
