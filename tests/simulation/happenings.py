@@ -9,8 +9,8 @@ from dataclasses import replace
 from hamicommon.k8s.types import Json
 
 from tests.simulation import fake_time
-from tests.simulation.agent import RESOURCE
-from tests.simulation.api_server import now_text
+from tests.simulation.cluster.agent import RESOURCE
+from tests.simulation.cluster.api_server import now_text
 from tests.simulation.scripts import Action
 from tests.simulation.world import World
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.agent import Cards, Disk
-from tests.simulation.api_server import ApiServer, now_text
+from tests.simulation.cluster.agent import Cards, Disk
+from tests.simulation.cluster.api_server import ApiServer, now_text
+from tests.simulation.cluster.kubelet import Kubelet
 from tests.simulation.fake_time import fake_time
-from tests.simulation.kubelet import Kubelet
 from tests.simulation.model import Model
 
 pytestmark = pytest.mark.faults

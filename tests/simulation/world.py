@@ -18,17 +18,17 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.ledger.model import Change
 
 from tests.simulation import fake_time
-from tests.simulation.agent import Agent, Cards, Disk
-from tests.simulation.api_server import ApiServer, now_text
-from tests.simulation.bus import Hub
-from tests.simulation.kube_scheduler import KubeScheduler
-from tests.simulation.kubelet import Kubelet
-from tests.simulation.ledger import SimLease, SimLedger
+from tests.simulation.cluster.agent import Agent, Cards, Disk
+from tests.simulation.cluster.api_server import ApiServer, now_text
+from tests.simulation.cluster.kube_scheduler import KubeScheduler
+from tests.simulation.cluster.kubelet import Kubelet
+from tests.simulation.cluster.processes import Weather
+from tests.simulation.cluster.replica import RULES, SETTINGS, Replica, quota_of
 from tests.simulation.model import Broken, Model
-from tests.simulation.processes import Weather
-from tests.simulation.redis_server import RedisServer
-from tests.simulation.replica import RULES, SETTINGS, Replica, quota_of
 from tests.simulation.scripts import Scenario
+from tests.simulation.stores.bus import Hub
+from tests.simulation.stores.ledger import SimLease, SimLedger
+from tests.simulation.stores.redis_server import RedisServer
 
 MEMORY_MIB = 10_000
 SLOTS = 4

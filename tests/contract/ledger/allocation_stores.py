@@ -28,7 +28,7 @@ from hamicommon.placement.vendor_policy import STANDARD_ORDER, VendorRules
 from hamicommon.settings import PostgresSettings
 from hamicommon.testing.ledger import FakeLedger
 
-from tests.simulation.ledger import SimLedger
+from tests.simulation.stores.ledger import SimLedger
 
 S = AllocationState
 NODE, OTHER = NodeName("node-a"), NodeName("node-b")

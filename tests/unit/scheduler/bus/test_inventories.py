@@ -20,7 +20,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import Inventory, InventoryDevice, inventory_subject
 
-from tests.simulation.inventories import Inventories
+from tests.simulation.stores.inventories import Inventories
 
 
 class Store(Inventories):

@@ -31,10 +31,10 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.grants.signing import public_key
 
-from tests.simulation.api_server import ApiServer, Connection
-from tests.simulation.bus import BusConnection, Hub
-from tests.simulation.processes import Process, Weather
-from tests.simulation.replica import KEY
+from tests.simulation.cluster.api_server import ApiServer, Connection
+from tests.simulation.cluster.processes import Process, Weather
+from tests.simulation.cluster.replica import KEY
+from tests.simulation.stores.bus import BusConnection, Hub
 
 T = TypeVar("T")
 RESOURCE = "nvidia.com/gpu"

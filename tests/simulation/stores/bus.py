@@ -32,8 +32,8 @@ from hamicommon.bus.consumer import (
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
+from tests.simulation.cluster.processes import Process, Weather
 from tests.simulation.fake_time import wall_clock
-from tests.simulation.processes import Process, Weather
 
 T = TypeVar("T")
 DUPLICATE_WINDOW_S = 120.0

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 from hamicommon.bus.client import Outgoing
 
-from tests.simulation.bus import BusConnection
-from tests.simulation.processes import Process
+from tests.simulation.cluster.processes import Process
+from tests.simulation.stores.bus import BusConnection
 
 Listener = Callable[[str, bytes], Awaitable[None]]
 RELAY_POLL_S = 1.0

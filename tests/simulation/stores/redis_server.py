@@ -11,7 +11,7 @@ import redis.exceptions
 from hami_scheduler.adapters.redis import OnFreed, RedisNodeLock
 from hamicommon.errors import Unavailable
 
-from tests.simulation.processes import Process
+from tests.simulation.cluster.processes import Process
 
 T = TypeVar("T")
 

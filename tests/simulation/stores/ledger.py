@@ -20,7 +20,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.events import event_subject
 from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, Move, StateStep
 
-from tests.simulation.inventories import Inventories
+from tests.simulation.stores.inventories import Inventories
 
 OnCommit = Callable[[Sequence[tuple[Change, Allocation | None]]], None]
 """Gets the changes of one transaction, each with the row as it was."""

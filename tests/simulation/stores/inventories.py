@@ -15,7 +15,7 @@ from hamicommon.events import DeviceHealthEvent, event_subject
 from hamicommon.testing.ledger import FakeLedger
 
 from tests.simulation.fake_time import wall_clock
-from tests.simulation.outbox import Outbox
+from tests.simulation.stores.outbox import Outbox
 
 
 @dataclass(slots=True)

@@ -13,9 +13,9 @@ from typing import Any
 
 from hamicommon.k8s.types import Json
 
-from tests.simulation.api_server import ApiServer, now_text
+from tests.simulation.cluster.api_server import ApiServer, now_text
+from tests.simulation.cluster.replica import Replica
 from tests.simulation.model import Model
-from tests.simulation.replica import Replica
 
 HTTP_TIMEOUT_S = 30.0
 QUIRKS = ("", "", "", "", "", "", "twice-filtered", "not-bound", "bound-twice", "unasked", "moved")

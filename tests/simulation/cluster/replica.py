@@ -35,12 +35,12 @@ from hamicommon.ledger.model import LockHolder, QuotaAmounts
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
-from tests.simulation.api_server import ApiServer, Connection
-from tests.simulation.bus import BusConnection, Hub
-from tests.simulation.ledger import Decisions, Everlasting, SimLease, SimLedger
-from tests.simulation.outbox import SimRelay
-from tests.simulation.processes import Process, Weather
-from tests.simulation.redis_server import RedisConnection, RedisServer, SimLock
+from tests.simulation.cluster.api_server import ApiServer, Connection
+from tests.simulation.cluster.processes import Process, Weather
+from tests.simulation.stores.bus import BusConnection, Hub
+from tests.simulation.stores.ledger import Decisions, Everlasting, SimLease, SimLedger
+from tests.simulation.stores.outbox import SimRelay
+from tests.simulation.stores.redis_server import RedisConnection, RedisServer, SimLock
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 VENDORS = Vendors.from_config(device_config.load(None))

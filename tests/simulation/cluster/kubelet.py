@@ -21,8 +21,8 @@ from hami_node_agent.grants.ports import KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import Json
 
-from tests.simulation.agent import RESOURCE, Agent, Cards, Disk
-from tests.simulation.api_server import FINALLY, ApiServer
+from tests.simulation.cluster.agent import RESOURCE, Agent, Cards, Disk
+from tests.simulation.cluster.api_server import FINALLY, ApiServer
 from tests.simulation.model import Model, Running
 
 REGISTER_S = 1.0

@@ -16,8 +16,8 @@ from hamicommon.errors import Conflict, NotFound, Unavailable
 from hamicommon.k8s.client import Expired
 from hamicommon.k8s.types import Json
 
+from tests.simulation.cluster.processes import Process, Weather
 from tests.simulation.fake_time import wall_clock
-from tests.simulation.processes import Process, Weather
 
 Key = tuple[str, str, str]
 """(plural, namespace, name); the namespace of a node is the empty string."""
