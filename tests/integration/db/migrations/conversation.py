@@ -3,7 +3,7 @@
 `speak` plays it with the code of this version. What a version sent is recorded, so that the code of
 an older version can be heard by a newer schema:
 
-    python -m tests.integration.db.migrations.conversation DSN FILE     (an empty database of its revision)
+    python -m tests.integration.db.migrations.conversation DSN FILE  (an empty database)
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from hamicommon.simulation.cases import Simulator
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.reference import generate, model
+from tests.reference import model
+from tests.reference.random import generate
 from tests.reference.random.comparison import differences
 from tests.unit.hamicommon.simulation.objects import every_vendor
 

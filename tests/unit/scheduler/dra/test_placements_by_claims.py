@@ -3,7 +3,8 @@
 from collections import Counter
 from random import Random
 
-from tests.reference import by_claims, generate
+from tests.reference import by_claims
+from tests.reference.random import generate
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
 CASES = 200
