@@ -1,7 +1,7 @@
 """A system on a real control plane whose ledger allocates ResourceClaims.
 
 Its nodes are simulated, so their ResourceSlices are written here; what kubelet and agent do with an
-allocated claim is in `tests/e2e_node/test_claim_lead.py`.
+allocated claim is in `tests/e2e_node/dra/test_claim_lead.py`.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control
 from hamilocal.system.nodes import LocalNode, fakegpu_config
 
 from tests.e2e.conftest import kubernetes_client
-from tests.e2e_manifests.pod_objects import NAMESPACE
+from tests.e2e_manifests.node.pod_objects import NAMESPACE
+from tests.e2e_manifests.node.private_machine import private_machine
+from tests.e2e_manifests.node.stand_in_kubelet import StandInKubelet, what_is_missing
 from tests.e2e_manifests.pod_processes import HERE, PROJECT
-from tests.e2e_manifests.private_machine import private_machine
-from tests.e2e_manifests.stand_in_kubelet import StandInKubelet, what_is_missing
 from tests.kubectl import kubectl_for
 
 T = TypeVar("T")

@@ -15,8 +15,8 @@ import httpx
 from hamicommon.k8s.types import Json
 from hamilocal.servers.binaries import nats_server
 
-from tests.e2e_manifests.pod_objects import PodObjects
-from tests.e2e_manifests.pod_volumes import PodVolumes
+from tests.e2e_manifests.node.pod_objects import PodObjects
+from tests.e2e_manifests.node.pod_volumes import PodVolumes
 
 PROJECT = Path(__file__).parents[2]
 HERE = Path(__file__).parent

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from tests.e2e_manifests.pod_objects import NAMESPACE
+from tests.e2e_manifests.node.pod_objects import NAMESPACE
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 OURS = "labelSelector=app.kubernetes.io/part-of=hami"

@@ -16,8 +16,8 @@ import pytest
 from tests import measured
 from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
+from tests.e2e_manifests.node.pod_objects import NAMESPACE
 from tests.e2e_manifests.page import commands
-from tests.e2e_manifests.pod_objects import NAMESPACE
 from tests.e2e_manifests.rights import Mutants, calls, denied_without, granted
 from tests.e2e_manifests.test_from_nothing import installed, job_is_done, runs, sql, status
 
@@ -50,7 +50,9 @@ ROTATED = {
 _SCHEDULER = "tests/integration/scheduler"
 _POLICIES = "tests/contract/policies/test_nodes.py"
 _HERE = "tests/e2e_manifests/test_day_two.py"
-_SAME_AGAIN = f"{_SCHEDULER}/test_explaining.py::test_another_replica_counts_up_the_same_event"
+_SAME_AGAIN = (
+    f"{_SCHEDULER}/extender/test_explaining.py::test_another_replica_counts_up_the_same_event"
+)
 USED_ELSEWHERE = {
     # A reason why a pod waits, the same again, and again by another replica.
     ("hami-scheduler", "create", "events"): _SAME_AGAIN,
@@ -58,10 +60,10 @@ USED_ELSEWHERE = {
     ("hami-scheduler", "patch", "events"): _SAME_AGAIN,
     # A binding whose answer was lost; annotations that somebody changed.
     ("hami-scheduler", "get", "pods"): (
-        f"{_SCHEDULER}/test_binding.py::test_a_lost_answer_to_the_binding_is_read_back"
+        f"{_SCHEDULER}/extender/test_binding.py::test_a_lost_answer_to_the_binding_is_read_back"
     ),
     ("hami-scheduler", "patch", "pods"): (
-        f"{_SCHEDULER}/test_mirrored_grants.py"
+        f"{_SCHEDULER}/pods/test_mirrored_grants.py"
         "::test_an_annotation_that_somebody_changed_is_the_ledgers_again"
     ),
     # Nodes of HAMi's own plugin.

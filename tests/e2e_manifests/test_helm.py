@@ -17,7 +17,7 @@ import pytest
 from tests import measured
 from tests.e2e.system import a_pod, slice_of
 from tests.e2e_manifests.conftest import NODE, Cluster
-from tests.e2e_manifests.pod_objects import NAMESPACE
+from tests.e2e_manifests.node.pod_objects import NAMESPACE
 from tests.e2e_manifests.test_from_nothing import APPLICATIONS, runs, sql, status
 
 HELM = shutil.which("helm", path=str(Path(sys.executable).parent)) or shutil.which("helm")

@@ -23,7 +23,7 @@ from hamilocal.system.options import UpOptions
 from tests import measured
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e.system import hamictl, wait
-from tests.e2e_node import claims
+from tests.e2e_node.dra import claims
 from tests.e2e_node.node_system import CARDS, Agent, KubeScheduler, NodeSystem
 from tests.real_node.containerd import Cdi
 from tests.real_node.node import real_node, workload_image

@@ -16,7 +16,7 @@ from hamicommon.k8s.types import Json
 from tests import measured
 from tests.e2e.system import slice_of, wait
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
-from tests.hami_plugin import HamiPlugin, hami_annotations
+from tests.hami.plugin import HamiPlugin, hami_annotations
 
 NATIVE = Path(__file__).resolve().parents[2] / "native"
 

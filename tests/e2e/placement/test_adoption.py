@@ -18,7 +18,7 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import MIB, System, a_pod, hamictl, slice_of, wait
 from tests.e2e_node.node_system import Agent
-from tests.hami_plugin import HamiPlugin, hami_annotations
+from tests.hami.plugin import HamiPlugin, hami_annotations
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.e2e

@@ -1,7 +1,7 @@
 """libvgpu in front of the calls that the stand-in driver answers since it answers the runtimes'."""
 
 from tests.native.driver_program import Program
-from tests.native.fakegpu.graph_program import CAPTURE
+from tests.native.fakegpu.graphs.graph_program import CAPTURE
 from tests.native.fakegpu.object_program import OBJECTS
 from tests.native.machine import MIB, Container, Machine
 

@@ -9,7 +9,7 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
 
-from tests.hami_answers import hami_answer
+from tests.hami.answers import hami_answer
 from tests.integration.node_agent.conftest import ApiPods
 from tests.integration.node_agent.control import Control, container, grant, share
 from tests.integration.node_agent.machine import (

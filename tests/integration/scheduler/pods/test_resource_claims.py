@@ -1,7 +1,7 @@
 """Grants of what was allocated to pods' ResourceClaims.
 
 The emulated API server has no resource.k8s.io: claims come from a table here. The same on a real
-control plane and kubelet: `tests/e2e_node/test_resource_claims.py`.
+control plane and kubelet: `tests/e2e_node/dra/test_resource_claims.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from hami_node_agent.adapters.kubelet.checkpoint import kept_answer
 from hami_node_agent.grants.kubelet_answers import ForeignAnswer, KeptAnswer
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
-from tests.hami_answers import hami_answer
+from tests.hami.answers import hami_answer
 
 
 def read(answer: api.ContainerAllocateResponse) -> Any:

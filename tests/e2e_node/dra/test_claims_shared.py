@@ -12,7 +12,7 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.system import MIB, wait
-from tests.e2e_node.claims import (
+from tests.e2e_node.dra.claims import (
     claim,
     claiming_pod,
     descriptions,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hamicommon.k8s.types import Json
 
-from tests.e2e_manifests.pod_objects import NAMESPACE, Missing, PodObjects
+from tests.e2e_manifests.node.pod_objects import NAMESPACE, Missing, PodObjects
 
 # Places of the machine itself that pods look into, but for the kubelet's in the last one.
 MACHINES_OWN = ("/sys", "/proc", "/usr/local", "/var/lib")

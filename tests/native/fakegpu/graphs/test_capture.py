@@ -1,7 +1,7 @@
 """Captures of the stand-in driver: streams that join each other, and what breaks a recording."""
 
 from tests.native.driver_program import lines_after
-from tests.native.fakegpu.graph_program import CAPTURE
+from tests.native.fakegpu.graphs.graph_program import CAPTURE
 from tests.native.machine import Machine
 
 lines = lines_after(CAPTURE)

@@ -11,7 +11,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import wait
-from tests.e2e_node.claims import (
+from tests.e2e_node.dra.claims import (
     CLAIMS,
     claim,
     claiming_pod,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.native.driver_program import lines_after
-from tests.native.fakegpu.graph_program import GRAPHS
+from tests.native.fakegpu.graphs.graph_program import GRAPHS
 from tests.native.machine import Machine
 
 lines = lines_after(GRAPHS)

@@ -12,7 +12,7 @@ import pytest
 
 from tests import measured
 from tests.e2e.system import slice_of, wait
-from tests.e2e_node.claims import (
+from tests.e2e_node.dra.claims import (
     CARD_MIB,
     CLAIMS,
     CLASS,

@@ -21,7 +21,7 @@ CLASS = DRIVER
 CARD_MIB = 81920
 SINCE = (1, 36)
 MERGE = {"content-type": "application/merge-patch+json"}
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NATIVE = ROOT / "native"
 COMPONENT = ROOT / "k8s" / "components" / "dra"
 

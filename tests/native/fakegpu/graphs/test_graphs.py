@@ -1,7 +1,7 @@
 """Graphs of the stand-in driver: edited, copied, updated, and run in the order of their edges."""
 
 from tests.native.driver_program import Program, lines_after
-from tests.native.fakegpu.graph_program import GRAPHS
+from tests.native.fakegpu.graphs.graph_program import GRAPHS
 from tests.native.machine import MIB, Machine
 
 lines = lines_after(GRAPHS)

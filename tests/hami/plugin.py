@@ -20,7 +20,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hamicommon.kubelet_api._generated import deviceplugin_pb2_grpc
 
-from tests.hami_answers import hami_answer
+from tests.hami.answers import hami_answer
 from tests.waiting import PATIENCE_S
 
 RESOURCE = "nvidia.com/gpu"

@@ -15,7 +15,7 @@ from hamilocal.servers.processes import running
 
 from tests import measured
 from tests.e2e.system import hamictl, slice_of, wait
-from tests.e2e_node.claims import (
+from tests.e2e_node.dra.claims import (
     CLAIMS,
     claim,
     claiming_pod,

@@ -22,8 +22,8 @@ from hamilocal.supervisor.ports import LOOPBACK, free_port
 from tests import measured
 from tests.e2e.claims import API, CLAIMS, claim_body, claiming, device_class
 from tests.e2e.system import slice_of, wait
-from tests.e2e_node.claims import TEMPLATES, descriptions
 from tests.e2e_node.conftest import RUNTIME_VARIABLE, controller_manager
+from tests.e2e_node.dra.claims import TEMPLATES, descriptions
 from tests.e2e_node.node_system import CARDS, NodeSystem
 from tests.faults.processes import away
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import httpx
 from hamicommon.k8s.types import Json
 
-from tests.e2e_manifests.pod_objects import NAMESPACE, Gone, Missing, PodObjects
+from tests.e2e_manifests.node.pod_objects import NAMESPACE, Gone, Missing, PodObjects
+from tests.e2e_manifests.node.pod_volumes import PodVolumes
 from tests.e2e_manifests.pod_processes import POSTGRES, PodProcesses
-from tests.e2e_manifests.pod_volumes import PodVolumes
 
 REFRESH_EVERY_S = 5.0
 """So often changed Secrets and ConfigMaps come into running pods; a kubelet's minute is longer."""

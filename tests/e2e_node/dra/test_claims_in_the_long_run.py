@@ -19,7 +19,7 @@ from hamicommon.k8s.types import Json
 
 from tests import measured
 from tests.e2e.system import slice_of, wait
-from tests.e2e_node.claims import (
+from tests.e2e_node.dra.claims import (
     CARD_MIB,
     CLAIMS,
     claim_of_card,

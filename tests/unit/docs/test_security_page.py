@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/security.md").read_text()
 NAMED = re.compile(r"`(tests/[\w/.-]+\.py)(?:::(test_\w+))?`")
 

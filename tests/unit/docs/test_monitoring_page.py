@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from tests.metric_registry import declared, legacy
 from tests.metric_registry import names as declared_names
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "monitoring.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "monitoring.md"
 OWN_HELP = ("hami_scheduler_", "hami_webhook_")
 """Metrics of the services themselves, of which the page has the important ones."""
 
