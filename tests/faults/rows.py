@@ -2,8 +2,8 @@
 
 Each has its row: `@pytest.mark.row(point=..., fault=..., kind=..., answer=..., promise=...)`
 on the function, on the parameter, or in parts on both. The page's table is between two markers;
-`make test-faults ARGS=--update-page` writes it, and `tests/unit/docs/test_reliability_page.py` fails
-when it is not of the cases that there are.
+`make test-faults ARGS=--update-page` writes it, and `tests/unit/docs/test_reliability_page.py`
+fails when it is not of the cases that there are.
 """
 
 from __future__ import annotations

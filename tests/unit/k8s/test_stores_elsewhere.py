@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.unit.k8s import test_chart, test_overlays
-from tests.unit.k8s.test_chart import K8S, containers, pod_of
+from tests.unit.k8s.chart.test_base import K8S, containers, pod_of
 from tests.unit.k8s.test_overlays import with_components
 
 chart = test_chart.render

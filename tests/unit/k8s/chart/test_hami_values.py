@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 NAMES = (Path(__file__).parent / "hami_values.txt").read_text().split()
 VALUES: dict[str, Any] = yaml.safe_load((ROOT / "k8s" / "chart" / "values.yaml").read_text())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.k8s.chart import CHART, HELM, Json, helm
+from tests.unit.k8s.chart.rendered import CHART, HELM, Json, helm
 
 pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
 

@@ -1,0 +1,203 @@
+"""Each value of the Helm chart reaches the objects that it promises to change."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.k8s.chart.rendered import (
+    HELM,
+    K8S,
+    Json,
+    Render,
+    containers,
+    environment,
+    pod_of,
+)
+
+pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
+
+
+def test_prometheus_gets_monitors_rules_and_boards_where_it_is_wanted(render: Render) -> None:
+    component = K8S / "components" / "monitoring"
+    kinds = ("PodMonitor", "PrometheusRule")
+    apis = [f"monitoring.coreos.com/v1/{kind}" for kind in kinds]
+    wanted = {"prometheus": {"enabled": True, "additionalLabels": {"release": "kps"}}}
+
+    rendered = render(wanted, apis=apis, namespace="gpu")
+
+    rule = yaml.safe_load((component / "prometheus-rule.yaml").read_text())
+    assert rendered["PrometheusRule", "hami"]["spec"] == rule["spec"]
+    for name in ("hami-tenants", "hami-services"):
+        monitor = rendered["PodMonitor", name]
+        assert monitor["metadata"]["labels"]["release"] == "kps"
+        assert monitor["metadata"]["namespace"] == "gpu"
+        assert all(each["honorLabels"] for each in monitor["spec"]["podMetricsEndpoints"])
+    boards = rendered["ConfigMap", "hami-dashboards"]
+    assert boards["metadata"]["labels"]["grafana_dashboard"] == "1"
+    texts = {path.name: path.read_text() for path in (component / "dashboards").glob("*.json")}
+    assert boards["data"] == texts
+    pages = "https://docs.example.com/hami/runbooks"
+    linked = render({"prometheus": {"enabled": True, "runbookUrl": pages}}, apis=apis)
+    rules = [r for g in linked["PrometheusRule", "hami"]["spec"]["groups"] for r in g["rules"]]
+    assert {rule["annotations"]["runbook_url"] for rule in rules if "annotations" in rule} == {
+        f"{pages}/{path.name}" for path in (K8S.parent / "docs" / "runbooks").glob("Hami*.md")
+    }
+    # Without the operator's kinds a release installs all the same.
+    assert {kind for kind, _ in render(wanted)} & set(kinds) == set()
+    assert ("ConfigMap", "hami-dashboards") not in render()
+
+
+def test_a_releases_own_labels_and_annotations_are_on_every_object_and_pod(render: Render) -> None:
+    given = {"labels": {"team": "gpu"}, "annotations": {"cost": "12"}}
+    rendered = render({"global": given, "scheduler": {"certManager": {"enabled": True}}})
+
+    templates = [
+        spec.get("jobTemplate", {}).get("spec", spec)["template"]["metadata"]
+        for (kind, _), each in rendered.items()
+        for spec in [each.get("spec")]
+        if kind in ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
+    ]
+    assert len(templates) > 10
+    for metadata in (*(each["metadata"] for each in rendered.values()), *templates):
+        assert metadata["labels"].items() >= {("team", "gpu")}
+        assert metadata["annotations"].items() >= {("cost", "12")}
+
+
+def test_each_image_may_have_a_pull_policy(render: Render) -> None:
+    never = {"image": {"pullPolicy": "Never"}}
+    stores = dict.fromkeys(("postgres", "redis", "nats"), never)
+    scheduler = {**never, "kubeScheduler": never, "admissionWebhook": never}
+    values = {"scheduler": scheduler, "devicePlugin": never, "metrics": never, **stores}
+
+    for key, each in render(values).items():
+        for container in containers(each):
+            assert container["imagePullPolicy"] == "Never", key
+
+
+def test_kube_scheduler_takes_arguments_after_its_own(render: Render) -> None:
+    values = {"scheduler": {"kubeScheduler": {"extraNewArgs": ["-v=4"]}}}
+
+    [before] = containers(render()["Deployment", "hami-kube-scheduler"])
+    [after] = containers(render(values)["Deployment", "hami-kube-scheduler"])
+
+    assert after["command"] == [*before["command"], "-v=4"]
+
+
+def test_images_come_from_the_registry_with_its_secrets(render: Render) -> None:
+    rendered = render(
+        {
+            "global": {
+                "imageRegistry": "registry.example/gpu",
+                "imagePullSecrets": ["one"],
+                "imageTag": "9.9",
+            }
+        }
+    )
+
+    for each in rendered.values():
+        for container in containers(each):
+            assert container["image"].startswith("registry.example/gpu/")
+            if "/hami-" in container["image"]:
+                assert container["image"].endswith(":9.9")
+            assert pod_of(each)["imagePullSecrets"] == [{"name": "one"}]
+
+
+def test_names_of_resources_change_in_all_three_places(render: Render) -> None:
+    rendered = render({"resourceName": "acme.com/gpu"})
+
+    config = rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    scheduler = rendered["ConfigMap", "hami-kube-scheduler"]["data"]["config.yaml"]
+    hook = rendered["MutatingWebhookConfiguration", "hami-webhook"]["webhooks"][0]
+    nvidia = yaml.safe_load(config)["nvidia"]
+    assert nvidia["resourceCountName"] == "acme.com/gpu"
+    assert nvidia["resourceMemoryName"] == "nvidia.com/gpumem"
+    [extender] = yaml.safe_load(scheduler)["extenders"]
+    managed = {each["name"] for each in extender["managedResources"]}
+    assert "acme.com/gpu" in managed
+    assert "nvidia.com/gpu" not in managed
+    assert "acme.com/gpu" in json.dumps(hook["matchConditions"])
+
+
+def test_the_agents_knobs(render: Render) -> None:
+    rendered = render(
+        {
+            "devicePlugin": {
+                "nvidiaNodeSelector": {"gpu": None, "pool": "a"},
+                "runtimeClassName": "nvidia",
+                "deviceSplitCount": 4,
+                "deviceMemoryScaling": 1.5,
+                "nodeConfiguration": {"config": '{"nodeconfig": []}'},
+                "podAnnotations": {"a/b": "c"},
+                "extraEnvs": {"HAMI_NODE_AGENT_BINDING": "late"},
+            }
+        }
+    )
+
+    agent = rendered["DaemonSet", "hami-node-agent"]
+    pod = pod_of(agent)
+    [container] = containers(agent)
+    assert (pod["nodeSelector"], pod["runtimeClassName"]) == ({"pool": "a"}, "nvidia")
+    # Of two entries with one name Kubernetes takes the last.
+    assert environment(container)["HAMI_NODE_AGENT_BINDING"] == "late"
+    assert agent["spec"]["template"]["metadata"]["annotations"]["a/b"] == "c"
+    [mount] = [each for each in container["volumeMounts"] if each["mountPath"] == "/config"]
+    [volume] = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    config = rendered["ConfigMap", volume["configMap"]["name"]]["data"]["config.json"]
+    assert json.loads(config) == {"nodeconfig": []}
+    nvidia = yaml.safe_load(
+        rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    )["nvidia"]
+    assert (nvidia["deviceSplitCount"], nvidia["deviceMemoryScaling"]) == (4, 1.5)
+    assert nvidia["runtimeClassName"] == "nvidia"
+
+
+def test_hamis_older_metric_names_are_switched_on_in_both_places(render: Render) -> None:
+    def found(values: Json) -> dict[str, Any]:
+        rendered = render(values)
+        return {
+            name: value
+            for key in (("DaemonSet", "hami-node-agent"), ("Deployment", "hami-metrics"))
+            for name, value in environment(containers(rendered[key])[0]).items()
+            if name.endswith("_LEGACY_METRICS")
+        }
+
+    assert found({}) == {}
+    assert found({"legacyMetrics": True}) == {
+        "HAMI_NODE_AGENT_LEGACY_METRICS": "true",
+        "HAMI_METRICS_LEGACY_METRICS": "true",
+    }
+
+
+def test_a_device_config_of_the_users_own_is_taken_whole(render: Render) -> None:
+    own = "nvidia:\n  resourceCountName: acme.com/gpu\n"
+
+    rendered = render({"device-config": {"content": own}})
+
+    found = rendered["ConfigMap", "hami-device-config"]["data"]["device-config.yaml"]
+    assert yaml.safe_load(found) == yaml.safe_load(own)
+
+
+def test_mappings_and_lists_may_be_left_empty(render: Render) -> None:
+    nothing = dict.fromkeys(("resources", "nodeSelector", "tolerations", "extraEnvs"))
+
+    found = render({"global": {"labels": None}, "scheduler": nothing, "metrics": nothing})
+
+    [container] = containers(found["Deployment", "hami-scheduler"])
+    assert container["resources"] is None
+
+
+def test_the_clusters_name_reaches_every_service(render: Render) -> None:
+    found = render({"global": {"clusterName": "prod-eu"}})
+
+    named = {
+        name
+        for (kind, name), each in found.items()
+        if kind in ("Deployment", "DaemonSet")
+        and "env" in containers(each)[0]
+        and environment(containers(each)[0]).get("HAMI_TELEMETRY_CLUSTER_NAME") == "prod-eu"
+    }
+    assert named == {"hami-scheduler", "hami-webhook", "hami-metrics", "hami-node-agent"}
