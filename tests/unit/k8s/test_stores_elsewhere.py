@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.k8s import test_chart, test_overlays
-from tests.unit.k8s.chart.test_base import K8S, containers, pod_of
+from tests.unit.k8s import test_overlays
+from tests.unit.k8s.chart import conftest
+from tests.unit.k8s.chart.rendered import K8S, Render, containers, helm, pod_of
+from tests.unit.k8s.chart.test_base import base
 from tests.unit.k8s.test_overlays import with_components
 
-chart = test_chart.render
+chart = conftest.render
 kustomize = test_overlays.render
 BUS_USERS = {
     ("Deployment", "hami-scheduler"),
@@ -57,7 +59,7 @@ def test_a_bus_of_ones_own_is_named_to_all_four_and_ours_is_gone(
     assert egress[0] == base["NetworkPolicy", "hami-webhook"]["spec"]["egress"][0]
 
 
-def test_the_charts_values_for_it_do_the_same(chart: test_chart.Render) -> None:
+def test_the_charts_values_for_it_do_the_same(chart: Render) -> None:
     url = "tls://a.bus.svc:4222,tls://b.bus.svc:5222"
     before = chart()
 
@@ -76,14 +78,14 @@ def test_no_bus_at_all_is_one_sentence(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("nats: {enabled: false}\n")
 
-    done = test_chart.helm("template", "x", str(K8S / "chart"), "-f", str(values))
+    done = helm("template", "x", str(K8S / "chart"), "-f", str(values))
 
     assert done.returncode != 0
     assert "nats.url: with nats.enabled=false it names the servers" in done.stderr
 
 
 def test_the_chart_makes_the_backups_of_the_component(
-    chart: test_chart.Render, kustomize: test_overlays.Render, tmp_path: Path
+    chart: Render, kustomize: test_overlays.Render, tmp_path: Path
 ) -> None:
     base, with_backups = kustomize(K8S / "base"), kustomize(with_components(tmp_path, "backup"))
     added = with_backups.keys() - base.keys()
@@ -100,7 +102,7 @@ def test_the_chart_makes_the_backups_of_the_component(
         assert each == with_backups[key], key
 
 
-def test_the_backups_values(chart: test_chart.Render) -> None:
+def test_the_backups_values(chart: Render) -> None:
     found = chart(
         {
             "backup": {
@@ -142,10 +144,8 @@ def test_a_backups_pod_is_as_restricted_as_the_others() -> None:
 
 
 @pytest.mark.parametrize("renders", ["base", "chart"])
-def test_questions_go_to_a_replica_where_there_is_its_secret(
-    renders: str, chart: test_chart.Render
-) -> None:
-    objects = chart() if renders == "chart" else test_chart.base()
+def test_questions_go_to_a_replica_where_there_is_its_secret(renders: str, chart: Render) -> None:
+    objects = chart() if renders == "chart" else base()
     [container] = containers(objects["Deployment", "hami-metrics"])
     [entry] = [e for e in container["env"] if e["name"] == "HAMI_METRICS_QUESTIONS_DSN"]
 
