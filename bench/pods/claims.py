@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid
+from hami_node_agent.dra.slices import offered_devices, slice_name, wanted_slice
+from hami_node_agent.grants.feed import node_grant
+from hamicommon.bus.inventories import card_of
 from hamicommon.dra.claims import claim_names, claim_path
-from hamicommon.dra.devices import DRIVER, device_of
+from hamicommon.dra.devices import DRIVER
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
 from hamicommon.k8s.client import KubeApi
@@ -30,6 +31,7 @@ from bench.filter.system import CHILD, stop
 from bench.pods.played import WRITERS, PlayedNodes
 
 RESOURCES = "/apis/resource.k8s.io/v1"
+SLICES = f"{RESOURCES}/resourceslices"
 TEMPLATE = "a-slice"
 ASK_S = 15.0
 """As a node's agent waits for its grant."""
@@ -41,42 +43,39 @@ class ClaimNodes(PlayedNodes):
 
     led = False
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._slices: dict[str, Json] = {}
+        self.refused: dict[str, str] = {}
+        """By uid: why the ledger refused what was allocated to a pod; it is asked again."""
+
     async def register(self) -> None:
         """Node objects, cards and ResourceSlices."""
         await super().register()
+        await self.publish()
+
+    async def publish(self) -> None:
+        """The ResourceSlices, by what pods with limits hold at this moment."""
         gate = asyncio.Semaphore(WRITERS)
 
         async def one(name: str) -> None:
             async with gate:
-                await self._api.create(f"{RESOURCES}/resourceslices", self._slice(name))
+                await self._publish_slice(name)
 
         await asyncio.gather(*map(one, self._names))
 
-    def _slice(self, node: str) -> Json:
-        devices = []
-        for card in self._devices[node]:
-            known = GpuDevice(
-                uuid=GpuUuid(card.uuid),
-                index=card.index,
-                vendor=card.vendor,
-                type=card.type,
-                slots=card.slots,
-                memory_mib=card.memory_mib,
-                core_percent=card.core_percent,
-            )
-            amounts = {"memory_mib": known.memory_mib, "core_percent": 100, "slots": known.slots}
-            devices.append(device_of(known, led=self.led, **amounts))
-        return {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{node}-{DRIVER}"},
-            "spec": {
-                "driver": DRIVER,
-                "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
+    async def _publish_slice(self, node: str) -> None:
+        grants = [node_grant(grant) for grant in self._grants.values() if grant.node == node]
+        devices = offered_devices(map(card_of, self._devices[node]), grants, led=self.led)
+        owner = await self._api.get(f"/api/v1/nodes/{node}")
+        body = wanted_slice(node, owner["metadata"]["uid"], devices, self._slices.get(node))
+        if body is None:
+            return
+        if node in self._slices:
+            path = f"{SLICES}/{slice_name(node)}"
+            self._slices[node] = await self._api.replace(path, body)
+        else:
+            self._slices[node] = await self._api.create(SLICES, body)
 
     async def _carry_out(self, item: Json) -> None:
         spec = item.get("spec") or {}
@@ -104,7 +103,9 @@ class ClaimNodes(PlayedNodes):
         body = await self._bus.request(claims_subject(node), asked, timeout_s=ASK_S)
         reply = UnmanagedReply.model_validate_json(body)
         if reply.grant is None:
+            self.refused[metadata["uid"]] = reply.refused
             raise Unavailable(f"{metadata['name']} was refused: {reply.refused}")
+        self.refused.pop(metadata["uid"], None)
         self._grants[metadata["uid"]] = reply.grant
 
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import cast
 
@@ -39,8 +39,12 @@ AT_ONCE = 100
 BEATS = 50
 
 
+Cards = Mapping[str, tuple[events.InventoryDevice, ...]]
+"""By node."""
+
+
 class PlayedNodes:
-    """So many equal nodes. `on_running` gets the uid of each pod that was reported to run.
+    """Nodes with these cards. `on_running` gets the uid of each pod that was reported to run.
 
     `late`: they bind late, so several pods may be on their way to one of them.
     """
@@ -50,22 +54,18 @@ class PlayedNodes:
         api: KubeApi,
         bus: Bus,
         *,
-        names: list[str],
-        cards: int,
-        slots: int = SLOTS,
+        cards: Cards,
         late: bool = False,
         on_running: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._api = api
         self._bus = bus
-        self._names = names
-        self._cards = cards
-        self._slots = slots
+        self._names = list(cards)
+        self._devices = dict(cards)
         self._late = late
         self._on_running = on_running
         self._agent_id = uuid.uuid4().hex
         self._sequences: Counter[str] = Counter()
-        self._devices = {name: self._cards_of(name) for name in names}
         self._grants: dict[str, Grant] = {}
         self._bound: dict[str, Json] = {}
         self._work: asyncio.Queue[Json] = asyncio.Queue()
@@ -76,7 +76,8 @@ class PlayedNodes:
 
         async def one(name: str) -> None:
             async with gate:
-                await register_node(self._api, name, self._slots_there())
+                slots = sum(card.slots for card in self._devices[name])
+                await register_node(self._api, name, str(slots))
 
         await asyncio.gather(*map(one, self._names))
         for at in range(0, len(self._names), AT_ONCE):
@@ -100,23 +101,6 @@ class PlayedNodes:
             subject=events.inventory_subject(name),
             data=inventory.model_dump_json().encode(),
             message_id=uuid.uuid4().hex,
-        )
-
-    def _slots_there(self) -> str:
-        return str(self._cards * self._slots)
-
-    def _cards_of(self, node: str) -> tuple[events.InventoryDevice, ...]:
-        return tuple(
-            events.InventoryDevice(
-                uuid=card_uuid(node, index),
-                index=index,
-                vendor="NVIDIA",
-                type="NVIDIA A100-SXM4-80GB",
-                slots=self._slots,
-                memory_mib=CARD_MIB,
-                core_percent=100,
-            )
-            for index in range(self._cards)
         )
 
     async def run(self) -> None:
@@ -231,6 +215,25 @@ async def register_node(api: KubeApi, name: str, slots: str) -> None:
     await api.patch(f"/api/v1/nodes/{name}", {"spec": {"taints": None}})
 
 
+def equal_nodes(names: Iterable[str], *, cards: int, slots: int = SLOTS) -> Cards:
+    """So many cards of one kind on each node."""
+    return {
+        name: tuple(
+            events.InventoryDevice(
+                uuid=card_uuid(name, index),
+                index=index,
+                vendor="NVIDIA",
+                type="NVIDIA A100-SXM4-80GB",
+                slots=slots,
+                memory_mib=CARD_MIB,
+                core_percent=100,
+            )
+            for index in range(cards)
+        )
+        for name in names
+    }
+
+
 def card_uuid(node: str, index: int) -> str:
     """The uuid of a played node's card."""
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_DNS, f'{node}/{index}')}"
@@ -238,7 +241,7 @@ def card_uuid(node: str, index: int) -> str:
 
 def _wants_cards(pod: Json) -> bool:
     limits = (container.get("resources", {}).get("limits", {}) for container in _containers(pod))
-    return any(RESOURCE in each for each in limits)
+    return any(each.get(RESOURCE, "0") != "0" for each in limits)
 
 
 def _containers(pod: Json) -> list[Json]:

@@ -36,7 +36,7 @@ from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
 from bench.pods import claims
 from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
-from bench.pods.played import RESOURCE, SLOTS, PlayedNodes
+from bench.pods.played import RESOURCE, SLOTS, Cards, PlayedNodes, equal_nodes
 from bench.pods.processor_time import cpu_ms
 
 SCHEDULER = "hami-scheduler"
@@ -46,7 +46,7 @@ CARDS = 8
 CREATORS = 16
 NODES = {"": PlayedNodes, "follow": claims.ClaimNodes, "lead": claims.LedNodes}
 """By who allocates claims."""
-ROUND_S = 300.0
+ROUND_S = 900.0
 CALM_S = 300.0
 """A new cluster of thousands of nodes, or a round, is written down within this."""
 
@@ -55,7 +55,10 @@ CALM_S = 300.0
 class Wanted:
     """What is measured."""
 
-    nodes: int
+    nodes: int = 0
+    """Equal ones."""
+    cards: Cards = field(default_factory=dict)
+    """Other nodes than equal ones."""
     late: bool = False
     """The nodes bind late."""
     replicas: int = 1
@@ -74,6 +77,8 @@ class Bench:
     kube_scheduler: int
     """Its pid."""
     servers: Servers
+    played: PlayedNodes | None = None
+    """Where the nodes are ours."""
     cards: int = 0
     """Of all nodes, where a ledger of ours has them."""
     schedulers: list[int] = field(default_factory=list)
@@ -86,6 +91,10 @@ class Bench:
         """A kubelet reported that the pod runs."""
         self._ran.setdefault(uid, time.monotonic())
         self._more.set()
+
+    def runs(self, uid: str) -> bool:
+        """Whether that was reported."""
+        return uid in self._ran
 
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
         """So many pods at once; seconds until a kubelet reported each of them to run, in order,
@@ -158,9 +167,9 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
         plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
         api = await stack.enter_async_context(open_kube_api(plane.kubeconfig))
         bench = Bench(api=api, kube_scheduler=0, servers=Servers(api=api))
-        names = [f"node-{number}" for number in range(wanted.nodes)]
         if wanted.beside:
             url = wanted.beside
+            names = _names(wanted.nodes)
             annotated = AnnotatedNodes(
                 api, names=names, cards=CARDS, slots=SLOTS, on_running=bench.ran
             )
@@ -169,7 +178,7 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
             playing = asyncio.create_task(annotated.run())
             stack.callback(playing.cancel)
         else:
-            url = await _ours(wanted, folder, plane, bench, names, stack)
+            url = await _ours(wanted, folder, plane, bench, stack)
         extenders = scheduler_configuration(
             kubeconfig_path="",
             extender_url=url,
@@ -188,7 +197,6 @@ async def _ours(
     folder: Path,
     plane: ControlPlane,
     bench: Bench,
-    names: list[str],
     stack: AsyncExitStack,
 ) -> str:
     """Our servers, replicas and played nodes; the extender's URL."""
@@ -199,14 +207,16 @@ async def _ours(
         redis=env["HAMI_REDIS_URL"],
         nats_monitor=monitor,
     )
-    bench.cards = CARDS * len(names)
+    cards = wanted.cards or equal_nodes(_names(wanted.nodes), cards=CARDS)
+    bench.cards = sum(map(len, cards.values()))
     bus = await stack.enter_async_context(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )
     port = free_port()
     played = NODES[wanted.claims](
-        bench.api, bus, names=names, cards=CARDS, late=wanted.late, on_running=bench.ran
+        bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran
     )
+    bench.played = played
     if wanted.claims:
         await claims.set_up(bench.api)
         stack.enter_context(claims.controllers(plane, folder))
@@ -222,6 +232,10 @@ async def _ours(
             bench.schedulers.append(process.pid)
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", process, log)
     return f"http://127.0.0.1:{port}"
+
+
+def _names(count: int) -> list[str]:
+    return [f"node-{number}" for number in range(count)]
 
 
 @contextmanager

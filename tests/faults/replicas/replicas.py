@@ -27,7 +27,7 @@ from hamilocal.supervisor.ports import free_port
 from hamilocal.system.credentials import ensure_credentials
 
 from bench.filter.system import api_server, stop, wait_until_ready
-from bench.pods.played import PlayedNodes
+from bench.pods.played import PlayedNodes, equal_nodes
 from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.servers import migrate, psql
 
@@ -132,7 +132,7 @@ async def cluster(
             process = _replica(folder, port, env)
             stack.callback(stop, process)
             processes.append(process)
-        played = PlayedNodes(api, bus, names=names, cards=cards, slots=slots)
+        played = PlayedNodes(api, bus, cards=equal_nodes(names, cards=cards, slots=slots))
         await played.register()
         playing = asyncio.create_task(played.run())
         stack.callback(playing.cancel)

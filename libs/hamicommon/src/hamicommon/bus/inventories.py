@@ -14,7 +14,7 @@ def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
     return NodeInventory(
         node=NodeName(report.node),
         observed_at=received_at,
-        devices=tuple(_device(item) for item in report.devices),
+        devices=tuple(card_of(item) for item in report.devices),
         pair_scores={
             GpuUuid(a): {GpuUuid(b): score for b, score in row.items()}
             for a, row in report.pair_scores.items()
@@ -22,7 +22,8 @@ def inventory_of(report: Inventory, *, received_at: datetime) -> NodeInventory:
     )
 
 
-def _device(item: InventoryDevice) -> GpuDevice:
+def card_of(item: InventoryDevice) -> GpuDevice:
+    """One card of the payload as a domain value."""
     # Not by `model_dump`: 8 cards of each of thousands of nodes.
     profiles = tuple(MigProfile(**vars(profile)) for profile in item.mig_profiles)
     return GpuDevice(**{**vars(item), "uuid": GpuUuid(item.uuid), "mig_profiles": profiles})
