@@ -1,7 +1,6 @@
 """Grants of what was allocated to pods' ResourceClaims.
 
-The emulated API server has no resource.k8s.io: claims come from a table here. The same on a real
-control plane and kubelet: `tests/e2e_node/dra/test_resource_claims.py`.
+The same on a real control plane and kubelet: `tests/e2e_node/dra/test_resource_claims.py`.
 """
 
 from __future__ import annotations
@@ -10,88 +9,21 @@ import asyncio
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hamicommon import events
-from hamicommon.dra.devices import DRIVER, device_name
-from hamicommon.errors import NotFound
 from hamicommon.k8s.annotations import ASSIGNED_NODE
 from hamicommon.k8s.types import Json
 
+from tests.integration.scheduler.claimed_pods import Claims, known_claims, pod_of
 from tests.integration.scheduler.conftest import World
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-Claims = dict[str, Json]
-
 
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
-    """What the API server has, by name."""
-    known: Claims = {}
-
-    async def get(_self: KubernetesClaimApi, namespace: str, name: str) -> Json:
-        if name not in known:
-            raise NotFound(f"resourceclaims {namespace}/{name} not found")
-        return known[name]
-
-    monkeypatch.setattr(KubernetesClaimApi, "get", get)
-    return known
-
-
-async def pod_of(
-    world: World,
-    claims: Claims,
-    name: str,
-    *cards: str,
-    mib: int = 4096,
-    limits: Json | None = None,
-) -> Json:
-    """A pod on n1 whose claim was allocated a part of each card."""
-    container: Json = {
-        "name": "main",
-        "image": "none",
-        "resources": {"claims": [{"name": "gpu"}], "limits": limits or {}},
-    }
-    pod = await world.api.create(
-        "/api/v1/namespaces/default/pods",
-        {
-            "metadata": {"name": name},
-            "spec": {
-                "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
-                "containers": [container],
-            },
-        },
-    )
-    world.pods.append(pod)
-    metadata = pod["metadata"]
-    path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-    await world.api.create(
-        f"{path}/binding", {"metadata": {"name": metadata["name"]}, "target": {"name": "n1"}}
-    )
-    claims[name] = {
-        "metadata": {"namespace": metadata["namespace"], "name": name, "uid": f"uid-{name}"},
-        "status": {
-            "reservedFor": [{"resource": "pods", "name": metadata["name"], "uid": metadata["uid"]}],
-            "allocation": {
-                "devices": {
-                    "results": [
-                        {
-                            "request": f"r{number}",
-                            "driver": DRIVER,
-                            "pool": "n1",
-                            "device": device_name(card),
-                            "shareID": f"share-{number}",
-                            "consumedCapacity": {"memory": f"{mib}Mi", "cores": "30"},
-                        }
-                        for number, card in enumerate(cards)
-                    ]
-                }
-            },
-        },
-    }
-    return await world.read(pod)
+    return known_claims(monkeypatch)
 
 
 async def ask(world: World, pod: Json, **changes: Any) -> events.UnmanagedReply:

@@ -179,6 +179,20 @@ def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
     assert GPU in after["spec"]["containers"][0]["resources"]["limits"]
 
 
+def test_a_pod_of_our_scheduler_keeps_an_amount_of_nothing_by_which_we_bind_it() -> None:
+    given_ = asking(container({GPU: 2, MEMORY: 1}), container())
+    given_["spec"]["schedulerName"] = "hami-scheduler"
+    after = patched(given_, mutate(deepcopy(given_), ON, ABOUT))
+    assert is_converted(after)
+    assert after["spec"]["schedulerName"] == "hami-scheduler"
+    first, second = (each.get("resources") or {} for each in containers_of(after))
+    assert (first["limits"], second.get("limits", {})) == ({GPU: "0"}, {})
+    assert patched(after, mutate(deepcopy(after), ON, ABOUT)) == after
+    # Where the ledger allocates, kube-scheduler need not ask.
+    led = patched(given_, mutate(deepcopy(given_), replace(ON, claims_led=True), ABOUT))
+    assert "limits" not in containers_of(led)[0]["resources"]
+
+
 def test_limits_stay_where_claims_are_off_or_the_value_is_unknown() -> None:
     stays(asking(container({GPU: 1})), "off in this installation", rules())
     stays(asking(container({GPU: 1}), annotations={FRONT_END: "claims"}), "limits or dra is wanted")

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
+from hamicommon.dra.claims import VENDOR
 from hamicommon.dra.conversion import FRONT_ENDS, NotClaimable, convert, front_end_of
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
@@ -54,10 +55,23 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
     if not rules.claims:
         return (f"{where}, which is off in this installation; the pod keeps its limits",)
     try:
-        convert(pod, request, rules.vendors.resource_names, led=rules.claims_led)
+        convert(
+            pod,
+            request,
+            rules.vendors.resource_names,
+            led=rules.claims_led,
+            kept_at_zero=_asking_us(pod, rules),
+        )
     except NotClaimable as exc:
         return (f"{where}, and the pod keeps its limits: {exc}",)
     return ()
+
+
+def _asking_us(pod: Json, rules: AdmissionRules) -> str:
+    """Of a pod of our scheduler: an amount of nothing, for which kube-scheduler asks its extender;
+    it looks at resources alone, and not at claims. Where the ledger allocates it need not ask."""
+    ours = rules.scheduler_name and pod["spec"].get("schedulerName") == rules.scheduler_name
+    return rules.vendors[VENDOR].resources.count if ours and not rules.claims_led else ""
 
 
 def _amounts(container: Json) -> dict[str, Json]:

@@ -61,13 +61,19 @@ def is_converted(pod: JsonMapping) -> bool:
 
 
 def convert(
-    pod: Json, request: PodRequest, resources: Collection[str], *, led: bool = False
+    pod: Json,
+    request: PodRequest,
+    resources: Collection[str],
+    *,
+    led: bool = False,
+    kept_at_zero: str = "",
 ) -> None:
     """Edits the pod: what it asks for by limits, by a claim.
 
     `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
     `resources` names the extended resources that then are no limits any more, `led`: the ledger
-    allocates claims. Raises: NotClaimable, and the pod is as it was.
+    allocates claims, `kept_at_zero`: a resource of which it keeps a limit of 0, so that its
+    kube-scheduler asks us. Raises: NotClaimable, and the pod is as it was.
     """
     _check(pod, request, led=led)
     slices, numbers = _slices(request, _sidecars(pod))
@@ -92,6 +98,8 @@ def convert(
             entry = {"name": ENTRY, "request": request_name(number)}
             held = container.setdefault("resources", {})
             held["claims"] = [*(held.get("claims") or ()), entry]
+            if kept_at_zero:
+                held["limits"] = {**(held.get("limits") or {}), kept_at_zero: "0"}
     pod["metadata"]["annotations"][keys.CLAIM_SHAPE] = shape.text
 
 

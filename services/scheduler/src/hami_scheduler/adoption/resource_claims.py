@@ -1,6 +1,7 @@
 """Grants of what kube-scheduler allocated to a pod's ResourceClaims, when its node prepares them.
 
-In: `hami.grants.claims.<node>`, asked by the node's agent before the pod's sandbox exists. What is
+In: `hami.grants.claims.<node>`, asked by the node's agent before the pod's sandbox exists, or /bind
+of a kube-scheduler that asks us (`claims_at_bind.py`). What is
 granted is read from the claims themselves and never from the question. Out: one grant of all of the
 pod's claims, if the ledger has room beside the pods of the device plugin (`running_pods.py`): the
 API server and kube-scheduler know nothing of those.
@@ -110,7 +111,7 @@ class ClaimGrants:
                 evidence={"claims": list(_evidence(claimed))},
                 claims=claimed_slices_of(claimed, shares),
             )
-            return await self._pods.enter(pod, asked.node, found)
+            return await self._pods.enter(pod, asked, found)
 
     async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
         devices = {

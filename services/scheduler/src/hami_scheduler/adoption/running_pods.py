@@ -1,4 +1,4 @@
-"""Grants for pods that are on their nodes already: entered into the ledger and mirrored.
+"""Grants for pods that are on their nodes already, or come there just now: entered and mirrored.
 
 `unmanaged.py` and `resource_claims.py` decide what such a pod gets; here it is written with the
 guarded UPDATE of every other grant, so never more than a card has. The pod is annotated like any
@@ -54,6 +54,8 @@ class NodeQuestion:
     uid: PodUid
     namespace: str
     name: str
+    arriving_s: float = 0.0
+    """It is being bound there, which takes so long at most; 0: it is there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,10 +94,11 @@ class RunningPods:
         self._label_keys = label_keys
 
     async def read(self, asked: NodeQuestion) -> Json:
-        """The pod, if it runs on that node. Raises: NotFound, Unavailable."""
+        """The pod, if it runs or arrives on that node. Raises: NotFound, Unavailable."""
         pod = await self._pods.get(asked.namespace, asked.name)
         facts = facts_of(pod)
-        if facts.uid != asked.uid or facts.node != asked.node or facts.phase in TERMINAL_PHASES:
+        there = facts.node == asked.node or (bool(asked.arriving_s) and facts.node is None)
+        if facts.uid != asked.uid or not there or facts.phase in TERMINAL_PHASES:
             raise NotFound(f"pod {asked.namespace}/{asked.name} does not run on {asked.node}")
         return pod
 
@@ -111,21 +114,25 @@ class RunningPods:
         await self._view.refresh()
         return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
 
-    async def enter(self, pod: JsonMapping, node: NodeName, found: RunningPodGrant) -> Allocation:
+    async def enter(
+        self, pod: JsonMapping, asked: NodeQuestion, found: RunningPodGrant
+    ) -> Allocation:
         """Writes the grant. Raises: CapacityConflict when a card has no room, Unavailable."""
+        node = asked.node
+        state = AllocationState.BINDING if asked.arriving_s else AllocationState.BOUND
         draft = draft_of(
             found.request,
             Placement(node=node, containers=found.containers),
             {s.usage.device.uuid: s for s in self._view.cluster.cards(node)},
             self._vendors,
             now=datetime.now(UTC),
-            lease_s=0.0,
+            lease_s=asked.arriving_s,
             replaces=None,
             owner=owner_of(pod, self._label_keys, stamped=False),
         )
         entry = Entry(
             draft=draft,
-            state=AllocationState.BOUND,
+            state=state,
             origin=found.origin,
             reason=found.reason,
             evidence=found.evidence,
@@ -137,8 +144,9 @@ class RunningPods:
             self._view.doubt(node)
             raise
         self._view.apply(change.counters)
-        self._instruments.transitions.labels(AllocationState.BOUND.value).inc()
-        await self._mirror(change.allocation)
+        self._instruments.transitions.labels(state.value).inc()
+        if not asked.arriving_s:
+            await self._mirror(change.allocation)
         return change.allocation
 
     def announce(self, allocation: Allocation, message: str) -> None:

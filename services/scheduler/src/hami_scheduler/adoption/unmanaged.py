@@ -85,7 +85,7 @@ class UnmanagedGrants:
             reason=REASON,
             evidence={"taken": {one.container: list(one.uuids) for one in asked.containers}},
         )
-        allocation = await self._pods.enter(pod, node, found)
+        allocation = await self._pods.enter(pod, question, found)
         self._pods.announce(
             allocation,
             f"it came to {node} past the scheduler and was granted there what its kubelet gave it",

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+
 from hami_scheduler.adoption.claim_holders import ClaimHolders
+from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import RunningPods
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
+from hami_scheduler.extender.binding_claims import BINDING_EXTRA_S, PlaceOnNode
+from hami_scheduler.placement.reserve import Reservations
 
 
 def running_pods(core: Core, connections: Connections) -> RunningPods:
@@ -29,6 +35,27 @@ def claim_grants(core: Core, connections: Connections) -> ClaimGrants:
         claims=connections.claims,
         request_of=core.requests.of,
     )
+
+
+def at_bind(core: Core, connections: Connections, reservations: Reservations) -> PlaceOnNode:
+    """What /bind takes on a node for a pod that comes without a reservation."""
+    claims = ClaimsAtBind(
+        claim_grants(core, connections),
+        pods=connections.pods,
+        claims=connections.claims,
+        writer=connections.claims,
+        lease_s=core.settings.bind_timeout_s + BINDING_EXTRA_S,
+    )
+
+    async def on_node(
+        namespace: str, name: str, uid: PodUid, node: NodeName, replaces: Allocation | None
+    ) -> Allocation | None:
+        found = await reservations.on_node(namespace, name, uid, node, replaces)
+        if found is None and replaces is None:
+            found = await claims.on_node(namespace, name, uid, node)
+        return found
+
+    return on_node
 
 
 def claim_holders(core: Core, connections: Connections) -> ClaimHolders:

@@ -22,6 +22,7 @@ from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.dra import claim_loops
 from hami_scheduler.bootstrap.gauges import measure
+from hami_scheduler.bootstrap.holders import at_bind
 from hami_scheduler.bootstrap.informers import Watches, watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
@@ -196,7 +197,7 @@ def _deciding(
     claims = BindingClaims(
         connections.store,
         early=early,
-        place_on_node=reservations.on_node,
+        place_on_node=at_bind(core, connections, reservations),
         instruments=core.instruments,
         timeout_s=core.settings.bind_timeout_s,
     )

@@ -19,7 +19,7 @@ from functools import partial
 from hamicommon import telemetry
 from hamicommon.clipping import clip
 from hamicommon.domain.allocate_order import AllocateOrder
-from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, NotFound, Unavailable
@@ -159,6 +159,18 @@ class Bind:
 
     async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
         claimed_at, grant = time.perf_counter(), _grant(allocation)
+        if allocation.origin is not Origin.CLAIM:
+            # Claims are prepared by name: no Allocate comes, in no order.
+            await self._offer(allocation, grant, deadline)
+        if time.perf_counter() - claimed_at > FRESH_S:
+            await self._claims.check(allocation)
+        with tracer.start_as_current_span("mirror"):
+            await self._pod.post(allocation, grant)
+        self._transitions.bound(allocation, actor=ACTOR)
+        if labels := self._outcomes.marks.labels(allocation):
+            self._deferred.put(partial(self._pod.label, allocation, labels))
+
+    async def _offer(self, allocation: Allocation, grant: Grant, deadline: float) -> None:
         locked = self._locks.wanted(allocation)
         if locked:
             await self._acquire_lock(allocation, deadline)
@@ -171,13 +183,6 @@ class Bind:
             self._locks.note_order(allocation.node, order)
             if not late and not locked:
                 await self._acquire_lock(allocation, deadline)
-        if time.perf_counter() - claimed_at > FRESH_S:
-            await self._claims.check(allocation)
-        with tracer.start_as_current_span("mirror"):
-            await self._pod.post(allocation, grant)
-        self._transitions.bound(allocation, actor=ACTOR)
-        if labels := self._outcomes.marks.labels(allocation):
-            self._deferred.put(partial(self._pod.label, allocation, labels))
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()

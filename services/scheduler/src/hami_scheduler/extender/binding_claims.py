@@ -36,8 +36,8 @@ _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 PlaceOnNode = Callable[
     [str, str, PodUid, NodeName, Allocation | None], Awaitable[Allocation | None]
 ]
-"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node; None
-for a pod that asks for no card."""
+"""(namespace, name, uid, node, reservation to replace) -> a reservation on exactly that node, or a
+grant of claims in state `binding`; None for a pod that asks for no card."""
 
 
 class NoCards(Exception):
@@ -107,6 +107,9 @@ class BindingClaims:
                 live = await self._place_on_node(args.pod_namespace, args.pod_name, uid, node, live)
                 if live is None:
                     raise NoCards
+                if live.state is AllocationState.BINDING:
+                    # Of claims: entered just now, with its token.
+                    return ClaimedBinding(live)
             change = await self._store.advance(
                 StateStep(
                     allocation_id=live.id,

@@ -1,0 +1,96 @@
+"""Grants of what kube-scheduler allocated to a pod's ResourceClaims, as it binds the pod.
+
+In: /bind of a pod without cards by limits. kube-scheduler writes what it allocated into the claims
+before it asks, so the grant is entered here and not when the node prepares, where it would be too
+late for another node. Where the ledger has no room, the allocation is taken off the claims: else
+kube-scheduler would try the same card again, for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from hamicommon.clipping import clip
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.dra.claims import claim_names
+from hamicommon.dra.devices import DRIVER
+from hamicommon.dra.status import held_by_others
+from hamicommon.errors import CapacityConflict, Forbidden, HamiError, NotFound
+from hamicommon.k8s.types import Json, JsonMapping
+
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.running_pods import NodeQuestion
+from hami_scheduler.ports import ClaimApi, ClaimWriter, PodApi
+
+logger = logging.getLogger(__name__)
+
+
+class ClaimsAtBind:
+    """Enters grants of claims for /bind."""
+
+    def __init__(
+        self,
+        grants: ClaimGrants,
+        *,
+        pods: PodApi,
+        claims: ClaimApi,
+        writer: ClaimWriter,
+        lease_s: float,
+    ) -> None:
+        """`lease_s`: so long a grant waits for its pod to be bound."""
+        self._grants = grants
+        self._pods = pods
+        self._claims = claims
+        self._writer = writer
+        self._lease_s = lease_s
+
+    async def on_node(
+        self, namespace: str, name: str, uid: PodUid, node: NodeName
+    ) -> Allocation | None:
+        """The grant of the pod's claims, in state `binding`; None: none of them is ours.
+
+        Raises: NotFound, InvalidRequest, Conflict with the reason, Unavailable.
+        """
+        pod = await self._pods.get(namespace, name)
+        if not (pod.get("spec") or {}).get("resourceClaims"):
+            return None
+        claims = await self._ours(namespace, pod)
+        if not claims:
+            return None
+        asked = NodeQuestion(
+            node=node, uid=uid, namespace=namespace, name=name, arriving_s=self._lease_s
+        )
+        try:
+            return await self._grants.grant(asked)
+        except CapacityConflict:
+            for claim in claims:
+                await self._take_back(claim, uid)
+            raise
+
+    async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
+        """Those with cards of ours; none where we may not read them: the node asks again."""
+        try:
+            found = [await self._claims.get(namespace, n) for n in claim_names(pod).values()]
+        except Forbidden as exc:
+            logger.info("claims not read at /bind", extra={"error": clip(str(exc))})
+            return []
+        return [claim for claim in found if _has_cards(claim)]
+
+    async def _take_back(self, claim: Json, uid: PodUid) -> None:
+        """Who can't leaves it to kube-scheduler, which tries the same card again."""
+        if held_by_others(claim, uid):
+            return
+        try:
+            await self._writer.set_status(claim, {"allocation": None, "reservedFor": None})
+        except NotFound:
+            return
+        except HamiError as exc:
+            extra = {"claim": claim["metadata"]["name"], "error": clip(str(exc))}
+            logger.warning("allocation of a refused claim not taken back", extra=extra)
+
+
+def _has_cards(claim: JsonMapping) -> bool:
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return any(result["driver"] == DRIVER for result in results)
