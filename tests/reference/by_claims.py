@@ -42,11 +42,7 @@ def compared(case: Json, vendors: Vendors) -> str:
     reason = obstacle(limits)
     if reason:
         return reason
-    claims = {
-        str(number): claim_of(str(number), each)
-        for number, container in enumerate(limits.containers)
-        for each in container.requests
-    }
+    claims = claims_of(limits, "claim")
     slices = claimed_slices(with_claims(pod, claims), claims)
     by_claims = requests.for_cards(pod, slices.requests)
     cluster = read_cluster(case["in"]["nodes"], case["in"]["pods"], vendors, asking=[pod])
@@ -77,6 +73,15 @@ def obstacle(request: PodRequest) -> str:
     return "" if request.wants_devices else "no card"
 
 
+def claims_of(request: PodRequest, prefix: str) -> Json:
+    """A claim for each container that asks for cards, by the container's number."""
+    return {
+        str(number): claim_of(f"{prefix}-{number}", each)
+        for number, container in enumerate(request.containers)
+        for each in container.requests
+    }
+
+
 def claim_of(name: str, each: DeviceRequest) -> Json:
     """A claim of what a container asks for by limits."""
     capacity = {"cores": str(min(each.core_percent, 100))}
@@ -98,13 +103,14 @@ def claim_of(name: str, each: DeviceRequest) -> Json:
 
 
 def with_claims(pod: Json, claims: Json) -> Json:
-    """The pod, whose containers use the claims of their numbers in place of limits."""
+    """The pod, whose containers use `claims_of` its limits in their place."""
     changed: Json = json.loads(json.dumps(pod))
     for number, (_, container) in enumerate(containers_of(changed)):
         held = [{"name": str(number)}] if str(number) in claims else []
         container["resources"] = {"claims": held}
     changed["spec"]["resourceClaims"] = [
-        {"name": name, "resourceClaimName": name} for name in claims
+        {"name": name, "resourceClaimName": claim["metadata"]["name"]}
+        for name, claim in claims.items()
     ]
     return changed
 
