@@ -13,9 +13,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+from hami_node_agent.dra.slices import offered_devices, wanted_slice
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.dra.devices import DRIVER, device_of
+from hamicommon.dra.devices import DRIVER
 from hamicommon.dra.requests import DEVICE_CLASS, PERCENT
 from hamicommon.k8s.types import Json
 from hamilocal.supervisor.ports import free_port
@@ -23,6 +25,7 @@ from hamilocal.supervisor.ports import free_port
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, wait
 
+COMPONENT = Path(__file__).resolve().parents[2] / "k8s" / "components" / "dra"
 API = "/apis/resource.k8s.io/v1"
 SLEEPS = ("sleep", "10000")
 """A simulated node prepares no claims, so a program of its pods finds no card."""
@@ -30,13 +33,9 @@ CLAIMS = f"{API}/namespaces/default/resourceclaims"
 
 
 def device_class() -> Json:
-    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": DEVICE_CLASS},
-        "spec": {"selectors": [selector]},
-    }
+    """The one that the component `dra` makes."""
+    body: Json = yaml.safe_load((COMPONENT / "device-class.yaml").read_text())
+    return body
 
 
 def claim_body(name: str, *, count: int = 1, percent: int | None = None, **capacity: str) -> Json:
@@ -166,7 +165,7 @@ def leading_system(folder: Path, *flags: str) -> Iterator[Leading]:
 
 def publish(system: System) -> None:
     """A ResourceSlice of each node, as an agent that leads writes it."""
-    cards: dict[str, list[Json]] = {}
+    cards: dict[str, list[GpuDevice]] = {}
     query = "SELECT node, uuid, index, slots, memory_mib, numa FROM devices ORDER BY node, index"
     for line in system.sql(query).splitlines():
         node, uuid, index, slots, memory, numa = line.split("|")
@@ -180,22 +179,10 @@ def publish(system: System) -> None:
             core_percent=100,
             numa=int(numa),
         )
-        device = device_of(
-            card, memory_mib=card.memory_mib, core_percent=100, slots=card.slots, led=True
-        )
-        cards.setdefault(node, []).append(device)
-    for node, devices in cards.items():
-        body = {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": f"{node}-{DRIVER}"},
-            "spec": {
-                "driver": DRIVER,
-                "nodeName": node,
-                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-                "devices": devices,
-            },
-        }
+        cards.setdefault(node, []).append(card)
+    for node, found in cards.items():
+        uid = system.get(f"/api/v1/nodes/{node}")["metadata"]["uid"]
+        body = wanted_slice(node, uid, offered_devices(found, (), led=True), None)
         made = system.api.post(f"{API}/resourceslices", json=body)
         assert made.status_code == 201, made.text
 

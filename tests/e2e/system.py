@@ -194,6 +194,21 @@ class System:
             printed, f"{container} to print {event}", why=lambda: str(self.log(pod, container))
         )
 
+    def spans_since(self, admission: str) -> set[str]:
+        """Names of the spans of this trace and of all traces that are linked to it."""
+        recorded = [
+            json.loads(line)
+            for path in (self.folder / "traces").glob("*.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        linked = {
+            span["context"]["trace_id"]
+            for span in recorded
+            if any(admission in link["context"]["trace_id"] for link in span["links"])
+        }
+        whole = linked | {f"0x{admission}"}
+        return {span["name"] for span in recorded if span["context"]["trace_id"] in whole}
+
     def check_invariants(self) -> None:
         """Asserts what must hold at every instant."""
         for name, query in INVARIANTS.items():

@@ -157,26 +157,13 @@ def test_one_trace_goes_from_admission_to_the_first_kernel(system: System) -> No
     [pod] = system.run(a_pod("traced", slice_of(1000)))
     admission = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
-    def spans() -> bool:
-        recorded = [
-            json.loads(line)
-            for path in (system.folder / "traces").glob("*.jsonl")
-            for line in path.read_text().splitlines()
-        ]
-        linked = {
-            span["context"]["trace_id"]
-            for span in recorded
-            if any(admission in link["context"]["trace_id"] for link in span["links"])
-        }
-        names = {
-            span["name"]
-            for span in recorded
-            if span["context"]["trace_id"] in linked | {f"0x{admission}"}
-        }
-        decided = {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
-        return names >= {*decided, "first-kernel"}
+    decided = {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
 
-    wait(spans, "admission, filter, bind, allocate and first-kernel in linked traces")
+    wait(
+        lambda: system.spans_since(admission) >= {*decided, "first-kernel"},
+        "admission, filter, bind, allocate and first-kernel in linked traces",
+        why=lambda: str(system.spans_since(admission)),
+    )
 
 
 def test_prometheus_shows_the_slices_under_hamis_names(system: System) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hami_node_agent.dra.slices import wanted_slice
 from hamicommon.dra.devices import DRIVER
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
@@ -18,17 +19,12 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 def a_slice(name: str, *, node: str = "node-a", driver: str = DRIVER) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": name},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": [],
-        },
-    }
+    """As an agent writes it, under this name and driver."""
+    body = wanted_slice(node, "uid", [], None)
+    assert body is not None
+    del body["metadata"]["ownerReferences"]
+    body["metadata"]["name"], body["spec"]["driver"] = name, driver
+    return body
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -62,24 +61,10 @@ def test_one_trace_goes_from_admission_over_the_claim_to_the_first_kernel(
     system.wait_for_phase("traced", "Running")
     admission = made.json()["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
-    def names() -> set[str]:
-        recorded = [
-            json.loads(line)
-            for path in (system.folder / "traces").glob("*.jsonl")
-            for line in path.read_text().splitlines()
-        ]
-        linked = {
-            span["context"]["trace_id"]
-            for span in recorded
-            if any(admission in link["context"]["trace_id"] for link in span["links"])
-        }
-        whole = linked | {f"0x{admission}"}
-        return {span["name"] for span in recorded if span["context"]["trace_id"] in whole}
-
     wait(
-        lambda: names() >= {"admission", "claims", "prepare", "first-kernel"},
+        lambda: system.spans_since(admission) >= {"admission", "claims", "prepare", "first-kernel"},
         "admission, claims, prepare and first-kernel in linked traces",
-        why=lambda: str(names()),
+        why=lambda: str(system.spans_since(admission)),
     )
 
 

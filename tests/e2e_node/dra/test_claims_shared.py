@@ -49,6 +49,26 @@ def used_mib(system: NodeSystem) -> str:
     return system.sql("SELECT sum(used_memory_mib) FROM devices")
 
 
+def two_pods(system: NodeSystem) -> dict[str, Json]:
+    """`first` and `second`, which run on one claim, each with 1000 MiB of it."""
+    claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
+    for name in ("first", "second"):
+        pod = taking(claiming_pod(system, name, of="shared"), 1000)
+        assert system.create(pod).status_code == 201
+    pods = {name: system.wait_for_phase(name, "Running") for name in ("first", "second")}
+    assert {taken_mib(system, pod) for pod in pods.values()} == {1000}
+    wait(lambda: system.live_allocations() == 2, "both holders in the ledger")
+    return pods
+
+
+def counted_for_the_second(system: NodeSystem) -> None:
+    wait(
+        lambda: system.sql(HOLDERS) == "second|cuda|t",
+        "the second to have the slice counted",
+        why=lambda: system.sql(HOLDERS),
+    )
+
+
 def gone(system: NodeSystem) -> None:
     wait(lambda: system.live_allocations() == 0, "the slices to be free")
     wait(lambda: not descriptions(system), "the device descriptions to go")
@@ -138,11 +158,7 @@ def test_the_second_keeps_its_limits_when_the_first_goes_while_its_grant_is_not_
         assert sorted(map(str, directories(system))) == here
         assert len(descriptions(system)) == 1
         assert taken_mib(system, second) == 1000
-    wait(
-        lambda: system.sql(HOLDERS) == "second|cuda|t",
-        "the second to have the slice counted",
-        why=lambda: system.sql(HOLDERS),
-    )
+    counted_for_the_second(system)
     assert list(system.limits(second).values()) == [(BUDGET_MIB, 0)]
     system.check_invariants()
     system.delete("second")
@@ -154,15 +170,9 @@ def test_an_agent_that_lost_its_state_makes_the_records_of_prepared_claims_again
 ) -> None:
     """Of a slice whose folder has the name of a pod that is gone already."""
     system = claiming
-    claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
-    for name in ("first", "second"):
-        pod = taking(claiming_pod(system, name, of="shared"), 1000)
-        assert system.create(pod).status_code == 201
-    pods = {name: system.wait_for_phase(name, "Running") for name in ("first", "second")}
-    assert {taken_mib(system, pod) for pod in pods.values()} == {1000}
-    wait(lambda: system.live_allocations() == 2, "both holders in the ledger")
+    pods = two_pods(system)
     system.delete("first")
-    wait(lambda: system.sql(HOLDERS) == "second|cuda|t", "the slice to be the second one's")
+    counted_for_the_second(system)
     state = system.agent.folder / "agent" / "state.json"
     wait(lambda: _record(state)["pod_name"] == "second", "the record to be the second one's")
     before = _record(state)
@@ -198,13 +208,7 @@ def test_the_second_of_two_pods_may_go_first_and_the_first_keeps_its_slice(
     claiming: NodeSystem,
 ) -> None:
     system = claiming
-    claim(system, "shared", gpu={"memory": f"{BUDGET_MIB}Mi"})
-    for name in ("first", "second"):
-        pod = taking(claiming_pod(system, name, of="shared"), 1000)
-        assert system.create(pod).status_code == 201
-    pods = {name: system.wait_for_phase(name, "Running") for name in ("first", "second")}
-    assert {taken_mib(system, pod) for pod in pods.values()} == {1000}
-    wait(lambda: system.live_allocations() == 2, "both holders in the ledger")
+    pods = two_pods(system)
     system.delete("second")
     wait(lambda: system.live_allocations() == 1, "the second to be over")
     assert used_mib(system) == str(BUDGET_MIB)
