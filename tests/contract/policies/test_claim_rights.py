@@ -92,7 +92,7 @@ async def test_each_right_of_the_driver_is_used_and_a_call_fails_without_it(
     allocated = {"status": {"allocation": {"devices": {}}}}
     assert allowed(guarded.admin.patch(f"{path}/status", allocated))
     scheduler = guarded.account(SYSTEM, "hami-scheduler")
-    wait(lambda: scheduler.get(f"{CLAIMS}/held").status_code == 200, "the scheduler's role")
+    wait(lambda: scheduler.get(path).status_code == 200, "the scheduler's role")
 
     await use_all(
         kubeconfig_of(agent, guarded, tmp_path / "agent"),
