@@ -46,7 +46,7 @@ CARDS = 8
 CREATORS = 16
 NODES = {"": PlayedNodes, "follow": claims.ClaimNodes, "lead": claims.LedNodes}
 """By who allocates claims."""
-ROUND_S = 900.0
+ROUND_S = 1800.0
 CALM_S = 300.0
 """A new cluster of thousands of nodes, or a round, is written down within this."""
 

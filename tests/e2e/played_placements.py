@@ -87,7 +87,7 @@ def case_of(number: int, given: Json, vendors: Vendors) -> Case | None:
         pod=pod,
         request=request,
         cluster=read_cluster(case["nodes"], case["pods"], vendors, asking=[pod]),
-        chosen=f"c{number}-{(given.get('expect') or {}).get('chosen')}",
+        chosen=f"c{number}-{given['expect']['chosen']}" if "expect" in given else "",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from copy import deepcopy
 from random import Random
 
@@ -16,7 +17,7 @@ from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
 
 from tests import measured
-from tests.e2e.played_placements import Asked, Case, asking, case_of, played
+from tests.e2e.played_placements import Asked, Case, Placement, asking, case_of, played
 from tests.reference import by_claims, generate
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
@@ -68,11 +69,18 @@ async def test_where_the_ledger_allocates_claims_get_the_nodes_and_cards_of_limi
     assert claims == limits
     placed = {name: each for name, each in claims.items() if each is not None}
     assert 0 < len(placed) < len(cases)
-    as_hami = sum(case.name in placed and placed[case.name][0] == case.chosen for case in cases)
     measured.note(
-        f"lead: {len(cases)} pods, {len(placed)} of them placed, by claims as by limits; "
-        f"{as_hami} on the node that HAMi was recorded to choose"
+        f"lead: {len(cases)} pods, {len(placed)} of them placed, by claims as by limits"
+        + "".join(f"; {number} on the node that HAMi chose" for number in as_hami(cases, placed))
     )
+
+
+def as_hami(cases: list[Case], placed: Mapping[str, Placement]) -> list[int]:
+    """How many came where HAMi was recorded to place them (it breaks ties at random); empty: it was
+    not asked."""
+    asked = [case for case in cases if case.chosen]
+    same = [case for case in asked if case.name in placed and placed[case.name][0] == case.chosen]
+    return [len(same)] if asked else []
 
 
 def followed_claims(case: Case) -> Asked | None:
