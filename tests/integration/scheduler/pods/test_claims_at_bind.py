@@ -1,6 +1,6 @@
 """/bind of pods with ResourceClaims: the grant is entered before the pod has its node.
 
-On a real control plane: `tests/e2e/test_claims_at_bind.py`.
+On a real control plane: `tests/e2e/dra/test_claims_at_bind.py`.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import Assets
 
 from tests import measured
-from tests.e2e.played_placements import Asked, Case, Placement, asking, case_of, played
-from tests.reference import by_claims, generate
+from tests.e2e.dra.played_placements import Asked, Case, Placement, asking, case_of, played
+from tests.reference import by_claims
+from tests.reference.random import generate
 from tests.unit.hamicommon import recorded
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
