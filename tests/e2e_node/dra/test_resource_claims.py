@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from hamilocal.system.services import SCHEDULER_NAME
 
 from tests import measured
 from tests.e2e.system import slice_of, wait
@@ -64,6 +65,31 @@ def test_a_claim_is_a_slice_of_the_same_ledger(claiming: NodeSystem) -> None:
     system.delete("small")
     wait(lambda: system.live_allocations() == 0, "the slice to be free")
     measured.note("a claim of 4096Mi and 30 cores: the container sees and can take just that")
+
+
+def test_a_claim_is_granted_at_the_binding_where_a_limit_of_no_card_names_us(
+    claiming: NodeSystem,
+) -> None:
+    system = claiming
+    claim(system, "bound", gpu={"memory": "4096Mi", "cores": "30"})
+    pod = claiming_pod(system, "bound")
+    pod["spec"]["schedulerName"] = SCHEDULER_NAME
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "0"}
+    assert system.create(pod).status_code == 201
+    pod = system.wait_for_phase("bound", "Running")
+
+    assert system.wrong_slice(pod, 4096, core_percent=30) == []
+    uid = pod["metadata"]["uid"]
+    steps = f"SELECT state FROM allocation_events WHERE pod_uid = '{uid}' ORDER BY sequence LIMIT 1"
+    # What is granted at the preparation is never on its way.
+    assert system.sql(steps) == "binding"
+    wait(
+        lambda: system.sql(f"SELECT state FROM allocations WHERE pod_uid = '{uid}'") == "allocated",
+        "the agent's report",
+    )
+    system.delete("bound")
+    wait(lambda: system.live_allocations() == 0, "the slice to be free")
+    system.check_invariants()
 
 
 def test_claims_and_limits_share_a_card_and_never_exceed_it(claiming: NodeSystem) -> None:

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -92,6 +93,8 @@ static int race(int processes, long rounds, size_t limit)
 static void victim(unsigned int seed)
 {
     static const int properties[8] = {1, 0, 1, 0};
+    // It never ends by itself, and nobody else would end it.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     open_device();
     uint64_t block[HELD] = {0};
     int kind[HELD] = {0};
