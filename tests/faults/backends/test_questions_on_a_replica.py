@@ -19,7 +19,7 @@ from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.integration.metrics.service import settings, sql, until
 
 pytestmark = pytest.mark.slow
-MIGRATIONS = Path(__file__).resolve().parents[4] / "migrations"
+MIGRATIONS = Path(__file__).resolve().parents[3] / "migrations"
 NODE = """
 WITH node AS (INSERT INTO nodes (name, inventory_at) VALUES ($1, now()) RETURNING name)
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
