@@ -233,7 +233,7 @@ class NodeCosts:
         ask = known.ask
         could = outcomes(now, cards, ask.need, ask.request.count, fitting)
         after = self._now.value(self._tables, rows, could.states)
-        best = could.best(after, *fitting.shape)
+        best = could.best(after, cards.numa)
         known.places[rows] = could.taken[best]
         self._note(known, rows, after[best], could.states.take(best))
 

@@ -23,20 +23,29 @@ class CardOutcomes(NamedTuple):
     taken: Int
     """(outcomes, count): the cards that it takes there, in the order picked."""
 
-    def best(self, stranded: Float64, rows: int, width: int) -> Int:
-        """(rows,): which outcome of each row strands least; of equal cards the last.
+    def best(self, stranded: Float64, numa: Int) -> Int:
+        """(rows,): which outcome of each row strands least; `numa` is (rows, places).
 
-        The walk of a container takes the last first, too.
+        Of equal cards that of the highest NUMA node, and there the last: the walk of a container
+        takes them in that order, and compares in as many digits (`choice/ordering.py`).
         """
         if self.taken.shape[1] > 1:
             return self.row
-        cost = np.full((rows, width), np.inf)
+        rows, width = numa.shape
+        cost = np.full((rows, width), np.inf, np.float32)
         number = np.zeros((rows, width), np.int64)
         at = self.row, self.taken[:, 0]
         cost[at], number[at] = stranded, np.arange(len(stranded))
-        place = width - 1 - cost[:, ::-1].argmin(axis=1)
+        equal = cost == cost.min(axis=1, keepdims=True)
+        place = _last_of_highest(np.where(equal, numa, np.iinfo(np.int64).min))
         best: Int = number[np.arange(rows), place]
         return best
+
+
+def _last_of_highest(of: Int) -> Int:
+    """(rows,): the place."""
+    last: Int = of.shape[1] - 1 - of[:, ::-1].argmax(axis=1)
+    return last
 
 
 def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> CardOutcomes:
@@ -46,7 +55,7 @@ def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools)
     Several go where the walk of a container would put them, on the fullest cards.
     """
     if count == 1:
-        rows, places = np.nonzero(fitting & ~now.later_alike())
+        rows, places = np.nonzero(fitting & ~now.later_alike(fitting))
         then = now.take(rows)
         with_slice = amounts_of(
             cards.less(
@@ -58,7 +67,7 @@ def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools)
         then.cards[:, np.arange(len(rows)), places] = with_slice[:, rows, places]
         return CardOutcomes(then, rows, places[:, None])
     full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
-    walked = np.argsort(full[:, ::-1], axis=1, kind="stable")[:, :count]
+    walked = np.lexsort((-cards.numa[:, ::-1], full[:, ::-1]), axis=1)[:, :count]
     taken = np.zeros(fitting.shape, np.bool_)
     places = fitting.shape[1] - 1 - walked
     np.put_along_axis(taken, places, values=True, axis=1)

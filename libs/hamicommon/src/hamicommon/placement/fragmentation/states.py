@@ -82,11 +82,15 @@ class States:
         self.cards[:, states] = others.cards
         self.cpu[states] = others.cpu
 
-    def later_alike(self) -> Bools:
-        """(states, places): whether a later card of the node is just as this one."""
+    def later_alike(self, among: Bools) -> Bools:
+        """(states, places): whether a later card of these is just as this one.
+
+        A card of which too much is granted looks as a full one does, and may be none of them.
+        """
         key = (self.cards * _KEY).sum(axis=0)
         same = key[:, :, None] == key[:, None, :]
         same &= _later(key.shape[1])
+        same &= among[:, None, :]
         alike: Bools = np.logical_or.reduce(same, axis=2)
         return alike
 
