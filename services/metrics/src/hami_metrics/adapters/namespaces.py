@@ -117,7 +117,7 @@ UPDATE namespace_rollups n SET idle_s = d.seconds FROM days d
  WHERE n.bucket_s = 86400 AND n.bucket_start = $1 AND n.namespace = d.namespace
    AND n.idle_s IS DISTINCT FROM d.seconds
 """
-# Whole days alone, of which the hours of pods and those of namespaces are all still there.
+# From the first hour on of which the hours of pods and those of namespaces are still there.
 _NOT_IDLE_YET = """
 WITH kept AS (
     SELECT greatest((SELECT min(bucket_start) FROM usage_rollups
@@ -125,10 +125,10 @@ WITH kept AS (
                     (SELECT min(bucket_start) FROM namespace_rollups WHERE bucket_s = 3600))
                AS since
 )
-SELECT DISTINCT date_trunc('day', bucket_start, 'UTC') AS day
+SELECT DISTINCT date_trunc('day', bucket_start, 'UTC') AS day,
+       greatest(date_trunc('day', bucket_start, 'UTC'), kept.since) AS since
   FROM namespace_rollups CROSS JOIN kept
- WHERE bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0
-   AND date_trunc('day', bucket_start, 'UTC') >= kept.since
+ WHERE bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0 AND bucket_start >= kept.since
  ORDER BY day DESC
 """
 
@@ -168,5 +168,5 @@ async def _fill_idle(connection: Connection) -> None:
         async with connection.transaction():
             if not await connection.fetchval(_TURN):
                 return
-            await connection.execute(_IDLE_HOURS, row["day"], row["day"] + DAY)
+            await connection.execute(_IDLE_HOURS, row["since"], row["day"] + DAY)
             await connection.execute(_IDLE_DAY, row["day"])
