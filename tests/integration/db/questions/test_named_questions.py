@@ -356,6 +356,9 @@ async def test_what_a_pod_uses_is_the_sum_of_its_newest_samples_and_else_unknown
             row["container_name"]
             for row in await reader.fetch("SELECT DISTINCT container_name FROM allocation_devices")
         }
+        # The made-up samples end just now.
+        uids = [grant.pod_uid for grant in live]
+        await reader.execute("DELETE FROM usage_samples WHERE pod_uid = ANY($1)", uids)
         one = live[0]
         named = (one.node, one.uuid, one.pod_uid, one.namespace, one.pod_name, container)
         for age_s, memory_bytes in ((40, 7 << 20), (20, 5 << 20)):
