@@ -156,8 +156,8 @@ class NodeSystem(System):
 
     def log(self, pod: Json, container: str) -> list[Json]:
         """The JSON lines that a container has printed in the lives whose logs are kept."""
-        name = pod["metadata"]["name"]
-        lines = self.node.pod_log("default", name, container).splitlines()
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        lines = self.node.pod_log("default", name, container, uid=uid).splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def seen_mib(self, pod: Json, container: str = "cuda") -> list[int]:

@@ -83,9 +83,12 @@ class RealNode:
         rows = [line.split() for line in containerd.ctr(self.socket, "tasks", "ls").splitlines()]
         return next((int(row[1]) for row in rows if row[0] == wanted), 0)
 
-    def pod_log(self, namespace: str, pod: str, container: str) -> str:
-        """What a container has printed in all its lives ("" if it has not started)."""
-        files = sorted(_LOGS.glob(f"{namespace}_{pod}_*/{container}/*.log"))
+    def pod_log(self, namespace: str, pod: str, container: str, *, uid: str = "*") -> str:
+        """What a container has printed in all its lives ("" if it has not started).
+
+        Without `uid` also of an earlier pod of that name whose files are still there.
+        """
+        files = sorted(_LOGS.glob(f"{namespace}_{pod}_{uid}/{container}/*.log"))
         lines = [line for file in files for line in file.read_text().splitlines()]
         # "<time> stdout F <text>" (the log format of the container runtime interface)
         return "".join(line.split(" ", 3)[3] + "\n" for line in lines if line.count(" ") >= 3)
