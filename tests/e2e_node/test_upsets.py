@@ -83,8 +83,9 @@ def crashing(system: NodeSystem) -> Json:
         "crashing", slice_of(4096, 30), command=("bash", "-c", f"{PRINT}; exit 1")
     )
     pod["spec"]["restartPolicy"] = "Always"
-    assert system.create(pod).status_code == 201
-    return pod
+    created = system.create(pod)
+    assert created.status_code == 201
+    return dict(created.json())
 
 
 def test_a_crash_loop_goes_through_an_upgrade_with_tmp_wiped_and_keeps_its_limits(
