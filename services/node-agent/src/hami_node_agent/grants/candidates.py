@@ -64,14 +64,17 @@ def roomiest(cards: Mapping[GpuUuid, GpuDevice], book: GrantBook, count: int) ->
 
 def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGrant | None:
     """The first container of the grant, in Allocate order, that has no answer yet."""
-    return _unanswered(
-        grant, {record.container for record in records if record.pod_uid == grant.pod_uid}
-    )
+    return _unanswered(grant, _answered(records))
 
 
-def _unanswered(grant: NodeGrant, answered: Container[str]) -> ContainerGrant | None:
-    waiting = [c for c in grant.containers if c.shares and c.name not in answered]
-    return min(waiting, key=lambda container: container.index, default=None)
+def _answered(records: Iterable[Record]) -> frozenset[tuple[str, str]]:
+    return frozenset((record.pod_uid, record.container) for record in records)
+
+
+def _unanswered(grant: NodeGrant, answered: Container[tuple[str, str]]) -> ContainerGrant | None:
+    uid = grant.pod_uid
+    waiting = [c for c in grant.containers if c.shares and (uid, c.name) not in answered]
+    return min(waiting, key=lambda container: container.index) if waiting else None
 
 
 def candidates(
@@ -83,21 +86,21 @@ def candidates(
     that are seen to be bound here, then the lower token (handed out in the order of binding). Of
     those like the first one, whose bindings may have overtaken each other, the first to be seen.
     """
-    answered: dict[PodUid, set[str]] = {}
-    for record in records:
-        answered.setdefault(record.pod_uid, set()).add(record.container)
+    answered = _answered(records)
     found = []
     for grant in book.grants.values():
+        # First, because on a full node it is true of all but one.
+        if (container := _unanswered(grant, answered)) is None:
+            continue
         if grant.answered or grant.pod_uid in pods.ended or grant.state not in _EXPECTED:
             continue
-        container = _unanswered(grant, answered.get(grant.pod_uid, ()))
-        if container is None or len(container.shares) != count:
-            continue
-        found.append(Candidate(grant=grant, container=container))
+        if len(container.shares) == count:
+            found.append(Candidate(grant=grant, container=container))
+    begun = {uid for uid, _ in answered}
     ranks = {
         each.grant.pod_uid: (
             _EXPECTED[each.grant.state],
-            each.grant.pod_uid not in answered,
+            each.grant.pod_uid not in begun,
             each.grant.pod_uid not in pods.bound,
         )
         for each in found

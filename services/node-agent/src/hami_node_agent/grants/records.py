@@ -95,8 +95,9 @@ class AgentState:
         merged = dict(self.least_tokens)
         for uid, token in tokens.items():
             merged[uid] = max(token, merged.get(uid, token))
-        latest = sorted(merged.items(), key=lambda known: known[1])[-MOST_TOKENS:]
-        return replace(self, least_tokens=MappingProxyType(dict(latest)))
+        if len(merged) > MOST_TOKENS:
+            merged = dict(sorted(merged.items(), key=lambda known: known[1])[-MOST_TOKENS:])
+        return replace(self, least_tokens=MappingProxyType(merged))
 
     def with_records(self, records: Iterable[Record]) -> AgentState:
         """Adds or replaces records."""

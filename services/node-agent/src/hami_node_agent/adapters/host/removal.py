@@ -66,6 +66,8 @@ class Removal:
         """Takes what has that name away from it. Nothing when there is nothing. Raises: OSError."""
         if name in ("", os.curdir, os.pardir, REMOVING) or "/" in name:
             raise OSError(errno.EINVAL, "no name of a directory of ours", clip(name))
+        if not os.path.lexists(self._parent / name):
+            return
         kept = os.fsdecode(os.fsencode(name)[:_NAME_BYTES])
         try:
             (self._parent / REMOVING).mkdir(mode=0o700, exist_ok=True)
