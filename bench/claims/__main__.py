@@ -4,9 +4,9 @@
 kube-controller-manager, which makes a claim for each pod of its template. kube-scheduler and our
 scheduler are stopped until all pods of a round and their claims are there, so who makes them is
 not in the seconds; what they write is in the writes. One system for each way (`follow`:
-kube-scheduler allocates, and the ledger grants when the node prepares; `lead`: the ledger
-allocates), each with rounds of all three kinds of pods in turn. Prints the table and writes
-bench/results/claims.json.
+kube-scheduler allocates, and the ledger grants when the node prepares or, of pods that our
+scheduler binds, then; `lead`: the ledger allocates), each with rounds of all its kinds of pods in
+turn. Prints the table and writes bench/results/claims.json.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from bench.filter.figures import machine
 from bench.filter.system import end_when_asked
 from bench.pods.counters import WRITES
 from bench.pods.rounds import Row, measure, shown
-from bench.pods.system import CLAIMS, Wanted
+from bench.pods.system import BOUND_CLAIMS, CLAIMS, Wanted
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "claims.json"
-WAYS = ("follow", "lead")
 KINDS = ("without", "spread", CLAIMS)
+WAYS = {"follow": (*KINDS, BOUND_CLAIMS), "lead": KINDS}
+"""Who allocates claims, and the kinds of pods then."""
 
 
 def writes(row: Row) -> float:
@@ -45,9 +46,9 @@ def main() -> None:
     given = parser.parse_args()
     print(f"{given.pods} pods at once on {given.nodes} nodes")
     found = {}
-    for way in WAYS:
+    for way, kinds in WAYS.items():
         wanted = Wanted(nodes=given.nodes, claims=way)
-        found[way] = uvloop.run(measure(wanted, KINDS, given.pods, given.rounds))
+        found[way] = uvloop.run(measure(wanted, kinds, given.pods, given.rounds))
         for row in found[way]:
             row["writes_per_pod"] = writes(row)
             print(f"{way}: {shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")

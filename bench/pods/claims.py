@@ -136,10 +136,10 @@ async def set_up(api: KubeApi) -> None:
     )
 
 
-def with_claim(pod: dict[str, Any]) -> None:
-    """Has the pod's container use a claim of its own."""
+def with_claim(pod: dict[str, Any], *, limits: dict[str, str]) -> None:
+    """Has the pod's container use a claim of its own, beside these limits."""
     pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": TEMPLATE}]
-    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}]}
+    pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "card"}], "limits": limits}
 
 
 async def until_made(api: KubeApi, prefix: str) -> None:

@@ -42,6 +42,9 @@ from bench.pods.processor_time import cpu_ms
 SCHEDULER = "hami-scheduler"
 CLAIMS = "claims"
 """The kind of pods that ask by a ResourceClaim."""
+BOUND_CLAIMS = "claims by /bind"
+"""The same, bound by our scheduler, which grants them then."""
+BY_CLAIMS = (CLAIMS, BOUND_CLAIMS)
 CARDS = 8
 CREATORS = 16
 NODES = {"": PlayedNodes, "follow": claims.ClaimNodes, "lead": claims.LedNodes}
@@ -117,7 +120,7 @@ class Bench:
 
     async def _create(self, kind: str, count: int) -> set[str]:
         gate = asyncio.Semaphore(CREATORS)
-        prefix = f"{kind}-{uuid.uuid4().hex[:6]}"
+        prefix = f"{kind.split()[0]}-{uuid.uuid4().hex[:6]}"
 
         async def one(number: int) -> str:
             async with gate:
@@ -127,7 +130,7 @@ class Bench:
             return str(made["metadata"]["uid"])
 
         uids = set(await asyncio.gather(*(one(number) for number in range(count))))
-        if kind == CLAIMS:
+        if kind in BY_CLAIMS:
             await claims.until_made(self.api, prefix)
         return uids
 
@@ -147,8 +150,12 @@ class Bench:
 def _pod(name: str, kind: str) -> dict[str, Any]:
     container: dict[str, Any] = {"name": "main", "image": "none"}
     pod: dict[str, Any] = {"metadata": {"name": name}, "spec": {"containers": [container]}}
+    if kind == BOUND_CLAIMS:
+        claims.with_claim(pod, limits={RESOURCE: "0"})
+        pod["spec"]["schedulerName"] = SCHEDULER
+        return pod
     if kind == CLAIMS:
-        claims.with_claim(pod)
+        claims.with_claim(pod, limits={})
     if kind in ("without", CLAIMS):
         return pod
     amounts = {RESOURCE: "1", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "2"}
