@@ -1,4 +1,4 @@
-"""Runs the migrations over one asynchronous connection; the DSN is HAMI_POSTGRES_DSN.
+"""Runs the migrations over one connection: the caller's, or one of its own by HAMI_POSTGRES_DSN.
 
 Each migration is a transaction of its own, so that one may build indexes without stopping writers
 (`autocommit_block`) and a run that was cut off goes on where it was. Two runs at once take turns.
@@ -7,6 +7,7 @@ Each migration is a transaction of its own, so that one may build indexes withou
 from __future__ import annotations
 
 import asyncio
+import time
 
 from alembic import context
 from alembic.runtime.migration import MigrationContext, MigrationInfo
@@ -15,10 +16,10 @@ from hamicommon.ledger.migrations import revisions, rights
 from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 # Any number; it is taken by nothing else in this database.
 TURN = 4_210_777
+TURN_PAUSE_S = 0.2
 # A statement that waits for a table's lock makes all later ones on it wait too, so it must be
 # short; `hamicommon.ledger.migrations.upgrade.upgrade` tries again.
 LOCK_TIMEOUT_MS = 500
@@ -57,24 +58,41 @@ def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> Non
         ctx.connection.execute(text(CALLED), {"object": f"{what} {step.up_revision_id}"})
 
 
-async def take_turn(connection: AsyncConnection) -> None:
+def take_turn(connection: Connection) -> None:
     """Waits for another run, without a transaction that its index builds would wait for."""
-    while not await connection.scalar(text(f"SELECT pg_try_advisory_lock({TURN})")):
-        await connection.commit()
-        await asyncio.sleep(0.2)
-    await connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
-    if await connection.scalar(text("SELECT to_regclass('public.alembic_version') IS NOT NULL")):
-        await connection.execute(text(revisions.SPLIT))
-    await connection.commit()
+    while not connection.scalar(text(f"SELECT pg_try_advisory_lock({TURN})")):
+        connection.commit()
+        time.sleep(TURN_PAUSE_S)
+    connection.execute(text(f"SET lock_timeout = {LOCK_TIMEOUT_MS}"))
+    if connection.scalar(text("SELECT to_regclass('public.alembic_version') IS NOT NULL")):
+        connection.execute(text(revisions.SPLIT))
+    connection.commit()
+
+
+def end_turn(connection: Connection) -> None:
+    """For a connection that is used for more; any other ends it by closing."""
+    connection.execute(text("RESET lock_timeout"))
+    connection.execute(text("SELECT pg_advisory_unlock_all()"))
+    connection.commit()
+
+
+def run_in_turn(connection: Connection) -> None:
+    """Applies what is asked for when no other run does."""
+    take_turn(connection)
+    run(connection)
+    connection.commit()
 
 
 async def main() -> None:
-    """Opens the connection and runs; the turn ends with the connection."""
+    """Opens a connection and runs."""
     settings = context.config.attributes.get("settings") or PostgresSettings()
     async with open_engine(settings) as engine, engine.connect() as connection:
-        await take_turn(connection)
-        await connection.run_sync(run)
-        await connection.commit()
+        await connection.run_sync(run_in_turn)
 
 
-asyncio.run(main())
+given: Connection | None = context.config.attributes.get("connection")
+if given is None:
+    asyncio.run(main())
+else:
+    run_in_turn(given)
+    end_turn(given)

@@ -1,4 +1,4 @@
-"""Why the scheduler could not be asked, in one sentence with what to set. Pure but for proxies.
+"""Why a service or Postgres could not be asked, and what to set. Pure but for proxies.
 
 TLS shows little of it: a server that wants a client certificate closes the connection after the
 handshake (TLS 1.3), and asyncio's servers do so without the alert that would name the reason.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
@@ -18,6 +19,8 @@ from hamictl.scheduler_address import PAGE, SchedulerAddress
 _EXPIRED, _NOT_YET = 10, 9
 _OTHER_NAME, _OTHER_ADDRESS = 62, 64
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_CONNECTION_LOST = "08"
+"""Class of SQLSTATE (PostgreSQL, "Error Codes")."""
 
 
 def sentence(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
@@ -119,6 +122,20 @@ def _closed_at_once(address: SchedulerAddress) -> str:
     return (
         "the connection was closed before TLS began: it was stopped just now, "
         "or another port is wanted"
+    )
+
+
+def closed_forward(dsn: str, exc: BaseException | None) -> str:
+    """Behind a sentence about a Postgres that `exc` keeps us from, or that went away: what to do
+    where its port is forwarded; empty for any other, and for one that answered with a refusal."""
+    state = getattr(exc, "sqlstate", None)
+    refused = isinstance(exc, ssl.SSLError) or (state and not state.startswith(_CONNECTION_LOST))
+    places = urlsplit(dsn).netloc.rpartition("@")[2].split(",")
+    if refused or not all(place.strip("[").startswith(_LOOPBACK) for place in places):
+        return ""
+    return (
+        "; does `kubectl port-forward` still run? It may end with the first connection that "
+        f"Postgres closes: start it again for each command, or in a loop ({PAGE})"
     )
 
 

@@ -14,16 +14,17 @@ from hamicommon.settings import PostgresSettings
 
 
 @asynccontextmanager
-async def open_engine(settings: PostgresSettings) -> AsyncIterator[AsyncEngine]:
-    """A SQLAlchemy engine without a pool.
+async def open_engine(
+    settings: PostgresSettings, *, command_timeout_s: float | None = None
+) -> AsyncIterator[AsyncEngine]:
+    """A SQLAlchemy engine without a pool; see `connect` for `command_timeout_s`.
 
     Its connections raise what `hamicommon.ledger.connection.connect` does.
     """
     # SQLAlchemy would take the DSN apart itself, and hand asyncpg parameters of libpq's (`sslmode`)
     # that it knows in a DSN alone.
-    engine = create_async_engine(
-        "postgresql+asyncpg://", poolclass=NullPool, async_creator=partial(connect, settings)
-    )
+    creator = partial(connect, settings, command_timeout_s=command_timeout_s)
+    engine = create_async_engine("postgresql+asyncpg://", poolclass=NullPool, async_creator=creator)
     try:
         yield engine
     finally:

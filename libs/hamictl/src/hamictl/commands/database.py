@@ -6,16 +6,21 @@ Exit status of `check`: 0 all is well, 1 it could not be asked, else by the grav
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import typer
+from hamicommon.errors import Unavailable
 from hamicommon.ledger.migrations import upgrade as schema
-from hamicommon.ledger.migrations.inspection import SchemaFault, inspect, revisions_of
+from hamicommon.ledger.migrations.inspection import SchemaFault, inspect, revisions_over
+from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.settings import PostgresSettings
 from hamilocal.system.layout import project
 from pydantic import SecretStr
 
 from hamictl.commands.runner import console, spoken_errors
+from hamictl.connection_errors import closed_forward
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
@@ -31,10 +36,17 @@ STATUS = {
 app = typer.Typer(help="The ledger's schema.", no_args_is_help=True)
 
 
-def _where() -> tuple[PostgresSettings, Path]:
+@contextmanager
+def _asked() -> Iterator[tuple[PostgresSettings, Path]]:
+    """Which database, and the folder of migrations. Raises: Unavailable with what to do."""
     settings = Settings()
-    dsn = find_target(settings).need_postgres()
-    return PostgresSettings(dsn=SecretStr(dsn)), settings.migrations or project().migrations
+    target = find_target(settings)
+    dsn = target.need_postgres()
+    try:
+        yield PostgresSettings(dsn=SecretStr(dsn)), settings.migrations or project().migrations
+    except Unavailable as exc:
+        forward = "" if target.local else closed_forward(dsn, exc.__cause__)
+        raise Unavailable(f"{exc}{forward}") from exc
 
 
 @app.command()
@@ -47,14 +59,13 @@ def upgrade(
     ),
 ) -> None:
     """Apply the migrations that are missing."""
-    with spoken_errors():
-        settings, migrations = _where()
-        current = revisions_of(settings)
+    with spoken_errors(), _asked() as (settings, migrations), SchemaSession(settings) as session:
+        current = revisions_over(session)
         missing = schema.pending(migrations, current)
         target = schema.before_rollout(migrations, current) if before_rollout else schema.HEADS
         if missing:
-            schema.upgrade(settings, migrations, target)
-        left = schema.pending(migrations, revisions_of(settings))
+            schema.upgrade_over(session, migrations, target)
+        left = schema.pending(migrations, revisions_over(session))
     for name in (name for name in missing if name not in left):
         console.print(f"applied {name}", highlight=False)
     if left:
@@ -66,8 +77,8 @@ def upgrade(
 @app.command()
 def check() -> None:
     """Compare the database with this version, and ask it whether every promise holds."""
-    with spoken_errors():
-        found = inspect(*_where())
+    with spoken_errors(), _asked() as (settings, migrations):
+        found = inspect(settings, migrations)
     for finding in found:
         console.print(f"{finding.fault}: {finding.sentence}", highlight=False, markup=False)
     if found:

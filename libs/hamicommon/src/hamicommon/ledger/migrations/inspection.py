@@ -6,25 +6,22 @@ first. What to do about a finding is in docs/operations.md, by the `SchemaFault`
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 from sqlalchemy import CheckConstraint
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
 
-from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.ledger.connection import Connection, connect, place_of
+from hamicommon.errors import InvalidRequest
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import SCHEMA_ERRORS
 from hamicommon.ledger.invariants import broken
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.migrations.revisions import of_both_branches
+from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.ledger.partitions import days_of
 from hamicommon.ledger.tables import metadata
 from hamicommon.settings import PostgresSettings
@@ -101,41 +98,47 @@ _HALF_BUILT = "SELECT indexrelid::regclass::text AS name FROM pg_index WHERE NOT
 
 
 def inspect(settings: PostgresSettings, migrations: Path) -> list[Finding]:
-    """Everything that is wrong; blocking.
+    """Everything that is wrong, over one connection; blocking.
 
     Raises: Unavailable when the database can't be asked, InvalidRequest for a wrong address or a
     folder without migrations.
     """
-    current = revisions_of(settings)
-    try:
-        missing = upgrade.pending(migrations, current)
-    except InvalidRequest as exc:
-        if not current:
-            raise
-        return [Finding(fault=SchemaFault.NEWER, sentence=str(exc))]
-    if missing:
-        return [Finding(fault=SchemaFault.BEHIND, sentence=_waiting(current, missing))]
-    drifted = upgrade.drift(settings, migrations)
-    found = [Finding(fault=SchemaFault.DRIFT, sentence=sentence) for sentence in drifted]
-    return found + asyncio.run(_inspect_head(settings))
+    with SchemaSession(settings, command_timeout_s=STATEMENT_TIMEOUT_S) as session:
+        current = session.ask(_revisions)
+        try:
+            missing = upgrade.pending(migrations, current)
+        except InvalidRequest as exc:
+            if not current:
+                raise
+            return [Finding(fault=SchemaFault.NEWER, sentence=str(exc))]
+        if missing:
+            return [Finding(fault=SchemaFault.BEHIND, sentence=_waiting(current, missing))]
+        drifted = upgrade.drift_over(session, migrations)
+        found = [Finding(fault=SchemaFault.DRIFT, sentence=sentence) for sentence in drifted]
+        return found + session.ask(_inspect_head)
 
 
 def revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
+    """See `revisions_over`; over a connection of its own."""
+    with SchemaSession(settings, command_timeout_s=STATEMENT_TIMEOUT_S) as session:
+        return revisions_over(session)
+
+
+def revisions_over(session: SchemaSession) -> tuple[str, ...]:
     """The revisions that the database records it is at, one of each branch; empty for an empty one.
 
     Blocking. Raises: Unavailable, InvalidRequest when it has our tables and no revision.
     """
-    return asyncio.run(_revisions_of(settings))
+    return session.ask(_revisions)
 
 
-async def _revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
-    async with connected(settings) as connection:
-        row = await connection.fetchrow(_REVISION)
-        found = (
-            await connection.fetch("SELECT version_num::text FROM alembic_version")
-            if row["known"]
-            else []
-        )
+async def _revisions(connection: Connection) -> tuple[str, ...]:
+    row = await connection.fetchrow(_REVISION)
+    found = (
+        await connection.fetch("SELECT version_num::text FROM alembic_version")
+        if row["known"]
+        else []
+    )
     if row["tables"] and not found:
         raise InvalidRequest(
             "the database has tables of HAMi and no revision in alembic_version: it is half "
@@ -144,20 +147,16 @@ async def _revisions_of(settings: PostgresSettings) -> tuple[str, ...]:
     return of_both_branches([each[0] for each in found], has_periods=row["periods"])
 
 
-async def _inspect_head(settings: PostgresSettings) -> list[Finding]:
-    async with connected(settings) as connection:
-        found = [Finding(fault=SchemaFault.DRIFT, sentence=it) for it in await _guards(connection)]
-        try:
-            found += [
-                Finding(fault=SchemaFault.BROKEN, sentence=it) for it in await broken(connection)
-            ]
-        except SCHEMA_ERRORS as exc:
-            sentence = f"whether the promises hold can't be asked: {exc}"
-            found.append(Finding(fault=SchemaFault.DRIFT, sentence=sentence))
-        found += [
-            Finding(fault=SchemaFault.PARTITIONS, sentence=it) for it in await _days(connection)
-        ]
-    return found
+async def _inspect_head(connection: Connection) -> list[Finding]:
+    found = [Finding(fault=SchemaFault.DRIFT, sentence=it) for it in await _guards(connection)]
+    try:
+        found += [Finding(fault=SchemaFault.BROKEN, sentence=it) for it in await broken(connection)]
+    except SCHEMA_ERRORS as exc:
+        sentence = f"whether the promises hold can't be asked: {exc}"
+        found.append(Finding(fault=SchemaFault.DRIFT, sentence=sentence))
+    return found + [
+        Finding(fault=SchemaFault.PARTITIONS, sentence=it) for it in await _days(connection)
+    ]
 
 
 async def _guards(connection: Connection) -> list[str]:
@@ -211,16 +210,3 @@ async def _days(connection: Connection) -> list[str]:
 def _waiting(current: tuple[str, ...], missing: list[str]) -> str:
     where = f"at revision {' and '.join(current)}" if current else "empty"
     return f"the database is {where} and lacks {', '.join(missing)}: run `hamictl db upgrade`"
-
-
-@asynccontextmanager
-async def connected(settings: PostgresSettings) -> AsyncIterator[Connection]:
-    """One connection. Raises: see `hamicommon.ledger.connection.connect`."""
-    connection: Connection = await connect(settings, command_timeout_s=STATEMENT_TIMEOUT_S)
-    try:
-        yield connection
-    except (asyncpg.InterfaceError, OSError, TimeoutError) as exc:
-        place = place_of(settings.dsn.get_secret_value())
-        raise Unavailable(f"Postgres at {place} went away: {exc or 'no answer'}") from exc
-    finally:
-        connection.terminate()

@@ -17,6 +17,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamictl.commands.options import Answered
 from hamictl.commands.past import named as past
 from hamictl.commands.runner import console, run
+from hamictl.connection_errors import closed_forward
 from hamictl.output import render
 from hamictl.output.formats import TABLE
 from hamictl.output.terminal import emit
@@ -118,13 +119,15 @@ async def ledger_reader() -> AsyncIterator[asyncpg.Connection[Any]]:
 
     Raises: Unavailable when the ledger does not answer; InvalidRequest with what Postgres refused.
     """
-    dsn = find_target(Settings()).need_postgres()
+    target = find_target(Settings())
+    dsn = target.need_postgres()
     try:
         connection = await asyncpg.connect(
             dsn, timeout=5, server_settings={"default_transaction_read_only": "on"}
         )
     except (OSError, TimeoutError, asyncpg.PostgresError) as exc:
-        raise Unavailable(f"Postgres: {exc or type(exc).__name__}") from exc
+        forward = "" if target.local else closed_forward(dsn, exc)
+        raise Unavailable(f"Postgres: {exc or type(exc).__name__}{forward}") from exc
     except ValueError as exc:
         raise InvalidRequest(f"HAMI_POSTGRES_DSN is not usable: {exc}") from exc
     try:

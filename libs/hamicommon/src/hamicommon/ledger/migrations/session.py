@@ -1,0 +1,129 @@
+"""One connection for all that a command asks of a schema and does to it; blocking.
+
+One and not one for each step: `kubectl port-forward` ends with the first connection that Postgres
+closes, so a command that asks through it has no second one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+import asyncpg
+from sqlalchemy import Connection as SyncConnection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from hamicommon.errors import Unavailable
+from hamicommon.ledger.connection import Connection, place_of
+from hamicommon.ledger.engine import open_engine
+from hamicommon.settings import PostgresSettings
+
+T = TypeVar("T")
+
+CLOSE_S = 5.0
+_LOST = (
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    OSError,
+    TimeoutError,
+)
+"""What asyncpg raises in a statement whose connection ends, or whose answer does not come."""
+
+
+class SchemaSession:
+    """A context that is connected; not to be used on an event loop."""
+
+    def __init__(
+        self, settings: PostgresSettings, *, command_timeout_s: float | None = None
+    ) -> None:
+        """Without `command_timeout_s` a statement may take as long as it needs."""
+        self._settings = settings
+        self._command_timeout_s = command_timeout_s
+        self._runner = asyncio.Runner()
+        self._stack = AsyncExitStack()
+        self._connection: AsyncConnection
+
+    def __enter__(self) -> SchemaSession:
+        """Raises: see `hamicommon.ledger.connection.connect`."""
+        try:
+            with self._translated():
+                self._connection = self._runner.run(self._connect())
+        except BaseException:  # also an interrupt: nobody else closes the loop
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def ask(self, question: Callable[[Connection], Awaitable[T]]) -> T:
+        """Calls it with the driver's connection, outside a transaction.
+
+        Raises: Unavailable when the connection is lost, and what `question` raises.
+        """
+
+        async def asked() -> T:
+            raw = await self._connection.get_raw_connection()
+            return await question(raw.driver_connection)
+
+        with self._translated():
+            return self._runner.run(asked())
+
+    def work(self, step: Callable[[SyncConnection], T]) -> T:
+        """Calls it with SQLAlchemy's connection; what it did not commit is rolled back.
+
+        Raises: Unavailable when the connection is lost, and what `step` raises.
+        """
+
+        async def worked() -> T:
+            try:
+                return await self._connection.run_sync(step)
+            finally:
+                if not self._connection.invalidated:
+                    await self._connection.rollback()
+
+        with self._translated():
+            return self._runner.run(worked())
+
+    async def _connect(self) -> AsyncConnection:
+        engine = await self._stack.enter_async_context(
+            open_engine(self._settings, command_timeout_s=self._command_timeout_s)
+        )
+        return await self._stack.enter_async_context(engine.connect())
+
+    def _end(self) -> None:
+        async def close() -> None:
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._stack.aclose()
+            except (DBAPIError, *_LOST):
+                pass  # it is gone, which was the aim
+
+        with self._runner:
+            self._runner.run(close())
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except _LOST as exc:
+            raise self._lost(exc) from exc
+        except DBAPIError as exc:
+            if not exc.connection_invalidated:
+                raise
+            raise self._lost(exc.orig) from exc
+
+    def _lost(self, exc: BaseException | None) -> Unavailable:
+        place = place_of(self._settings.dsn.get_secret_value())
+        return Unavailable(f"Postgres at {place} went away: {exc or 'no answer'}")
