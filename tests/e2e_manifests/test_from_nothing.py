@@ -56,6 +56,11 @@ def runs(cluster: Cluster, name: str) -> bool:
     return found.get("phase") == "Running" and all("running" in state for state in states)
 
 
+def restarts(cluster: Cluster, prefix: str) -> list[int]:
+    """Of the pods whose names begin so."""
+    return [each.restarts for each in cluster.pods.pods.values() if each.name.startswith(prefix)]
+
+
 @pytest.fixture(scope="module")
 def installed(cluster: Cluster) -> Cluster:
     """`k8s/base` runs, by one command."""
@@ -87,6 +92,7 @@ def test_from_nothing_to_a_running_slice(installed: Cluster) -> None:
             f"{name} runs",
             why=lambda name=name: json.dumps(status(cluster, name)),
         )
+    assert restarts(cluster, "hami-migrations-post-") == [0], "it waits for Postgres and services"
     from_nothing_s = sum(took_s for _, took_s in cluster.times)
     # On a busy machine a first try may have timed out; what ended is not what the pods run with.
     held = "SELECT string_agg(state, ' ') FROM allocations WHERE ended_at IS NULL"

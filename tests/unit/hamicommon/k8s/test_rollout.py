@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, cast
 
 import pytest
-from hamicommon.k8s.rollout import unfinished
+from hamicommon.errors import Forbidden, Unavailable
+from hamicommon.k8s import rollout
+from hamicommon.k8s.rollout import unfinished, until_over
 
 NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
 
@@ -65,3 +68,35 @@ def test_another_service_of_the_same_version_and_a_digest_are_no_older_version()
     for image in ("hami-metrics:0.2.0", "elsewhere:5000/hami-metrics:0.2.0", "x@sha256:0"):
         assert unfinished(a_deployment(image=image), [a_pod(image)], NEW) is None
     assert unfinished(a_deployment(image="elsewhere:5000/hami-metrics:0.1.0"), [], NEW)
+
+
+class ApiServer:
+    """Answers with what it is given, one a call; the last one for ever."""
+
+    def __init__(self, *answers: Exception | dict[str, Any]) -> None:
+        self._answers = list(answers)
+
+    async def get(self, _path: str) -> dict[str, Any]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def test_an_api_server_that_is_away_in_between_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(rollout, "POLL_S", 0.0)
+    pods = {"items": [a_pod(NEW)]}
+    api = ApiServer(
+        Unavailable("no answer in 10 s"), pods, Forbidden("roles are not read yet"), pods,
+        a_deployment(),
+    )  # fmt: skip
+
+    with caplog.at_level(logging.INFO):
+        await until_over(cast(Any, api), "hami-system", ["hami-scheduler"], "p")
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting for the roll-out: the API server can't be asked: no answer in 10 s",
+        "waiting for the roll-out: the API server can't be asked: roles are not read yet",
+    ]

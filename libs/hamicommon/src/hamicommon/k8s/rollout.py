@@ -49,18 +49,28 @@ def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None
 async def until_over(api: KubeApi, namespace: str, deployments: Sequence[str], pod: str) -> None:
     """Waits until all of them are of the version of the pod `pod`, which is the caller's.
 
-    Raises: Unavailable when that takes longer than an hour, or the API server is away.
+    An API server that is away or too slow in the meantime is asked again.
+    Raises: Unavailable when that takes longer than an hour, NotFound.
     """
     logged = ""
     try:
         async with asyncio.timeout(LONGEST_S):
-            while why := await _why_not(api, namespace, deployments, pod):
+            while why := await _asked_why_not(api, namespace, deployments, pod):
                 if why != logged:
                     logger.info("waiting for the roll-out: %s", why)
                     logged = why
                 await asyncio.sleep(POLL_S)
     except TimeoutError as exc:
         raise Unavailable(f"the roll-out is not over after {LONGEST_S:g} s: {logged}") from exc
+
+
+async def _asked_why_not(
+    api: KubeApi, namespace: str, deployments: Sequence[str], pod: str
+) -> str | None:
+    try:
+        return await _why_not(api, namespace, deployments, pod)
+    except Unavailable as exc:
+        return f"the API server can't be asked: {exc}"
 
 
 async def _why_not(

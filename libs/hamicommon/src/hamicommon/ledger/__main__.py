@@ -2,8 +2,9 @@
 `k8s/`.
 
 The images of the services have no hamictl; this does `hamictl db upgrade --before-rollout`, from
-HAMI_POSTGRES_DSN. With `--after-rollout-of=DEPLOYMENT,... --pod=NAMESPACE/NAME` it waits until
-those Deployments are of the version of that pod, its own, and applies the rest.
+HAMI_POSTGRES_DSN, as soon as that server is up. With `--after-rollout-of=DEPLOYMENT,...
+--pod=NAMESPACE/NAME` it waits until those Deployments are of the version of that pod, its own, and
+applies the rest.
 """
 
 from __future__ import annotations
@@ -19,11 +20,16 @@ from pydantic import ValidationError
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.rollout import until_over
+from hamicommon.ledger.connection import wait_until_up
 from hamicommon.ledger.migrations import upgrade
-from hamicommon.ledger.migrations.inspection import revisions_of
+from hamicommon.ledger.migrations.inspection import revisions_of, revisions_over
+from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
 
 logger = logging.getLogger("hamicommon.ledger")
+
+SERVER_STARTS_S = 600.0
+"""A new installation's Postgres has its image to pull and its volume to wait for."""
 
 
 def main(arguments: list[str]) -> int:
@@ -36,12 +42,14 @@ def main(arguments: list[str]) -> int:
     after = [name for name in asked.after_rollout_of.split(",") if name]
     try:
         settings = PostgresSettings()  # type: ignore[call-arg]  # required fields come from variables
+        asyncio.run(wait_until_up(settings, longest_s=SERVER_STARTS_S))
         current = revisions_of(settings)
         if after and upgrade.pending(asked.migrations, current):
             asyncio.run(_wait(after, asked.pod))
         target = upgrade.HEADS if after else upgrade.before_rollout(asked.migrations, current)
-        upgrade.upgrade(settings, asked.migrations, target)
-        left = upgrade.pending(asked.migrations, revisions_of(settings))
+        with SchemaSession(settings) as session:
+            upgrade.upgrade_over(session, asked.migrations, target)
+            left = upgrade.pending(asked.migrations, revisions_over(session))
     except ValidationError as exc:
         logger.error("%s", describe(exc, PostgresSettings))
         return 1

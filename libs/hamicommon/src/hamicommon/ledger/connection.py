@@ -7,8 +7,11 @@ neither the setting nor the file; `why_not` does. The password is in no sentence
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
 import ssl
+import time
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, urlsplit
@@ -17,6 +20,8 @@ import asyncpg
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.settings import PostgresSettings
+
+logger = logging.getLogger(__name__)
 
 Connection: TypeAlias = Any
 """An `asyncpg.Connection` (which has no types); a pool's has jsonb as Python values."""
@@ -29,6 +34,7 @@ _PORT = 5432
 _EXPIRED = 10
 """X509_V_ERR_CERT_HAS_EXPIRED."""
 _NO_TLS = "rejected SSL upgrade"
+RETRY_S = 1.0
 
 
 async def connect(
@@ -50,6 +56,42 @@ async def connect(
         )
     except CONNECT_ERRORS as exc:
         raise why_not(settings, exc) from exc
+
+
+async def wait_until_up(settings: PostgresSettings, *, longest_s: float) -> None:
+    """Returns once the server takes connections: one that starts beside us does not at first.
+
+    Raises: as `connect`, at once for what no wait changes (address, certificate, password), for a
+    server that is away when `longest_s` are over.
+    """
+    logged, ends_at = "", time.monotonic() + longest_s
+    while True:
+        try:
+            connection = await connect(settings)
+        except Unavailable as exc:
+            if not _is_starting(exc.__cause__) or time.monotonic() >= ends_at:
+                raise
+            if str(exc) != logged:
+                logged = str(exc)
+                logger.info("waiting for the server: %s", exc)
+            await asyncio.sleep(RETRY_S)
+        else:
+            await connection.close(timeout=settings.connect_timeout_s)
+            return
+
+
+def _is_starting(exc: BaseException | None) -> bool:
+    """Whether a server that is not up yet, or its Service, is what answers so."""
+    if isinstance(exc, ssl.SSLError) or _NO_TLS in str(exc):
+        return False
+    return isinstance(
+        exc,
+        asyncpg.CannotConnectNowError
+        | asyncpg.PostgresConnectionError
+        | asyncpg.AdminShutdownError
+        | OSError
+        | TimeoutError,
+    )
 
 
 CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OSError, TimeoutError)
