@@ -8,7 +8,7 @@ from hami_scheduler.placement.arrival_counts import ArrivalCounts
 from hamicommon.placement.cluster.arrivals import shape_of
 from hamicommon.placement.cluster.view import ClusterView
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.conftest import Replica, World, inventory_device
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
@@ -100,6 +100,59 @@ async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     answer = await replica.filter(pod, "n1")
 
     assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 CardCordoned"}
+
+
+async def cordons(replica: Replica) -> dict[str, bool]:
+    return {row["uuid"]: row["cordoned"] for row in (await replica.get("/v1/devices"))["items"]}
+
+
+async def test_a_cordon_from_before_the_first_report_of_an_agent_holds(world: World) -> None:
+    replica = await world.replica()
+    [known] = await world.add_node("known")
+    cordon = {"annotations": {"hami.io/device-cordon": "GPU-early-0"}}
+    await world.api.create("/api/v1/nodes", {"metadata": {"name": "early", **cordon}})
+    # One worker carries cordons out in order: when this one is in the ledger, that one was tried.
+    await world.api.patch(
+        "/api/v1/nodes/known", {"metadata": {"annotations": {"hami.io/device-cordon": known}}}
+    )
+
+    async def first_is_carried_out() -> bool:
+        return (await cordons(replica))[known]
+
+    await eventually(first_is_carried_out, "the known card to be cordoned")
+    await world.report(
+        "early", inventory_device("GPU-early-0", 0), inventory_device("GPU-early-1", 1)
+    )
+
+    async def early_is_cordoned() -> bool:
+        found = await cordons(replica)
+        return found.get("GPU-early-0", False) and not found["GPU-early-1"]
+
+    await eventually(early_is_cordoned, "the card of the new node to be cordoned")
+
+
+async def test_a_card_that_moves_leaves_the_cordon_of_its_old_node_behind(world: World) -> None:
+    replica = await world.replica()
+    [card] = await world.add_node("n1")
+    await world.add_node("n2", cards=0)
+    await world.api.patch(
+        "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": card}}}
+    )
+
+    async def is_cordoned() -> bool:
+        return (await cordons(replica))[card]
+
+    await eventually(is_cordoned, "the card to be cordoned")
+    await world.report("n1")
+    await world.report("n2", inventory_device(card, 0))
+
+    async def is_free_on_the_other_node() -> bool:
+        rows = (await replica.get("/v1/devices"))["items"]
+        return [(row["node"], row["cordoned"]) for row in rows if row["uuid"] == card] == [
+            ("n2", False)
+        ]
+
+    await eventually(is_free_on_the_other_node, "the card to be there without a cordon")
 
 
 async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> None:

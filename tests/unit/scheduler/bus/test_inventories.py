@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -78,6 +78,7 @@ class Taking:
     def __init__(self, store: Store) -> None:
         self.heard: list[str] = []
         self.freed = 0
+        self.written: list[str] = []
         self.view = LedgerSnapshotCache(store)
         instruments = SchedulerInstruments()
         journal: Any = Journal()
@@ -87,11 +88,12 @@ class Taking:
             refused=RefusedCards(journal=journal, instruments=instruments),
             instruments=instruments,
             on_heard=self.heard.append,
-            on_freed=self._free,
+            on_written=self._wrote,
         )
 
-    def _free(self) -> None:
+    def _wrote(self, nodes: Collection[NodeName]) -> None:
         self.freed += 1
+        self.written += sorted(nodes)
 
     def memory_mib(self, node: str) -> int:
         [card] = self.view.cluster.cards(NodeName(node))
@@ -106,11 +108,26 @@ async def test_many_nodes_are_one_call_and_their_heartbeats_none() -> None:
     assert await taking.reports.handle_all([message(name, 1) for name in names]) == [None] * 50
     assert store.calls == [names]
     assert taking.freed == 1
+    assert taking.written == sorted(names)
     assert [taking.memory_mib(name) for name in names] == [1000] * 50
 
     assert await taking.reports.handle_all([message(name, 2) for name in names]) == [None] * 50
     assert store.calls == [names]
     assert taking.heard == names * 2
+
+
+async def test_what_was_written_is_passed_on_though_it_could_not_be_read_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taking = Taking(Store())
+
+    async def away(_nodes: Collection[NodeName]) -> None:
+        raise Unavailable("Postgres is not available")
+
+    monkeypatch.setattr(taking.view, "refresh_nodes", away)
+
+    assert [type(it) for it in await taking.reports.handle_all([message("n1", 1)])] == [Unavailable]
+    assert taking.written == ["n1"]
 
 
 async def test_another_run_of_the_agent_is_no_heartbeat_of_the_one_before() -> None:

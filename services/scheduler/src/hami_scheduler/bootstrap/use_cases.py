@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from hamicommon import device_config, telemetry
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
@@ -69,13 +70,19 @@ def build(
 ) -> Service:
     """The whole service."""
     core = core_of(settings, vendors, instruments, connections)
+
+    def cards_written(nodes: Collection[NodeName]) -> None:
+        for node in nodes:
+            watches.node_sync.again(node)
+        core.requeuer.capacity_freed()
+
     inventories = InventoryReports(
         store=connections.inventory,
         view=core.view,
         refused=core.refused,
         instruments=core.instruments,
         on_heard=core.liveness.heard,
-        on_freed=core.requeuer.capacity_freed,
+        on_written=cards_written,
     )
     watches = watches_of(core, connections, inventories)
     early = _early(core, connections, watches)

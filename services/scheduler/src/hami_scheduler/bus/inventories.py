@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -87,14 +87,15 @@ class InventoryReports:
         refused: RefusedCards,
         instruments: SchedulerInstruments,
         on_heard: Callable[[NodeName], None],
-        on_freed: Callable[[], None],
+        on_written: Callable[[Collection[NodeName]], None],
     ) -> None:
+        """`on_written` gets the nodes whose cards changed in the ledger."""
         self._store = store
         self._view = view
         self._refused = refused
         self._instruments = instruments
         self._on_heard = on_heard
-        self._on_freed = on_freed
+        self._on_written = on_written
         self._last: dict[str, _LastInventory] = {}
         """By subject."""
         self._skewed: set[str] = set()
@@ -195,8 +196,11 @@ class InventoryReports:
                 compared_at=now,
             )
         if changed:
-            await self._view.refresh_nodes(changed)
-            self._on_freed()
+            try:
+                await self._view.refresh_nodes(changed)
+            finally:
+                # A message that is delivered again has no news for the ledger.
+                self._on_written(changed)
 
     def _ignored(self, report: _Report) -> None:
         self._instruments.inventories_ignored.inc()

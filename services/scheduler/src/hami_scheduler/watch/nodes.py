@@ -49,9 +49,16 @@ class NodeSync:
         self._due(node)
 
     def again(self, node: str) -> None:
-        """Cards of the node were written: a wish that came before them holds for them too."""
-        if self._wished.get(node):
-            self._cordons[node] = self._wished[node]
+        """Cards of the node were written: a wish that came before them holds for them too.
+
+        So does the wish for no cordon, for a card that was cordoned on another node.
+        """
+        wished = self._wished.get(node)
+        if wished is None:
+            return
+        cards = self._view.cluster.cards(NodeName(node))
+        if wished or any(card.usage.cordoned for card in cards):
+            self._cordons[node] = wished
             self._due(node)
 
     def gone(self, node: str) -> None:
