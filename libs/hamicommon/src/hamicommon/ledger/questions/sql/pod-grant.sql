@@ -18,7 +18,7 @@ WITH pod AS (
     SELECT c->>'name' AS container, r->>'vendor' AS vendor, (r->>'count')::bigint AS card_count,
            nullif((r->>'memory_mib')::bigint, 0) * 1048576 AS memory_bytes,
            (r->>'memory_percent')::float8 / 100 AS memory_ratio,
-           (r->>'core_percent')::float8 / 100 AS core_ratio
+           least((r->>'core_percent')::float8, 100) / 100 AS core_ratio
       FROM (SELECT d.request FROM newest n JOIN decisions d ON d.pod_uid = n.pod_uid
              WHERE d.at <= :at AND d.at > :at - interval '31 days'
              ORDER BY d.at DESC, d.id DESC LIMIT 1) last,
