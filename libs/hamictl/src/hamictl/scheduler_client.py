@@ -90,7 +90,17 @@ class SchedulerClient:
 
     async def rows(self, path: str, **query: str) -> list[Row]:
         """A list answer: `{"items": [...]}`."""
-        body = await self.get(path, **query)
+        return self._rows(path, await self.get(path, **query))
+
+    async def rows_if_known(self, path: str, **query: str) -> list[Row] | None:
+        """As `rows`; None where the service is of a version before this path."""
+        answer = await self._send("GET", path, params=query)
+        # FastAPI's own answer, which no route of ours gives.
+        if answer.status_code == 404 and answer.text == '{"detail":"Not Found"}':
+            return None
+        return self._rows(path, self._decoded_or_error(answer))
+
+    def _rows(self, path: str, body: Any) -> list[Row]:
         if not isinstance(body.get("items"), list):
             raise Unavailable(
                 f"{self._address.url}{path} is not answered as {self._address.service} does"

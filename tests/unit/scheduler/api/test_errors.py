@@ -31,7 +31,7 @@ class Failing:
         raise self._error
 
     allocations = nodes = devices = history = drift = _fail
-    explain = answer = latest = send_again = _fail
+    explain = answer = latest = send_again = waiting = _fail
 
 
 async def call(error: Exception, method: str, path: str) -> httpx.Response:
@@ -41,6 +41,7 @@ async def call(error: Exception, method: str, path: str) -> httpx.Response:
     app.include_router(v1.ledger_routes(failing))
     app.include_router(v1.pod_routes(failing, failing, failing))
     app.include_router(v1.letter_routes(failing))
+    app.include_router(v1.claim_routes(failing))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         return await client.request(method, path, json={} if method == "POST" else None)
@@ -54,6 +55,7 @@ CALLS = (
     ("GET", "/v1/pods/u/explain"),
     ("GET", "/v1/drift"),
     ("GET", "/v1/dead-letters"),
+    ("GET", "/v1/pods-by-claims"),
     ("POST", "/v1/dead-letters/7/send"),
     ("POST", "/v1/simulate"),
     ("POST", "/v1/adopt"),

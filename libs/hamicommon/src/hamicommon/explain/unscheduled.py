@@ -62,6 +62,25 @@ def why_undecided(pod: Mapping[str, Any], vendors: Vendors, scheduler_name: str)
     )
 
 
+def claims_wait(pod: Mapping[str, Any]) -> bool:
+    """Whether the pod has ResourceClaims and no node yet, and nothing but kube-scheduler holds it
+    back."""
+    spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
+    return bool(
+        spec.get("resourceClaims")
+        and not spec.get("nodeName")
+        and not spec.get("schedulingGates")
+        and not (pod.get("metadata") or {}).get("deletionTimestamp")
+        and phase not in ("Succeeded", "Failed")
+    )
+
+
+def unallocated(pod: Mapping[str, Any]) -> str:
+    """Why the claims of such a pod are not allocated: kube-scheduler's own message."""
+    message = _scheduler_message(pod)
+    return f"kube-scheduler: {message}" if message else "kube-scheduler has not answered yet"
+
+
 def _by_claims(spec: Mapping[str, Any], message: str) -> str:
     names = ", ".join(str(entry.get("name", "?")) for entry in spec["resourceClaims"])
     so_far = (

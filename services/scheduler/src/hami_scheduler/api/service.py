@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hamicommon.access.checks import Access
 
 from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.deferred import DeferredWrites
@@ -33,6 +34,7 @@ class Service:
     queries: Queries
     letters: Letters
     explainer: Explainer
+    by_claims: PodsByClaims
     simulator: SimulationApi
     adopter: Adopter
     access: Access | None

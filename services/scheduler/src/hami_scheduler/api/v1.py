@@ -18,6 +18,7 @@ from hamicommon.explain.answer import Explanation
 
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.bodies import read_json
+from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
@@ -95,6 +96,17 @@ def pod_routes(explainer: Explainer, simulator: SimulationApi, adopter: Adopter)
     api.add_api_route("/pods/{uid}/explain", explain, responses={200: {"model": Explanation}})
     api.add_api_route("/simulate", simulate, methods=["POST"])
     api.add_api_route("/adopt", adopt, methods=["POST"])
+    return api
+
+
+def claim_routes(pods: PodsByClaims) -> APIRouter:
+    """Pods that wait for kube-scheduler to allocate their ResourceClaims."""
+    api = APIRouter(prefix="/v1")
+
+    async def by_claims(namespace: str | None = None) -> Response:
+        return _items(await pods.waiting(namespace))
+
+    api.add_api_route("/pods-by-claims", by_claims)
     return api
 
 

@@ -17,6 +17,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.adoption.entries import AdoptionEntries
+from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
@@ -123,6 +124,7 @@ def build(
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
         ),
+        by_claims=PodsByClaims(watches.pod_informer.store.values, connections.claims),
         simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.requests.defaults),
         adopter=Adopter(
             ledger=connections.store,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from hamicommon.errors import NotFound
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, InNamespace, Since, Until, moment_of, since_of
 from hamictl.commands.past.card_names import uuid_of
+from hamictl.commands.past.claim_waits import REASON_CODE, waiting_by_claims
 from hamictl.commands.runner import run
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
@@ -114,11 +116,15 @@ def pending(
     moment = moment_of(at, "--at")
     where = {"namespace": namespace, "reason": reason, "at": moment}
     answer = ask("waiting-pods", where)
-    if output.for_people and answer.rows:
+    # The past of what kube-scheduler decides is in no ledger.
+    uids = {str(row["pod_uid"]) for row in answer.rows}
+    by_claims = [] if moment else run(waiting_by_claims(namespace, reason, uids))
+    if output.for_people and (answer.rows or by_claims):
         counts = ask("pending-reasons", {"at": moment})
-        by_reason = " · ".join(f"{row['reason_code']} {row['pod_count']}" for row in counts.rows)
-        note(f"{len(answer.rows)} waiting: {by_reason}")
-    show(answer, output, columns=WAITING)
+        by_reason = [f"{row['reason_code']} {row['pod_count']}" for row in counts.rows]
+        by_reason += [f"{REASON_CODE} {len(by_claims)}"] if by_claims else []
+        note(f"{len(answer.rows) + len(by_claims)} waiting: {' · '.join(by_reason)}")
+    show(replace(answer, rows=[*answer.rows, *by_claims]), output, columns=WAITING)
 
 
 def named(name: str, given: Sequence[str], output: OutputFormat) -> None:

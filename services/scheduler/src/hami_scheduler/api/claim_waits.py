@@ -1,0 +1,111 @@
+"""`GET /v1/pods-by-claims`: pods whose ResourceClaims nobody has allocated yet, and why.
+
+Where kube-scheduler allocates claims (`dra_mode: follow`) no decision of ours is recorded about
+such a pod: the reason is kube-scheduler's, in the pod's condition PodScheduled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from hamicommon.domain.requests import DeviceRequest
+from hamicommon.dra.claims import claim_names
+from hamicommon.dra.requests import claimed_slices, is_ours
+from hamicommon.errors import Forbidden, InvalidRequest, NotFound
+from hamicommon.explain.unscheduled import claims_wait, unallocated
+from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
+from hamicommon.k8s.types import Json, JsonMapping
+
+from hami_scheduler.ports import ClaimApi
+from hami_scheduler.ports.queries import Row
+
+REASON_CODE = "ResourceClaims"
+MOST_PODS = 500
+"""The oldest; their claims are read one by one."""
+_AT_ONCE = 8
+_MIB = 2**20
+
+
+class PodsByClaims:
+    """The use case."""
+
+    def __init__(self, pods: Callable[[], Iterable[JsonMapping]], claims: ClaimApi) -> None:
+        """`pods`: all that the pod watch knows."""
+        self._pods = pods
+        self._claims = claims
+
+    async def waiting(self, namespace: str | None) -> list[Row]:
+        """The oldest first, with the columns of the question `waiting-pods`.
+
+        Pods of other drivers' claims are not among them, and none where we may not read claims,
+        which is so where claims of ours are switched off. Raises: Unavailable.
+        """
+        pods = sorted(
+            (
+                pod
+                for pod in self._pods()
+                if claims_wait(pod) and namespace in (None, pod["metadata"].get("namespace"))
+            ),
+            key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["uid"]),
+        )
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def row(pod: JsonMapping) -> Row | None:
+            async with turns:
+                return await self._row(pod)
+
+        try:
+            rows = await asyncio.gather(*map(row, pods[:MOST_PODS]))
+        except Forbidden:
+            return []
+        return [each for each in rows if each is not None]
+
+    async def _row(self, pod: JsonMapping) -> Row | None:
+        metadata, claims = pod["metadata"], await self._claims_of(pod)
+        ours = {name: claim for name, claim in claims.items() if is_ours(claim)}
+        if not ours and CLAIM_SHAPE not in annotations_of(pod):
+            return None
+        return {
+            "since_at": metadata.get("creationTimestamp"),
+            "pod_uid": metadata["uid"],
+            "namespace": metadata.get("namespace"),
+            "pod_name": metadata["name"],
+            **_amounts(pod, ours),
+            "reason_code": REASON_CODE,
+            "summary": unallocated(pod),
+        }
+
+    async def _claims_of(self, pod: JsonMapping) -> dict[str, Json]:
+        """Those that are there; a claim may still have to be made from its template."""
+        found: dict[str, Json] = {}
+        try:
+            names = claim_names(pod)
+        except NotFound:
+            return found
+        for key, name in names.items():
+            try:
+                found[key] = await self._claims.get(pod["metadata"].get("namespace", ""), name)
+            except NotFound:
+                continue
+        return found
+
+
+def _amounts(pod: JsonMapping, claims: dict[str, Json]) -> Row:
+    """What is asked of each card; what a claim can ask of kube-scheduler alone is unknown."""
+    try:
+        slices = claimed_slices(pod, claims)
+    except InvalidRequest:
+        requests: list[DeviceRequest] = []
+    else:
+        requests = [each for container in slices.requests for each in container.requests]
+    if not requests:
+        return dict.fromkeys(("card_count", "memory_bytes", "memory_ratio", "core_ratio"))
+    memory_mib = max(each.memory_mib for each in requests)
+    percents = [each.memory_percent for each in requests if each.memory_percent is not None]
+    return {
+        "card_count": sum(each.count for each in requests),
+        "memory_bytes": memory_mib * _MIB or None,
+        "memory_ratio": max(percents) / 100 if percents else None,
+        "core_ratio": max(each.core_percent for each in requests) / 100,
+    }
