@@ -27,9 +27,9 @@ from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
 from hamicommon.ledger.showback.prices import PriceList, read_prices
-from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.periodic import every
+from hamicommon.process.shutdown import end
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 

@@ -16,9 +16,9 @@ from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.bus.connecting import open_bus
-from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.serving_certificate import ServingCertificate
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamicommon.vendors.registry import Vendors
 

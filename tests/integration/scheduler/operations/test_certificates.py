@@ -19,9 +19,9 @@ from hami_scheduler.bootstrap.server import serving_certificate
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
 from hamicommon.errors import InvalidRequest
-from hamicommon.process.cancellation import end
 from hamicommon.process.http_server import serving
 from hamicommon.process.serving_certificate import ServingCertificate
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.tls import new_key
 from hamilocal.servers.certificates import Authority

@@ -11,7 +11,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
 

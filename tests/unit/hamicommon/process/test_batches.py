@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 from hamicommon.errors import Unavailable
 from hamicommon.process.batches import Batches
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
 

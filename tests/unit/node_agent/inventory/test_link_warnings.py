@@ -15,7 +15,7 @@ from hami_node_agent.inventory.link_warnings import REASON, warn_of_links
 from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.unit.node_agent.inventory.test_tracker import A, B, Driver, Store
 from tests.waiting import PATIENCE_S

@@ -30,7 +30,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.k8s.annotations import AGENT
 from hamicommon.k8s.node_register import decode_register
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 from pydantic import BaseModel
 
 from tests.unit.node_agent.builders import a_card

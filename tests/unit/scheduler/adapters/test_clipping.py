@@ -16,7 +16,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
 )
 from hami_scheduler.ports import PodEvent
 from hamicommon.domain.ids import PodUid
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
 

@@ -12,7 +12,7 @@ from hami_scheduler.ports import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
 

@@ -14,7 +14,7 @@ from hami_scheduler.ledger.view_feed import LedgerFollower
 from hamicommon.bus.client import Message
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.unit.scheduler.ledger.test_view import Reader
 from tests.waiting import eventually

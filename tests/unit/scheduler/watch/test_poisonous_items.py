@@ -16,7 +16,7 @@ from hami_scheduler.watch.pods import PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from tests.waiting import PATIENCE_S
 

@@ -37,7 +37,7 @@ from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import propagate_cancellation
+from hamicommon.process.shutdown import propagate_cancellation
 
 __all__ = [
     "Bus",

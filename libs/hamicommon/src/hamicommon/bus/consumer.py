@@ -25,8 +25,8 @@ from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
 from hamicommon.bus.pull import FETCH_BATCH, Pull
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.cancellation import end, propagate_cancellation
 from hamicommon.process.outages import Outage
+from hamicommon.process.shutdown import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 

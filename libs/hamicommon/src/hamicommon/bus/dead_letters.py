@@ -27,7 +27,7 @@ from hamicommon.bus.streams import (
     dead_letter_subject,
 )
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
-from hamicommon.process.cancellation import propagate_cancellation
+from hamicommon.process.shutdown import propagate_cancellation
 
 SUBJECT_HEADER = "Hami-Subject"
 REASON_HEADER = "Hami-Reason"

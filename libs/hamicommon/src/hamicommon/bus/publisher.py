@@ -16,7 +16,7 @@ import nats.errors
 from nats.js import JetStreamContext
 
 from hamicommon.errors import Unavailable
-from hamicommon.process.cancellation import propagate_cancellation
+from hamicommon.process.shutdown import propagate_cancellation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

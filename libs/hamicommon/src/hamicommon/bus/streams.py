@@ -15,7 +15,7 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
-from hamicommon.process.cancellation import end, propagate_cancellation
+from hamicommon.process.shutdown import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 

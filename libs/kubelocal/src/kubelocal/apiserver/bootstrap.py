@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from kubelocal.apiserver import registry as registries
 from kubelocal.apiserver.admission.chain import priority_class_bodies

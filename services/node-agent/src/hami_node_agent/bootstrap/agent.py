@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hamicommon import telemetry
 from hamicommon.access.scraping import scrape_access
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.process.cancellation import end
+from hamicommon.process.shutdown import end
 
 from hami_node_agent.adapters.host.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes.node import NodeObject

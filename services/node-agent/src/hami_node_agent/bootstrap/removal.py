@@ -23,8 +23,7 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES, NVIDIA_REGISTER
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
-from hamicommon.process.cancellation import end
-from hamicommon.process.shutdown import until_stopped
+from hamicommon.process.shutdown import end, until_stopped
 from prometheus_client import CollectorRegistry
 
 from hami_node_agent.adapters.cdi_files import OUR_FILES

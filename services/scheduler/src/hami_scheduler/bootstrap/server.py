@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from hamicommon.process import http_server
-from hamicommon.process.cancellation import end
 from hamicommon.process.serving_certificate import ServingCertificate
-from hamicommon.process.shutdown import until_stopped
+from hamicommon.process.shutdown import end, until_stopped
 from hamicommon.telemetry.moments import ShownCertificate
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hamicommon.process import cancellation
-from hamicommon.process.cancellation import end, propagate_cancellation
+from hamicommon.process import shutdown
+from hamicommon.process.shutdown import end, propagate_cancellation
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -22,7 +22,7 @@ async def _answered_when_cancelled(answer: asyncio.Future[str]) -> str:
 async def test_a_task_that_loses_its_first_cancellations_is_ended_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cancellation, "CANCEL_AGAIN_S", 0.01)
+    monkeypatch.setattr(shutdown, "CANCEL_AGAIN_S", 0.01)
     lost = 0
 
     async def loses_three() -> None:
