@@ -9,7 +9,8 @@ from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from hami_node_agent.adapters.kubernetes.pods import NodePods
-from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.adoption.adopted import AdoptedAnswers
+from hami_node_agent.adoption.holdings import HoldingsService
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.grant_lookup import GrantFinder
@@ -19,7 +20,6 @@ from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
 from hami_node_agent.deviceplugin.readiness import ReadinessService
 from hami_node_agent.grants.feed import GrantsFeed
-from hami_node_agent.grants.holdings import HoldingsService
 from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports, send_reports

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hami_node_agent.grants.book import GrantBook, NodeGrant
-from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.grants.records import Record
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
@@ -79,6 +79,18 @@ def a_holding(
     if record is not None:
         answer = KeptAnswer(nonce=record.nonce, cards=record.cards, cache_dir=record.cache_dir)
     return Holding(pod_uid=pod, container=container, device_ids=frozenset(ids), answer=answer)
+
+
+def a_foreign_holding(pod: str = "pod-1", *cards: str) -> Holding:
+    """With the answer of HAMi's device plugin, which showed `cards` (CARD_A) to the container."""
+    return Holding(
+        pod_uid=pod,
+        container="main",
+        device_ids=frozenset({f"{CARD_B}-0"}),
+        foreign=ForeignAnswer(
+            visible=cards or (CARD_A,), memory_mib=(4096,), core_percent=30, cache_dir="x_main"
+        ),
+    )
 
 
 def a_card(uuid: str = CARD_A, **changes: int) -> GpuDevice:

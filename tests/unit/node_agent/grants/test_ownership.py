@@ -2,9 +2,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.allocation.foreign_records import foreign_records
 from hami_node_agent.grants.book import GrantBook
-from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     Confirmed,
     Reassigned,
@@ -26,6 +25,7 @@ from tests.unit.node_agent.builders import (
     CARD_B,
     a_book,
     a_container,
+    a_foreign_holding,
     a_grant,
     a_holding,
     a_record,
@@ -237,47 +237,10 @@ def test_slices_stay_on_their_own_cards_where_the_answer_has_them() -> None:
     assert not found.moved
 
 
-def hamis(pod: str = "pod-1", *cards: str) -> Holding:
-    return Holding(
-        pod_uid=pod,
-        container="main",
-        device_ids=frozenset({f"{CARD_B}-0"}),
-        foreign=ForeignAnswer(
-            visible=cards or (CARD_A,), memory_mib=(4096,), core_percent=30, cache_dir="x_main"
-        ),
-    )
-
-
-def test_an_adopted_answer_gets_a_record_once() -> None:
-    book = GrantBook().announced(replace(a_grant(), answered=True))
-
-    [record] = foreign_records(book, [hamis()], [])
-
-    assert record.foreign
-    assert (record.pod_uid, record.container, record.cache_dir) == ("pod-1", "main", "x_main")
-    assert record.cards == (CARD_A,)
-    assert foreign_records(book, [hamis()], [record]) == []
-    assert record_of(hamis(), [record]) == record
-
-
-@pytest.mark.parametrize(
-    ("answered", "holding"),
-    [
-        pytest.param(False, hamis(), id="a grant of ours, whose Allocate will come"),
-        pytest.param(True, hamis("pod-2"), id="a pod without a grant"),
-        pytest.param(True, hamis("pod-1", CARD_B), id="another card than adopted"),
-    ],
-)
-def test_nothing_else_gets_one(answered: bool, holding: Holding) -> None:
-    book = GrantBook().announced(replace(a_grant(), answered=answered))
-
-    assert foreign_records(book, [holding], []) == []
-
-
 def test_hamis_answer_is_never_taken_for_an_old_one_of_ours_with_the_same_ids() -> None:
     ours = a_record(a_grant(), ids={f"{CARD_B}-0"})
 
-    assert record_of(hamis(), [ours]) is None
-    found = verdict(hamis(), records=[ours], book=GrantBook())
+    assert record_of(a_foreign_holding(), [ours]) is None
+    found = verdict(a_foreign_holding(), records=[ours], book=GrantBook())
     assert isinstance(found, RefusedHolding)
     assert "hamictl adopt" in found.reason

@@ -19,10 +19,10 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 
-from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.adoption.adopted import AdoptedAnswers
+from hami_node_agent.adoption.unmanaged import UnmanagedPods
 from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.node_ports import NodePorts
-from hami_node_agent.allocation.unmanaged import UnmanagedPods
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     TRY_AGAIN,

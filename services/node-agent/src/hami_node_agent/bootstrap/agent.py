@@ -16,7 +16,8 @@ from hamicommon.process.shutdown import end
 from hami_node_agent.adapters.host.cgroups import PodCgroups
 from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
-from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.adoption.adopted import AdoptedAnswers
+from hami_node_agent.adoption.holdings import HoldingsService
 from hami_node_agent.bootstrap.connections import AgentConnections, open_connections
 from hami_node_agent.bootstrap.dra import dra_driver, relies_on_proof
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
@@ -34,7 +35,6 @@ from hami_node_agent.deviceplugin.servicer import DevicePluginService
 from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
-from hami_node_agent.grants.holdings import HoldingsService
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.link_warnings import warn_of_links

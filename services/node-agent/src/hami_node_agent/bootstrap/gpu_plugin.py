@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.adoption.adopted import AdoptedAnswers
+from hami_node_agent.adoption.unmanaged import UnmanagedPods
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.allocation.late_binding import LateBinding
@@ -12,7 +13,6 @@ from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
-from hami_node_agent.allocation.unmanaged import UnmanagedPods
 from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.bootstrap.mig import with_instances
 from hami_node_agent.config.settings import Settings

@@ -32,10 +32,10 @@ from hamicommon.events import ClaimsRequest, claims_subject
 from hamicommon.k8s.types import Json
 from opentelemetry.trace import get_tracer
 
+from hami_node_agent.adoption.unmanaged import entered
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
-from hami_node_agent.allocation.unmanaged import entered
 from hami_node_agent.dra.ports import ClaimReader
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import RequestBus

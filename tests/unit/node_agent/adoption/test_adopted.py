@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hami_node_agent.allocation import adopted as subject
-from hami_node_agent.allocation.adopted import AdoptedAnswers
+from hami_node_agent.adoption import adopted as subject
+from hami_node_agent.adoption.adopted import AdoptedAnswers
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState

@@ -12,7 +12,7 @@ import logging
 from hamicommon.errors import HamiError
 from hamicommon.process.backoff import Backoff
 
-from hami_node_agent.allocation.foreign_records import foreign_records
+from hami_node_agent.adoption.foreign_records import foreign_records
 from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import is_complete
 from hami_node_agent.grants.state import NodeState
