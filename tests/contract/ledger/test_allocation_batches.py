@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres.allocations import steps_together
+from hami_scheduler.adapters.postgres.allocations.batches import steps as batched_steps
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Conflict, QuotaConflict
@@ -224,11 +224,11 @@ async def test_a_batch_that_fails_as_a_whole_is_made_one_by_one(
     a, b = await claimed(harness, "a", "b")
     if harness.database is not None:
         # As when another event of one of the pods came in between: its number is taken.
-        wrong = steps_together.ADVANCE_ALL.replace(
+        wrong = batched_steps.ADVANCE_ALL.replace(
             "coalesce(max(e.sequence), 0) + 1", "max(e.sequence)"
         )
-        assert wrong != steps_together.ADVANCE_ALL
-        monkeypatch.setattr(steps_together, "ADVANCE_ALL", wrong)
+        assert wrong != batched_steps.ADVANCE_ALL
+        monkeypatch.setattr(batched_steps, "ADVANCE_ALL", wrong)
 
     steps = [bound(a, token=a.token), bound(b, token=b.token)]
     assert await harness.store.advance_all(steps) == [True, True]

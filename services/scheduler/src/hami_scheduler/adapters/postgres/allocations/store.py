@@ -27,14 +27,14 @@ from hamicommon.ledger.model import (
     StateStep,
 )
 
+from hami_scheduler.adapters.postgres.allocations.batches.reserving import ReservationsTogether
+from hami_scheduler.adapters.postgres.allocations.batches.steps import StepsTogether
 from hami_scheduler.adapters.postgres.allocations.cards import Swap, exchange_cards
 from hami_scheduler.adapters.postgres.allocations.entering import enter
 from hami_scheduler.adapters.postgres.allocations.moving import record_move
 from hami_scheduler.adapters.postgres.allocations.reads import PostgresLedgerReader, locked
 from hami_scheduler.adapters.postgres.allocations.reserving import Reservations
-from hami_scheduler.adapters.postgres.allocations.reserving_together import ReservationsTogether
 from hami_scheduler.adapters.postgres.allocations.steps import Steps
-from hami_scheduler.adapters.postgres.allocations.steps_together import StepsTogether
 
 ANNOTATE = """
 UPDATE allocations a SET annotations = a.annotations || $3::jsonb

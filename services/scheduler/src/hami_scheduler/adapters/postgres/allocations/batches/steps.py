@@ -12,7 +12,7 @@ from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import BindingClaim, StateStep
 
-from hami_scheduler.adapters.postgres.allocations.encoding import way_columns, ways_of
+from hami_scheduler.adapters.postgres.allocations.batches.ways import way_columns, ways_of
 from hami_scheduler.adapters.postgres.allocations.fragments import NEXT_SEQUENCE
 from hami_scheduler.adapters.postgres.allocations.steps import Steps
 from hami_scheduler.adapters.postgres.rows import COLUMNS, LIVE_SQL, allocation_of

@@ -1,0 +1,1 @@
+"""Many grants by one statement with one commit."""
