@@ -34,7 +34,7 @@ from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement import fragmentation_tables
-from hami_scheduler.placement.arrival_counts import AGAIN_S
+from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
 from hami_scheduler.reconcile import retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
@@ -97,7 +97,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ("decisions", core.recorder.run),
         periodic(
             "arrivals",
-            lambda: AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
+            lambda: ARRIVALS_AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
             core.demand.arrivals.restore,
         ),
         periodic("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
