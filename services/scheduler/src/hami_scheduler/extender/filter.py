@@ -30,7 +30,7 @@ from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.decision_queue import reason_counts
+from hami_scheduler.placement.decision_row import reason_counts
 from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota

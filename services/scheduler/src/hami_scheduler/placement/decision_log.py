@@ -1,7 +1,7 @@
 """The queue that writes decisions down after the reply.
 
 `extender/filter.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a
-`DecisionRow` (`decision_queue.py`), shows in one plain sentence what is short (the pod's event),
+`DecisionRow` (`decision_row.py`), shows in one plain sentence what is short (the pod's event),
 and writes in batches. What is recorded is what was used to decide: `api/explain.py` answers from
 it.
 """
@@ -25,7 +25,7 @@ from hamicommon.process.outages import Outage
 from opentelemetry.trace import get_current_span
 
 from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_queue import decision_of
+from hami_scheduler.placement.decision_row import decision_of
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports import DecisionLog, DecisionRow
 
