@@ -13,11 +13,11 @@ from hamictl.verbs.lazy import LazyCommand, lazy_app
 
 COMMANDS = {
     "up": LazyCommand(
-        "hamictl.commands.system:up",
+        "hamictl.commands.local.system:up",
         "Start everything on this machine and show it; Ctrl-C stops it again.",
     ),
     "down": LazyCommand(
-        "hamictl.commands.system:down", "Stop the local system; its data stays in its folder."
+        "hamictl.commands.local.system:down", "Stop the local system; its data stays in its folder."
     ),
     "apply": LazyCommand(
         "hamictl.commands.objects:apply",

@@ -32,7 +32,7 @@ from hamicommon.vendors.registry import Vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import read_text
-from hamictl.manifests import read_manifest
+from hamictl.pods.manifests import read_manifest
 from hamictl.view import simulation
 
 ClusterFile = Annotated[

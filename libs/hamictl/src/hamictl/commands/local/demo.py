@@ -10,8 +10,8 @@ from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
 
-from hamictl.manifests import read_manifest
-from hamictl.pods import apply_pod
+from hamictl.pods.apply import apply_pod
+from hamictl.pods.manifests import read_manifest
 from hamictl.view import cluster_state
 
 SETTLE_TIMEOUT_S = 60.0

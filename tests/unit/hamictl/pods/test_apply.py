@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hamictl.pods import differences
+from hamictl.pods.apply import differences
 
 
 def pod(image: str = "cuda", **limits: object) -> dict[str, Any]:

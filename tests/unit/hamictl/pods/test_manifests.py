@@ -2,7 +2,7 @@
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamictl.manifests import read_manifest
+from hamictl.pods.manifests import read_manifest
 
 POD = """
 kind: Pod

@@ -20,7 +20,7 @@ from hamilocal.system.options import UpOptions
 from pydantic import ValidationError
 from rich.live import Live
 
-from hamictl.commands import demo
+from hamictl.commands.local import demo
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.commands.simulate import policy_of
 from hamictl.scheduler_address import SchedulerAddress

@@ -1,0 +1,1 @@
+"""The local system on this machine, and its demo."""

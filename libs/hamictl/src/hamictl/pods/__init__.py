@@ -1,0 +1,1 @@
+"""Pods of people: read from manifests, created at an API server."""
