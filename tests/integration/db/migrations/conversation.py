@@ -13,7 +13,7 @@ import base64
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,7 @@ from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.ledger import database as scheduler_side
-from hamicommon.ledger import engine as metrics_side
+from hamicommon.ledger import pool as connections
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.model import Draft, LockHolder, Move, StateStep
 from hamicommon.ledger.outbox import OutboxRelay
@@ -243,23 +242,18 @@ def _nothing() -> None:
 
 @contextlib.contextmanager
 def recorded(sent: list[tuple[str, Any]]) -> Iterator[None]:
-    """Appends what is sent over the pools of both sides, in order; not what the driver asks."""
+    """Appends what is sent over the pools of all services, in order; not what the driver asks."""
+    prepare = connections._prepare
 
     def note(query: asyncpg.connection.LoggedQuery) -> None:
         if query.exception is None and "typeinfo_tree" not in query.query:
             sent.append((query.query.strip(), _encoded(query.args)))
 
-    def listening(prepare: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        async def prepared(connection: Any) -> None:
-            await prepare(connection)
-            connection.add_query_logger(note)
+    async def prepared(connection: Any) -> None:
+        await prepare(connection)
+        connection.add_query_logger(note)
 
-        return prepared
-
-    with contextlib.ExitStack() as stack:
-        for module in (scheduler_side, metrics_side):
-            patched = listening(module._prepare)
-            stack.enter_context(mock.patch.object(module, "_prepare", patched))
+    with mock.patch.object(connections, "_prepare", prepared):
         yield
 
 
