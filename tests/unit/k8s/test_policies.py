@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from hami_node_agent.inventory.publisher import BINDING_ANNOTATION
+from hamicommon.admission.mistakes.typos import user_annotations
 from hamicommon.admission.registration import IGNORE_LABEL
-from hamicommon.admission.typos import user_annotations
 from hamicommon.device_config import DeviceConfig
 from hamicommon.k8s import annotations as keys
 from hamicommon.vendors.owned_keys import scheduler_owned

@@ -15,7 +15,7 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.rules import AGENT_SILENT
 
-from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
+from tests.unit.hamicommon.explain.changes.test_counterfactuals import NAMES
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,8 +16,8 @@ from itertools import islice
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.circumstances import Circumstances
-from hamicommon.explain.counterfactuals import counterfactuals
 from hamicommon.explain.sentence import CardStock as KindsOfCards
 from hamicommon.explain.sentence import refusal_sentence, stock_of
 from hamicommon.placement.cluster.view import CardState, ClusterView

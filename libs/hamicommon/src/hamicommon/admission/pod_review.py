@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hamicommon.admission.filling import by_claim, containers_of, editable, fill_in
+from hamicommon.admission.mistakes.typos import misspelt
+from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.admission.patches import Operation, diff
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.tampering.settling import CLEAN, settle
-from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import (
     BAD_REQUEST,
     UNPROCESSABLE,
@@ -25,7 +26,6 @@ from hamicommon.admission.verdicts import (
     AdmissionRules,
     denied,
 )
-from hamicommon.admission.warnings import remarks
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.dra.conversion import is_converted

@@ -1,7 +1,7 @@
 """What is short, and what would help, in one plain sentence: the pod's event, and explain's first.
 
 Computed after every refusal, off the way of the answer, from the arrays that the refusal holds;
-facts only. What would really have fitted is asked when somebody reads (`counterfactuals.py`).
+facts only. What would really have fitted is asked when somebody reads (`changes/`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.circumstances import Circumstances, Counterfactual
-from hamicommon.explain.counterfactuals import counterfactuals
 from hamicommon.explain.record import DecisionRecord, QuotaShort
 from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView

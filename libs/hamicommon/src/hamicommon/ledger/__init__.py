@@ -1,1 +1,1 @@
-"""The ledger: tables, engine, outbox."""
+"""The ledger: tables, connections, outbox."""

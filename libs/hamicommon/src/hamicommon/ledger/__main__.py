@@ -19,10 +19,10 @@ from pydantic import ValidationError
 
 from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.client import open_kube_api
-from hamicommon.k8s.rollout import until_over
 from hamicommon.ledger.connection import wait_until_up
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.migrations.inspection import revisions_of, revisions_over
+from hamicommon.ledger.migrations.rollout import until_over
 from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.settings import KubernetesSettings, PostgresSettings, describe
 

@@ -14,14 +14,14 @@ from functools import partial
 
 from hamicommon.admission.filling import fill_in
 from hamicommon.admission.idle_cards import resource_names
-from hamicommon.admission.warnings import remarks
+from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
+from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.circumstances import Circumstances
-from hamicommon.explain.counterfactuals import counterfactuals
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod, metadata_of

@@ -17,7 +17,7 @@ import orjson
 import typer
 import yaml
 from hamicommon import device_config as deviceconfig
-from hamicommon.admission.warnings import CARD_POLICIES, NODE_POLICIES, one_of
+from hamicommon.admission.mistakes.warnings import CARD_POLICIES, NODE_POLICIES, one_of
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import groupby
 
-from hamicommon.admission.typos import misspelt
-from hamicommon.admission.warnings import remarks
+from hamicommon.admission.mistakes.typos import misspelt
+from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Origin, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound

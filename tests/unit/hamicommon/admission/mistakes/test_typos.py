@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.typos import misspelt
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.device_config import DeviceConfig
 from hamicommon.k8s.types import Json

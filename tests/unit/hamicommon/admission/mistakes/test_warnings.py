@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from hamicommon import device_config
+from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.admission.warnings import remarks
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(device_config.load(None))

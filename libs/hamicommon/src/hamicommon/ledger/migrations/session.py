@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.connection import Connection, place_of
-from hamicommon.ledger.engine import open_engine
+from hamicommon.ledger.migrations.engine import open_engine
 from hamicommon.settings import PostgresSettings
 
 T = TypeVar("T")

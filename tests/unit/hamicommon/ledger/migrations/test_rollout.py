@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 from hamicommon.errors import Forbidden, Unavailable
-from hamicommon.k8s import rollout
-from hamicommon.k8s.rollout import unfinished, until_over
+from hamicommon.ledger.migrations import rollout
+from hamicommon.ledger.migrations.rollout import unfinished, until_over
 
 NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
 

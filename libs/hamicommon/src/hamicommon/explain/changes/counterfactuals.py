@@ -12,9 +12,9 @@ from functools import partial
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.explain.changes.cluster import cluster_changes, fits
+from hamicommon.explain.changes.request import request_changes
 from hamicommon.explain.circumstances import Circumstances, Counterfactual
-from hamicommon.explain.cluster_changes import cluster_changes, fits
-from hamicommon.explain.request_changes import request_changes
 from hamicommon.placement.cluster.view import ClusterView
 
 

@@ -1,0 +1,1 @@
+"""What would have made a pod fit: another request, or another cluster."""
