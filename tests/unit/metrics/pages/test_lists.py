@@ -8,18 +8,14 @@ import pytest
 from hami_metrics.pages.domain.cluster import MeasuredUse, PageCluster
 from hami_metrics.pages.domain.details import LatestUse
 from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
-from hami_metrics.pages.views.lists import (
+from hami_metrics.pages.views.lists.nodes import (
     NODE_SORTS,
-    POD_SORTS,
-    ROWS,
-    PodCache,
-    list_page,
     listed_groups,
     node_lines,
     node_with_samples,
-    pod_lines,
-    pod_with_samples,
 )
+from hami_metrics.pages.views.lists.paging import ROWS, list_page
+from hami_metrics.pages.views.lists.pods import POD_SORTS, PodCache, pod_lines, pod_with_samples
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_holder, a_node, a_state
 

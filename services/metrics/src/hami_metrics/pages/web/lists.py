@@ -11,17 +11,18 @@ from hamicommon.ledger.connection import Connection
 
 from hami_metrics.pages.domain.details import LatestUse
 from hami_metrics.pages.reading.usage import read_newest, read_pods_use
-from hami_metrics.pages.views.lists import (
+from hami_metrics.pages.views.lists.nodes import (
     NODE_SORTS,
-    POD_SORTS,
     ListedNode,
-    ListedPod,
-    ListPage,
-    PodCache,
-    list_page,
     listed_groups,
     node_lines,
     node_with_samples,
+)
+from hami_metrics.pages.views.lists.paging import ListPage, list_page
+from hami_metrics.pages.views.lists.pods import (
+    POD_SORTS,
+    ListedPod,
+    PodCache,
     pod_lines,
     pod_with_samples,
 )
