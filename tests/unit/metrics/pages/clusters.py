@@ -16,6 +16,10 @@ from hami_metrics.pages.domain.cluster import (
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 
 
+def ago(**parts: float) -> datetime:
+    return NOW - timedelta(**parts)
+
+
 def a_holder(name: str = "train-1", namespace: str = "nlp", memory_mib: int = 8192) -> CardHolder:
     return CardHolder(
         pod_uid=f"uid-{name}",

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hami_metrics.pages.domain.capacity import totals
+from hami_metrics.pages.domain.capacity import NodeTallies, NodeTally, totals
 from hami_metrics.pages.domain.cluster import (
     CardCondition,
     MeasuredUse,
@@ -105,3 +105,14 @@ def test_cards_that_are_read_again_and_are_the_same_stay_the_same_objects() -> N
     assert found == fresh
     assert found["n1"].cards is before["n1"].cards
     assert found["n1"].group == "rack-1"
+
+
+def test_a_node_is_counted_again_when_it_changes_and_only_then() -> None:
+    tallies = NodeTallies()
+    node = a_node("n1", a_card(0), a_card(1, "n1", a_holder()), a_card(2, healthy=False))
+    first = tallies.of(node, unheard=False)
+
+    assert (first.held, first.free, first.sick) == (1, 1, 1)
+    assert tallies.of(a_node("n1", heard_s=1, cards=node.cards), unheard=False) is first
+    assert tallies.of(node, unheard=True).sick == 3
+    assert tallies.of(a_node("n1", a_card(0)), unheard=False) == NodeTally(0, 1, 0)

@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.views.showback import month_of, showback_page
+from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.showback.formats import as_csv, as_focus
 from hamicommon.ledger.showback.prices import PriceList
 
@@ -111,3 +113,17 @@ def a_use(namespace: str, used_percent: int) -> dict[str, Any]:
         "sample_count": 4,
         "idle_s": 0,
     }
+
+
+@pytest.mark.parametrize("text", ["2026-13", "2026", "x", "2027-01", "2026-1", "2026-11-01"])
+def test_a_month_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest, match="month"):
+        month_of(text, NOW)
+
+
+def test_a_month_ends_with_its_last_second_or_now() -> None:
+    assert month_of("2025-12", NOW)[1:] == (
+        datetime(2025, 12, 1, tzinfo=UTC),
+        datetime(2026, 1, 1, tzinfo=UTC),
+    )
+    assert month_of("", NOW) == ("2026-11", datetime(2026, 11, 1, tzinfo=UTC), NOW)

@@ -14,6 +14,8 @@ from hami_metrics.pages.views.elements.waterfall import (
     trace_waterfall,
 )
 from hamicommon.explain.waterfall import TraceSpan, waterfall
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.metrics.pages.clusters import NOW
 
@@ -21,7 +23,7 @@ MS = 1000
 
 
 def a_span(name: str, begin_ms: int, end_ms: int, **changes: object) -> TraceSpan:
-    given: dict[str, object] = {
+    given_: dict[str, object] = {
         "name": name,
         "service": "hami-scheduler",
         "trace_id": "t",
@@ -31,7 +33,7 @@ def a_span(name: str, begin_ms: int, end_ms: int, **changes: object) -> TraceSpa
         "end_us": end_ms * MS,
         **changes,
     }
-    return TraceSpan(**given)  # type: ignore[arg-type]
+    return TraceSpan(**given_)  # type: ignore[arg-type]
 
 
 def test_a_rank_is_the_share_that_took_no_longer_and_of_too_few_there_is_none() -> None:
@@ -130,3 +132,34 @@ def test_what_went_on_behind_an_answer_and_what_came_later_are_noted_below() -> 
         "release: 10 min later, in 10.0 ms",
     ]
     assert not drawn.ranked
+
+
+@given(st.dictionaries(st.text(max_size=8), st.floats(0, 1e6), max_size=9))
+def test_bars_of_a_decision_stay_in_the_picture_and_one_is_critical(
+    phases: dict[str, float],
+) -> None:
+    drawn = decision_waterfall(phases)
+
+    assert all(step.x >= 150 and step.x + step.width <= 1000 for step in drawn.steps)
+    if drawn.steps and phases.keys() - {"total"}:
+        assert sum(step.critical for step in drawn.steps) == 1
+
+
+def test_a_long_run_is_folded_so_that_the_work_can_be_read() -> None:
+    def change(seconds: float, state: str) -> GrantChange:
+        at = NOW - timedelta(hours=5) + timedelta(seconds=seconds)
+        return GrantChange(
+            at=at, attempt=1, node="n1", previous_state=None, state=state, reason="", actor=""
+        )
+
+    events = [change(0, "reserved"), change(0.04, "bound"), change(2, "allocated")]
+    drawn = grant_waterfall(events, NOW)
+
+    assert [(step.name, step.gap) for step in drawn.steps] == [
+        ("reserved", False),
+        ("bound", False),
+        ("allocated", True),
+    ]
+    assert "4 h 59 min" in drawn.steps[2].text
+    assert drawn.steps[1].width > 500
+    assert all(step.x + step.width <= 1000 for step in drawn.steps)
