@@ -127,21 +127,24 @@ WRONG = {"string": 7, "integer": "many", "number": "much", "boolean": "maybe", "
 
 def of_another_type(schema: Json) -> tuple[Json, list[str]]:
     """Values of which each is wrong, and their paths; a mapping of any keys is a text."""
-    paths = []
+    paths: list[str] = []
 
     def wrong(described: Json, path: str) -> object:
         while "$ref" in described:
             described = schema["definitions"][described["$ref"].rpartition("/")[2]]
         if "properties" in described:
-            return {
-                name: wrong(each, f"{path}.{name}".lstrip("."))
-                for name, each in described["properties"].items()
-            }
+            return all_wrong(described, path)
         paths.append(path)
         kind = described.get("type", "string")
         return WRONG.get(kind[0] if isinstance(kind, list) else kind, "text")
 
-    return dict(wrong(schema, "")), paths  # type: ignore[call-overload]  # a mapping of mappings
+    def all_wrong(described: Json, path: str) -> Json:
+        return {
+            name: wrong(each, f"{path}.{name}".lstrip("."))
+            for name, each in described["properties"].items()
+        }
+
+    return all_wrong(schema, ""), paths
 
 
 def test_every_value_of_another_type_is_one_line_with_its_name(tmp_path: Path) -> None:
