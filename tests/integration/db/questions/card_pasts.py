@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import asyncpg
 from hypothesis import strategies as st
@@ -157,3 +158,32 @@ async def write(connection: asyncpg.Connection, past: Past) -> None:
             memory_mib,
             core_percent,
         )
+
+
+def whole_and_halves(
+    dsn: str, function: Literal["capacity_between", "showback_between"], past: Past
+) -> list[list[Any]]:
+    """What the function has of the span at once, and in two parts, which are the same together.
+
+    `dsn` is of an empty ledger, and it stays empty.
+    """
+
+    async def ask() -> list[list[Any]]:
+        connection = await asyncpg.connect(dsn)
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            await write(connection, past)
+            whole = await connection.fetch(f"SELECT * FROM {function}($1, $2)", T0, at(SPAN_S))
+            halves = await connection.fetch(
+                "SELECT f.* FROM (VALUES (0, 237), (237, 600)) AS half (b, e), LATERAL"
+                f" {function}($1::timestamptz + b * interval '1 second',"
+                " $1 + e * interval '1 second') f",
+                T0,
+            )
+            await transaction.rollback()
+        finally:
+            await connection.close()
+        return [whole, halves]
+
+    return asyncio.run(ask())

@@ -1,4 +1,4 @@
-"""A filled ledger that the tests of questions share."""
+"""Ledgers that the tests of questions share: a filled one, and one that stays empty."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.db.questions.four_days import Filled, four_days
-from tests.servers import Databases
+from tests.servers import Databases, migrate
 
 
 @pytest.fixture(scope="session")
 def filled(databases: Databases) -> Iterator[Filled]:
     with four_days(databases) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def empty_dsn(databases: Databases) -> Iterator[str]:
+    """Who writes into it takes it back."""
+    with databases.database() as dsn:
+        migrate(dsn)
+        yield dsn

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -21,8 +20,7 @@ from hamicommon.settings import PostgresSettings
 from hypothesis import HealthCheck, given, settings
 from pydantic import SecretStr
 
-from tests.integration.db.questions.card_pasts import SPAN_S, T0, Past, at, pasts, write
-from tests.servers import Databases, migrate
+from tests.integration.db.questions.card_pasts import SPAN_S, Past, pasts, whole_and_halves
 
 pytestmark = pytest.mark.integration
 
@@ -209,41 +207,15 @@ def _kinds(past: Past, t: int) -> dict[str, float]:
     return {"held": held, rest: 1 - held}
 
 
-@pytest.fixture(scope="module")
-def kept_dsn(databases: Databases) -> Iterator[str]:
-    with databases.database() as dsn:
-        migrate(dsn)
-        yield dsn
-
-
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(pasts())
 def test_held_idle_cordoned_unhealthy_unknown_and_absent_add_up_to_the_second(
-    kept_dsn: str, past: Past
+    empty_dsn: str, past: Past
 ) -> None:
-    async def ask() -> list[Any]:
-        connection = await asyncpg.connect(kept_dsn)
-        try:
-            transaction = connection.transaction()
-            await transaction.start()
-            await write(connection, past)
-            whole = await connection.fetch("SELECT * FROM capacity_between($1, $2)", T0, at(SPAN_S))
-            # Two halves are the whole.
-            halves = await connection.fetch(
-                "SELECT c.* FROM (VALUES (0, 237), (237, 600)) AS half (b, e), LATERAL"
-                " capacity_between($1::timestamptz + b * interval '1 second',"
-                " $1 + e * interval '1 second') c",
-                T0,
-            )
-            await transaction.rollback()
-        finally:
-            await connection.close()
-        return [whole, halves]
-
     wanted = expected(past)
-    for rows in asyncio.run(ask()):
+    for rows in whole_and_halves(empty_dsn, "capacity_between", past):
         found = {kind: sum(row[f"{kind}_s"] for row in rows) for kind in KINDS}
         assert found == {kind: pytest.approx(wanted[kind], abs=1e-6) for kind in KINDS}
 

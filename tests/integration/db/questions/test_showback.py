@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import asyncpg
 import pytest
@@ -14,21 +11,19 @@ from hami_metrics.adapters.showback import sum_up_showback
 from hamicommon.ledger.questions import answer
 from hypothesis import HealthCheck, given, settings
 
-from tests.integration.db.questions.card_pasts import SPAN_S, T0, Held, Past, at, pasts, write
+from tests.integration.db.questions.card_pasts import (
+    SPAN_S,
+    Held,
+    Past,
+    pasts,
+    whole_and_halves,
+)
 from tests.integration.db.questions.four_days import NOW, Filled
-from tests.servers import Databases, migrate
 
 pytestmark = pytest.mark.integration
 
 BASES = ("memory", "core", "slot")
 SLOTS, CORES = 4, 100
-
-
-@pytest.fixture(scope="module")
-def kept_dsn(databases: Databases) -> Iterator[str]:
-    with databases.database() as dsn:
-        migrate(dsn)
-        yield dsn
 
 
 def size(held: Held, basis: str, memory_mib: int) -> tuple[int, int]:
@@ -87,29 +82,10 @@ def second(past: Past, t: int, basis: str) -> dict[tuple[str, str], float]:
 )
 @given(pasts())
 def test_every_microsecond_of_a_card_is_somebodys_or_accounted_for(
-    kept_dsn: str, past: Past
+    empty_dsn: str, past: Past
 ) -> None:
     """Oversubscription, cards that shrank, health that comes and goes, gaps, and any cut."""
-
-    async def ask() -> list[Any]:
-        connection = await asyncpg.connect(kept_dsn)
-        try:
-            transaction = connection.transaction()
-            await transaction.start()
-            await write(connection, past)
-            whole = await connection.fetch("SELECT * FROM showback_between($1, $2)", T0, at(SPAN_S))
-            halves = await connection.fetch(
-                "SELECT s.* FROM (VALUES (0, 237), (237, 600)) AS half (b, e), LATERAL"
-                " showback_between($1::timestamptz + b * interval '1 second',"
-                " $1 + e * interval '1 second') s",
-                T0,
-            )
-            await transaction.rollback()
-        finally:
-            await connection.close()
-        return [whole, halves]
-
-    answers = asyncio.run(ask())
+    answers = whole_and_halves(empty_dsn, "showback_between", past)
     for basis in BASES:
         wanted: Counter[tuple[str, str]] = Counter()
         there_us = 0
