@@ -51,6 +51,21 @@ def wait_until_back(system: System, service: str, old_pid: int) -> None:
 
 
 @contextmanager
+def killed(system: System, *services: str, alone: bool = False) -> Iterator[None]:
+    """Killed when the block begins; when it has ended, the supervisor has started them again."""
+    pids = {service: kill(system, service, alone=alone) for service in services}
+    yield
+    for service, pid in pids.items():
+        wait_until_back(system, service, pid)
+
+
+def crash(system: System, *services: str) -> None:
+    """Killed, and started again by the supervisor."""
+    with killed(system, *services):
+        pass
+
+
+@contextmanager
 def stopped(system: System, service: str) -> Iterator[None]:
     """SIGSTOP inside the block: to its peers the service is there and does not answer."""
     family = _family(serving_pid(system, service))

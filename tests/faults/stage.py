@@ -162,6 +162,18 @@ class Stage:
             assert restarts == int(name in restarted), f"{name} was restarted {restarts} times"
         check_node_files(self.system)
 
+    def recover(
+        self, *, since_s: float | None = None, restarted: Container[str] = (), more: str = ""
+    ) -> None:
+        """Waits until all is well again, checks everything, and reports how long that took.
+
+        `since_s`: when the fault was over, by the monotonic clock; None: now.
+        """
+        over_s = time.monotonic() if since_s is None else since_s
+        self.settle()
+        self.check(restarted=restarted)
+        self.report(since(over_s), more=more)
+
     def report(self, recovered_s: float, *, more: str = "") -> None:
         """Notes what the case's row and line show; `recovered_s` counts from the fault's end."""
         row = self.faulty.row

@@ -21,7 +21,14 @@ from tests.faults.backends.exhaustion import every_connection, filter_all, locke
 from tests.faults.nodes.node import (
     NODE,
 )
-from tests.faults.processes import kill, programs_of, replica, stopped, wait_until_back
+from tests.faults.processes import (
+    kill,
+    killed,
+    programs_of,
+    replica,
+    stopped,
+    wait_until_back,
+)
 from tests.faults.replicas.extender import CALL_TIMEOUT_S
 from tests.faults.stage import Faulty, Stage, is_running, since
 
@@ -43,14 +50,9 @@ def test_f35_postgres_killed(faulty: Faulty) -> None:
     stage = Stage(faulty)
     stage.run_before(2)
     stage.come(2)
-    old_pid = kill(faulty.system, "postgres")
-    stage.come(2)
-    wait_until_back(faulty.system, "postgres", old_pid)
-    back_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(back_s))
+    with killed(faulty.system, "postgres"):
+        stage.come(2)
+    stage.recover()
 
 
 @pytest.mark.slow
@@ -82,11 +84,7 @@ def test_stopped_server(faulty: Faulty, server: str) -> None:
     with stopped(faulty.system, server):
         stage.come(4)
         time.sleep(STOPPED_S)
-    continued_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(continued_s))
+    stage.recover()
 
 
 @pytest.mark.slow
@@ -113,12 +111,9 @@ def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
     with stopped(system, "postgres"):
         time.sleep(STOPPED_S)
     faulty.plan()
-    back_s = time.monotonic()
-    stage.settle()
 
     assert int(binding) > 0, "no batch was waiting"
-    stage.check()
-    stage.report(since(back_s), more=f"{binding} pods waited in the batch")
+    stage.recover(more=f"{binding} pods waited in the batch")
 
 
 @pytest.mark.slow
@@ -139,10 +134,7 @@ def test_f37_no_connection_left(faulty: Faulty) -> None:
         assert not any(is_running(pod) for pod in stage.mine()[1:])
     free_s = time.monotonic()
     wait_until_back(system, "scheduler", old_pid)
-    stage.settle()
-
-    stage.check()
-    stage.report(since(free_s))
+    stage.recover(since_s=free_s)
 
 
 @pytest.mark.slow
@@ -201,11 +193,7 @@ def test_f38_redis_flushed(faulty: Faulty) -> None:
     finally:
         over.set()
         flushing.join()
-    flushed_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(flushed_s))
+    stage.recover()
 
 
 @pytest.mark.slow
@@ -243,14 +231,9 @@ def test_killed_server(faulty: Faulty, server: str) -> None:
     stage = Stage(faulty)
     stage.run_before(1)
     stage.come(3)
-    old_pid = kill(faulty.system, server)
-    stage.come(3)
-    wait_until_back(faulty.system, server, old_pid)
-    back_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(back_s))
+    with killed(faulty.system, server):
+        stage.come(3)
+    stage.recover()
 
 
 @pytest.mark.slow
@@ -275,11 +258,7 @@ def test_f41_pods_run_while_nats_is_silent(faulty: Faulty) -> None:
             why=lambda: str(stage.mine()),
         )
         ran_s = since(silent_s)
-    continued_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(continued_s), more=f"three pods ran within {ran_s:.1f} s without the bus")
+    stage.recover(more=f"three pods ran within {ran_s:.1f} s without the bus")
 
 
 @pytest.mark.row(
@@ -297,11 +276,7 @@ def test_f43_node_cut_off(faulty: Faulty) -> None:
     with stopped(system, f"kubelet-{NODE}"), stopped(system, f"node-agent-{NODE}"):
         stage.come(3)
         time.sleep(STOPPED_S)
-    continued_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(continued_s))
+    stage.recover()
 
 
 @pytest.mark.row(
@@ -327,8 +302,4 @@ def test_f43_core_cut_off(faulty: Faulty) -> None:
             os.kill(pid, signal.SIGKILL)
         wait(lambda: set(programs_of(pod)) - before, "the container to run again", timeout_s=15)
         again_s = since(killed_s)
-    continued_s = time.monotonic()
-    stage.settle()
-
-    stage.check(restarted={"pod-0"})
-    stage.report(since(continued_s), more=f"ran again after {again_s:.1f} s, all alone")
+    stage.recover(restarted={"pod-0"}, more=f"ran again after {again_s:.1f} s, all alone")

@@ -21,7 +21,7 @@ import yaml
 from aiohttp import web
 
 from tests.e2e.system import System
-from tests.faults.processes import kill, wait_until_back
+from tests.faults.processes import crash
 
 WRITES = ("POST", "PUT", "PATCH", "DELETE")
 _EXPIRED = {
@@ -138,9 +138,7 @@ def proxied(system: System, services: Sequence[str]) -> Iterator[ApiProxy]:
 
 def _restart(system: System, kubeconfig: Path, text: str, services: Sequence[str]) -> None:
     kubeconfig.write_text(text)
-    pids = {service: kill(system, service) for service in services}
-    for service, pid in pids.items():
-        wait_until_back(system, service, pid)
+    crash(system, *services)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import System, a_pod, wait
-from tests.faults.processes import kill, stopped, wait_until_back
+from tests.faults.processes import crash, stopped
 from tests.faults.stage import Faulty, Stage
 
 pytestmark = pytest.mark.faults
@@ -141,9 +141,7 @@ def test_f18_a_node_that_is_deleted_while_its_pods_run(faulty: Faulty) -> None:
         assert ends == "released_unconfirmed"
     stage.sizes_mib.clear()
     # The kubelet registers the node again, as a machine that came back does.
-    pids = {name: kill(system, name) for name in (f"kubelet-{NODE}", f"node-agent-{NODE}")}
-    for name, pid in pids.items():
-        wait_until_back(system, name, pid)
+    crash(system, f"kubelet-{NODE}", f"node-agent-{NODE}")
     back = Stage(faulty, prefix="back")
     back.come(2, node=NODE)
     back.settle()

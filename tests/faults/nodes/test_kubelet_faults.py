@@ -23,7 +23,7 @@ from tests.faults.nodes.node import (
     statuses,
 )
 from tests.faults.pod_path.pod_path_points import PLANNED
-from tests.faults.processes import away, kill, stopped, wait_until_back
+from tests.faults.processes import away, killed, stopped
 from tests.faults.stage import Faulty, Stage, is_refused, quietly, since
 from tests.waiting import Unhurried
 
@@ -59,18 +59,13 @@ def test_f22_kubelet(faulty: Faulty, action: str) -> None:
 
     if action == "kill":
         stage.come(1, node=NODE)
-        old_pid = kill(system, KUBELET, alone=True)
-        stage.come(2, node=NODE)
-        wait_until_back(system, KUBELET, old_pid)
+        with killed(system, KUBELET, alone=True):
+            stage.come(2, node=NODE)
     else:
         with stopped(system, KUBELET):
             stage.come(3, node=NODE)
             time.sleep(SILENT_S)
-    back_s = time.monotonic()
-    stage.settle()
-
-    stage.check()
-    stage.report(since(back_s))
+    stage.recover()
 
 
 @pytest.mark.slow
@@ -273,10 +268,7 @@ def test_f26_agent_away_at_allocate(faulty: Faulty) -> None:
     assert "UnexpectedAdmissionError" in reason, reason
     back_s = time.monotonic()
     stage.come(2, node=NODE)
-    stage.settle()
-
-    stage.check()
-    stage.report(since(back_s), more=f"its slice was free after {freed_s:.1f} s: {reason}")
+    stage.recover(since_s=back_s, more=f"its slice was free after {freed_s:.1f} s: {reason}")
 
 
 @pytest.mark.slow

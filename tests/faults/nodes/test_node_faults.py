@@ -17,7 +17,7 @@ from tests.faults.nodes.node import (
     restart_container,
     statuses,
 )
-from tests.faults.processes import kill, programs_of, stopped, wait_until_back
+from tests.faults.processes import crash, killed, programs_of, stopped
 from tests.faults.stage import Faulty, Stage, is_running, since
 
 pytestmark = pytest.mark.faults
@@ -38,10 +38,8 @@ def test_f28_reboot(faulty: Faulty) -> None:
     stage.come(2, node=NODE)
     stage.settle()
 
-    pids = {name: kill(system, name) for name in (KUBELET, AGENT)}
-    (home(system) / "fakegpu.state").unlink(missing_ok=True)
-    for name, pid in pids.items():
-        wait_until_back(system, name, pid)
+    with killed(system, KUBELET, AGENT):
+        (home(system) / "fakegpu.state").unlink(missing_ok=True)
     back_s = time.monotonic()
     stage.come(2, node=NODE)
     stage.settle()
@@ -84,15 +82,11 @@ def test_f29_corrupt_checkpoints(faulty: Faulty, which: str) -> None:
     text = file.read_bytes()
 
     file.write_bytes(text[: len(text) // 2])
-    old_pid = kill(system, AGENT)
-    wait_until_back(system, AGENT, old_pid)
+    crash(system, AGENT)
     back_s = time.monotonic()
     stage.come(2, node=NODE)
     restart_container(system, "pod-0")
-    stage.settle()
-
-    stage.check(restarted={"pod-0"})
-    stage.report(since(back_s))
+    stage.recover(since_s=back_s, restarted={"pod-0"})
 
 
 @pytest.mark.slow
@@ -131,8 +125,7 @@ def test_f30_sick_card(faulty: Faulty, what: str) -> None:
     finally:
         if what == "lose":
             fakegpu(system, "restore", uuid)
-        old_pid = kill(system, AGENT)  # an XID is forgotten after five minutes, or by a new agent
-        wait_until_back(system, AGENT, old_pid)
+        crash(system, AGENT)  # an XID is forgotten after five minutes, or by a new agent
     wait(
         lambda: system.sql(f"SELECT healthy FROM devices WHERE uuid = '{uuid}'") == "t",
         "the card to be well again",
@@ -163,10 +156,7 @@ def test_f33_disk_full(faulty: Faulty) -> None:
         assert sum(is_running(pod) for pod in stage.mine()) == 1
     room_s = time.monotonic()
     stage.come(2, node=NODE)
-    stage.settle()
-
-    stage.check()
-    stage.report(since(room_s))
+    stage.recover(since_s=room_s)
 
 
 @pytest.mark.slow

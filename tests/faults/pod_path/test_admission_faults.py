@@ -11,7 +11,7 @@ import pytest
 from hamilocal.servers.certificates import Authority
 
 from tests.e2e.system import a_pod, slice_of, wait
-from tests.faults.processes import kill, stopped, wait_until_back
+from tests.faults.processes import killed, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import Unhurried
 
@@ -34,9 +34,8 @@ def test_f1_a_killed_webhook_refuses_and_no_pod_passes_unseen(faulty: Faulty) ->
     stage = Stage(faulty)
     stage.run_before(2)
 
-    old_pid = kill(system, "webhook")
-    stage.come(2)
-    wait_until_back(system, "webhook", old_pid)
+    with killed(system, "webhook"):
+        stage.come(2)
     back_s = time.monotonic()
     stage.settle()
 
@@ -101,10 +100,7 @@ def test_f3_a_rotated_certificate_is_served_without_a_restart(faulty: Faulty) ->
     )
     rotated_s = time.monotonic()
     stage.come(2)
-    stage.settle()
-
-    stage.check()
-    stage.report(since(rotated_s))
+    stage.recover(since_s=rotated_s)
 
 
 @pytest.mark.row(

@@ -117,9 +117,7 @@ def test_f39_holder_of_a_shared_lock_killed(faulty: Faulty, tmp_path: Path) -> N
             os.kill(pid, signal.SIGKILL)
             killed_s = time.monotonic()
     stage.come(2, node=NODE)
-    stage.settle()
-    stage.check()
-    stage.report(since(killed_s))
+    stage.recover(since_s=killed_s)
 
 
 @pytest.mark.slow
