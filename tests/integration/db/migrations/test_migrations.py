@@ -17,7 +17,7 @@ from hamicommon.ledger.migrations.revisions import NEEDED
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
-from tests.integration.db.migrations.conversation import HERE, read, speak
+from tests.integration.db.migrations.conversation import HERE, read, record, speak
 from tests.servers import psql
 from tests.waiting import PATIENCE_S
 
@@ -190,6 +190,17 @@ async def test_post_finds_what_both_wrote_in_order(postgres_dsn: str) -> None:
     await speak(postgres_dsn)
 
     assert await asyncio.to_thread(inspect, settings_of(postgres_dsn), MIGRATIONS) == []
+
+
+async def test_what_this_version_sends_can_be_recorded_for_later_ones(
+    postgres_dsn: str, tmp_path: Path
+) -> None:
+    await record(postgres_dsn, tmp_path / "spoken.json")
+
+    sent = list(read(tmp_path / "spoken.json"))
+    for written in ("allocations", "devices", "decisions", "usage_samples"):
+        assert any(written in sql for sql, _ in sent), written
+    assert any(isinstance(args, list) and args for _, args in sent)
 
 
 async def test_a_migration_lets_writers_pass_while_it_waits_for_a_long_transaction(

@@ -44,7 +44,8 @@ class StorableConnection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg h
         self, command: str, args: Iterable[Iterable[Any]], *, timeout: float | None = None
     ) -> None:
         """See asyncpg."""
-        rows = (tuple(map(storable, row)) for row in args)
+        # Whole, because what logs queries looks at them after the driver.
+        rows = [tuple(map(storable, row)) for row in args]
         await super().executemany(command, rows, timeout=timeout)
 
     async def copy_records_to_table(
