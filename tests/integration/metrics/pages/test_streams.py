@@ -152,3 +152,18 @@ async def test_an_open_page_hears_of_a_part_that_goes_though_nothing_else_change
                 if "NATS unreachable" in shown:
                     break
             assert not connected
+
+
+async def test_a_node_that_gets_another_rack_is_sent_with_it(
+    postgres_dsn: str, nats_url: str, db: Any
+) -> None:
+    await fill(db, nodes=2, cards=2, pods=4)
+    await db.execute("UPDATE nodes SET node_group = 'rack-1'")
+    async with pages(postgres_dsn, nats_url) as (_, http), asyncio.timeout(PATIENCE_S):
+        found = re.search(r'data-event="([\w-]+)"', await text(http, "/"))
+        assert found is not None
+        await db.execute("UPDATE nodes SET node_group = 'rack-2' WHERE name = 'n0002'")
+        _, data, _ = await until_node(http, found[1], "n0002")
+
+        assert json.loads(data)["groups"] == {"n0002": "rack-2"}
+        assert 'data-group="rack-2"' in await text(http, "/")

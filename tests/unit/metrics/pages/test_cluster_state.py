@@ -73,23 +73,25 @@ def test_what_fits_leaves_out_cards_that_no_pod_can_have() -> None:
     assert (fits.whole_cards, fits.whole_nodes) == (1, 0)
 
 
-def test_a_node_changes_when_its_cards_do_or_when_it_falls_silent() -> None:
+def test_a_node_changes_with_its_cards_its_rack_or_when_it_falls_silent() -> None:
     before = a_state(
-        a_node("same", a_card(0, "same")),
+        a_node("same", a_card(0, "same"), group="rack-1"),
+        a_node("moved", a_card(0, "moved"), group="rack-1"),
         a_node("other", a_card(0, "other")),
         a_node("quiet", heard_s=70),
         a_node("gone"),
     )
     later = NOW + timedelta(seconds=10)
     after = a_state(
-        a_node("same", a_card(0, "same")),
+        a_node("same", a_card(0, "same"), group="rack-1"),
+        a_node("moved", a_card(0, "moved"), group="rack-2"),
         a_node("other", a_card(0, "other", a_holder())),
         a_node("quiet", heard_s=70),
         a_node("new"),
         taken_at=later,
     )
 
-    assert changed_nodes(before, after, later) == {"other", "quiet", "gone", "new"}
+    assert changed_nodes(before, after, later) == {"moved", "other", "quiet", "gone", "new"}
 
 
 def test_cards_that_are_read_again_and_are_the_same_stay_the_same_objects() -> None:

@@ -281,15 +281,20 @@ def _merged(
     before: Mapping[str, PageNode],
     names: set[str],
     fresh: Mapping[str, PageNode],
-    heard: Mapping[str, datetime | None],
+    heard: Mapping[str, tuple[datetime | None, str]],
 ) -> dict[str, PageNode]:
-    """Nodes as before, but for those that were read again; an equal one stays the same object."""
+    """Nodes as before, but for those that were read again; an equal one stays the same object.
+
+    `heard`: of each node that is there, when its agent was heard, and its group.
+    """
     merged = {name: node for name, node in before.items() if name not in names and name in heard}
     for name, node in fresh.items():
         old = before.get(name)
         merged[name] = old if old is not None and old.cards == node.cards else node
     return {
-        name: node if node.heard_at == heard[name] else replace(node, heard_at=heard[name])
+        name: node
+        if (node.heard_at, node.group) == heard[name]
+        else replace(node, heard_at=heard[name][0], group=heard[name][1])
         for name, node in sorted(merged.items())
         if name in heard
     }

@@ -90,7 +90,10 @@ def test_nodes_of_one_rack_stand_together_and_those_without_one_last() -> None:
         ("without a rack or zone", ["n2"]),
     ]
     assert [group.sick for group in page.groups] == [0, 1, 0]
+    assert [group.label for group in page.groups] == ["rack-01", "rack-02", ""]
     assert page.labelled
+    one = overview(state, totals(state), EVERYBODY, GridFilter(text="Rack-02"), NOW)
+    assert [group.name for group in one.groups] == ["rack-02"]
     assert [group.name for group in by_name.groups] == ["n1 to n4"]
     assert GridFilter(group="name").query() == {"group": "name"}
 

@@ -179,14 +179,14 @@ def with_known_cards(
 
 
 def changed_nodes(before: PageCluster, after: PageCluster, now: datetime) -> frozenset[str]:
-    """Nodes that look different, came or went, or fell silent."""
+    """Nodes that look different, stand in another group, came or went, or fell silent."""
     names = before.nodes.keys() | after.nodes.keys()
     return frozenset(name for name in names if _changed(name, before, after, now))
 
 
 def _changed(name: str, before: PageCluster, after: PageCluster, now: datetime) -> bool:
     old, new = before.nodes.get(name), after.nodes.get(name)
-    if old is None or new is None:
+    if old is None or new is None or old.group != new.group:
         return True
     if old.cards is not new.cards and old.cards != new.cards:
         return True

@@ -65,7 +65,9 @@ SELECT node FROM devices WHERE updated_at > $1
 """
 # Racks of the past are not kept: a node stands where it stands now.
 _GROUPS = "SELECT name, node_group FROM nodes WHERE node_group IS NOT NULL"
-_HEARD = "SELECT name, inventory_at FROM nodes WHERE gone_at IS NULL"
+_HEARD = """
+SELECT name, inventory_at, coalesce(node_group, '') AS node_group FROM nodes WHERE gone_at IS NULL
+"""
 
 
 async def read_nodes(
@@ -127,9 +129,10 @@ async def read_changed(connection: Connection, since: datetime, event: int) -> s
     return {row["node"] for row in await connection.fetch(_CHANGED, since, event)}
 
 
-async def read_heard(connection: Connection) -> dict[str, datetime | None]:
-    """When each node's agent was last heard."""
-    return {row["name"]: row["inventory_at"] for row in await connection.fetch(_HEARD)}
+async def read_heard(connection: Connection) -> dict[str, tuple[datetime | None, str]]:
+    """When each node's agent was last heard, and in which group the node stands."""
+    rows = await connection.fetch(_HEARD)
+    return {row["name"]: (row["inventory_at"], row["node_group"]) for row in rows}
 
 
 def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[CardHolder, ...]]:

@@ -22,8 +22,9 @@
   const took = (data) => {
     takenAt = data.taken_at; skew = Date.now() / 1000 - takenAt;
     trouble(data.notices); setText("live", "live ●");
-    if ("held" in data) setText("held", thousands(data.held));
-    if ("waiting" in data) setText("waiting", thousands(data.waiting));
+    for (const name of ["held", "waiting", "sick"]) if (name in data) setText(name, thousands(data[name]));
+    if ("sick" in data) byId("sick")?.parentElement.classList.toggle("sick", data.sick > 0);
+    if ("waiting" in data) byId("waiting")?.parentElement.classList.toggle("warn", data.waiting > 0);
   };
   // A roomy cell: its sign, its amounts, and its slices side by side.
   const fill = (it, text, amount, slices) => {
@@ -39,10 +40,27 @@
       return slice;
     }));
   };
+  // The line above a group counts its cells. A group that was folded because nothing was wrong in it opens.
+  const SUMS = { held: ".c.h", free: ".c.free", sick: ".c.sick, .c.unkn" };
+  const recount = (group) => {
+    for (const it of group.querySelectorAll("summary [data-sum]")) {
+      const sum = String(group.querySelectorAll(SUMS[it.dataset.sum]).length);
+      if (it.textContent === sum) continue;
+      if (it.dataset.sum === "sick" && it.textContent === "0") group.open = true;
+      it.textContent = sum;
+    }
+  };
+  // A node that has another rack than on this page: its page has to be made again.
+  const moved = (nodes, groups) => byId("grid")?.dataset.grouping === "label" && Object.keys(nodes).some((name) => {
+    const line = byId("n." + name);
+    return line && (groups[name] || "") !== line.closest("details").dataset.group;
+  });
   const patch = (nodes, roomy = {}) => {
+    const touched = new Set();
     for (const [name, cells] of Object.entries(nodes)) {
       const line = byId("n." + name);
       if (!line) continue;
+      touched.add(line.closest("details"));
       cells.forEach(([css, text, label], n) => {
         const it = line.children[n + 1];
         if (!it || !it.classList.contains("c")) return;
@@ -52,6 +70,7 @@
         it.setAttribute("aria-label", label);
       });
     }
+    touched.forEach(recount);
   };
   const busy = () => ["INPUT", "SELECT"].includes(document.activeElement?.tagName) || document.querySelector("dialog[open]");
   let wanted = false;
@@ -61,11 +80,14 @@
     if (wanted) return;
     reloading = true;
     const active = document.activeElement, focused = active?.id, top = scrollY;
+    const row = active?.closest?.("#rows") ? active.getAttribute("href") : "";
     const line = active?.classList.contains("c") ? active.parentElement.id : "", place = line ? [...active.parentElement.children].indexOf(active) : 0;
-    const open = [...document.querySelectorAll("main details")].map((one) => one.open);
+    // Groups come and go: each is known by its name, other tables by their place.
+    const known = (one, n) => one.closest("#grid") ? one.querySelector("summary").firstChild.textContent.trim() : n;
+    const open = new Map([...document.querySelectorAll("main details")].map((one, n) => [known(one, n), one.open]));
     htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerHTML" }).finally(() => {
-      [...document.querySelectorAll("main details")].forEach((one, n) => { if (open[n] !== undefined) one.open = open[n]; });
-      (line ? byId(line)?.children[place] : focused ? byId(focused) : null)?.focus({ preventScroll: true });
+      document.querySelectorAll("main details").forEach((one, n) => { one.open = open.get(known(one, n)) ?? one.open; });
+      (row ? [...document.querySelectorAll("#rows a")].find((it) => it.getAttribute("href") === row) : line ? byId(line)?.children[place] : focused ? byId(focused) : null)?.focus({ preventScroll: true });
       scrollTo(0, top);
       setTimeout(() => { reloading = false; }, 2000);
     });
@@ -73,7 +95,7 @@
   const fixed = ["history", "showback"].includes(body.dataset.page);
   const concerns = (nodes) => !fixed && (body.dataset.subject ? nodes.includes(body.dataset.subject) : nodes.length || body.dataset.page === "pending");
   const acts = {
-    cells: (data) => { if (data.reload) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes, data.slices); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
+    cells: (data) => { if (data.reload || moved(data.nodes, data.groups || {})) { reload(); return; } const began = performance.now(); took(data); patch(data.nodes, data.slices); window.hamiUpdateMs = performance.now() - began; window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
     changed: (data) => { took(data); if (concerns(data.nodes)) reload(); window.hamiUpdates = (window.hamiUpdates || 0) + 1; },
     resync: () => { if (!fixed) reload(); },
     stale: (data) => { trouble(data.notices); setText("live", "stale ▲"); },

@@ -9,7 +9,9 @@
 
   const cells = () => [...document.querySelectorAll("#grid details[open] .c")];
   const rove = (it) => { if (!it) return; if (current) current.tabIndex = -1; current = it; it.tabIndex = 0; };
-  const start = () => { const all = cells(); rove(current && current.isConnected ? current : all[0]); };
+  const stop = (all) => all.includes(current) ? current : all[0];
+  // What stands in a folded group is no stop.
+  const start = () => rove(stop(cells()));
   const focusOn = (it) => { if (it) { rove(it); it.focus(); } };
   const rows = () => [...document.querySelectorAll("#rows tbody tr a:first-of-type")].filter((a, n, all) => all.findIndex((b) => b.closest("tr") === a.closest("tr")) === n);
 
@@ -22,7 +24,7 @@
       return Boolean(step && all.length);
     }
     const all = cells(), n = all.indexOf(document.activeElement);
-    if (n < 0) { focusOn(current && current.isConnected ? current : all[0]); return all.length > 0; }
+    if (n < 0) { focusOn(stop(all)); return all.length > 0; }
     if (key === "ArrowRight" || key === "l") { focusOn(all[n + 1]); return true; }
     if (key === "ArrowLeft") { focusOn(all[n - 1]); return true; }
     const here = all[n].getBoundingClientRect(), down = key === "j" || key === "ArrowDown";

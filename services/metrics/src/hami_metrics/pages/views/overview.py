@@ -66,6 +66,8 @@ class NodeGroup:
     """Some nodes that stand together; folded when there are many and nothing is wrong."""
 
     name: str
+    label: str
+    """The value of the nodes' label; empty: they have none, or stand together by name."""
     nodes: Sequence[PageNode]
     held: int
     free: int
@@ -175,7 +177,7 @@ def _chosen(
 
 
 def _meets(node: PageNode, text: str, viewer: PageViewer) -> bool:
-    if text in node.name.lower():
+    if text in node.name.lower() or text in node.group.lower():
         return True
     return any(
         text in card.uuid.lower()
@@ -217,12 +219,13 @@ def _groups(
     tallies: NodeTallies,
 ) -> list[NodeGroup]:
     groups = []
-    for position, (label, part) in enumerate(_parts(nodes, chosen)):
+    for position, (name, label, part) in enumerate(_parts(nodes, chosen)):
         found = [tallies.of(node, unheard=not state.past and silent(node, now)) for node in part]
         sick = sum(one.sick for one in found)
         groups.append(
             NodeGroup(
-                name=label,
+                name=name,
+                label=label,
                 nodes=part,
                 held=sum(one.held for one in found),
                 free=sum(one.free for one in found),
@@ -240,16 +243,19 @@ def _groups(
     return groups
 
 
-def _parts(nodes: list[PageNode], chosen: GridFilter) -> list[tuple[str, list[PageNode]]]:
-    """Nodes of one rack, those without one last; without racks so many at a time, by name."""
+def _parts(nodes: list[PageNode], chosen: GridFilter) -> list[tuple[str, str, list[PageNode]]]:
+    """Nodes of one rack, those without one last; without racks so many at a time, by name.
+
+    Each with its name and its label.
+    """
     if chosen.group == "label" and any(node.group for node in nodes):
         racks: dict[str, list[PageNode]] = {}
         for node in nodes:
             racks.setdefault(node.group, []).append(node)
         order = sorted(racks, key=lambda name: (not name, name))
-        return [(name or UNGROUPED, racks[name]) for name in order]
+        return [(name or UNGROUPED, name, racks[name]) for name in order]
     parts = [nodes[start : start + GROUP] for start in range(0, len(nodes), GROUP)]
-    return [(_from_to(part), part) for part in parts]
+    return [(_from_to(part), "", part) for part in parts]
 
 
 def _from_to(part: list[PageNode]) -> str:

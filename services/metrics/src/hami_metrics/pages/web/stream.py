@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from hamicommon.errors import HamiError
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from hami_metrics.pages.domain.cluster import PageCluster
+from hami_metrics.pages.domain.cluster import CardCondition, PageCluster
 from hami_metrics.pages.domain.notices import Notice
 from hami_metrics.pages.feed import FeedLook
 from hami_metrics.pages.rendering import HEADERS
@@ -90,6 +90,9 @@ class Messages:
                 name: [(one.css, one.text, one.label) for one in row] for name, row in rows.items()
             }
         }
+        if any(node.group for node in state.nodes.values()):
+            # A node that stands elsewhere now is no cell to be put in: its page loads again.
+            message["groups"] = {node.name: node.group for node in present}
         if style.roomy:
             message["slices"] = {
                 name: [(one.amount, one.slices) for one in row] for name, row in rows.items()
@@ -100,6 +103,7 @@ class Messages:
         return {
             **_dated(self._site.feed.newest(), state),
             "held": self._site.totals(state).funnel.held,
+            "sick": self._site.totals(state).counts[CardCondition.UNHEALTHY],
             "waiting": state.waiting,
         }
 

@@ -41,7 +41,7 @@ def test_a_cell_has_glyph_letter_and_all_of_it_in_its_label() -> None:
     held, free, _ = cells(node, style, NOW)
 
     assert held.text == "◐" + style.owners.letter("nlp")
-    assert held.css.split() == ["c", "part", "f5", style.owners.css("nlp")]
+    assert held.css.split() == ["c", "part", "f5", "h", style.owners.css("nlp")]
     assert held.label == ("n1 card 0: partly in use, 40 of 80 GiB, 30 % cores: nlp/train-1 40 GiB")
     assert (free.text, free.css) == ("○", "c free f0")
 

@@ -95,6 +95,8 @@ def _cell(card: PageCard, style: GridStyle, *, unheard: bool) -> Cell:
     fill = share(card.used_memory_mib, card.memory_mib)
     tenth = 0 if fill is None else (fill + 9) // 10
     css = f"c {_CSS[now]} f{tenth}"
+    if card.used_slots:
+        css += " h"
     text = GLYPHS[now]
     if card.holders:
         # An owner that the viewer may not see has no colour of its own either.
