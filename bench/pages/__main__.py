@@ -150,7 +150,10 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long they change")
     args = parser.parse_args()
-    found = {**measure(args), "machine": machine()}
+    where = machine()
+    # First: a run of ten minutes shall not be had again for what its machine was.
+    print(", ".join(f"{name} {value}" for name, value in where.items()), flush=True)
+    found = {**measure(args), "machine": where}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=2) + "\n")
     columns = ("P50 ms", "P99 ms", "CPU ms", "kB", "WIRE kB")
