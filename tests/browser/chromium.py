@@ -92,3 +92,13 @@ def watch(page: Any, complaints: list[str]) -> None:
 def live(page: Any) -> None:
     """Waits until the page's stream is open and has brought something."""
     page.locator("#live", has_text="live ●").wait_for()
+
+
+def serious(page: Any) -> list[str]:
+    """What axe finds serious or critical, and where first."""
+    axe = importlib.import_module("axe_playwright_python.sync_playwright").Axe()
+    return [
+        f"{violation['id']} at {[' '.join(node['target']) for node in violation['nodes'][:3]]}"
+        for violation in axe.run(page).response["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]

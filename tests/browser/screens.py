@@ -1,6 +1,7 @@
 """`make screens`: pictures of every page at 3 and at 1000 nodes, light and dark, for docs/screens.
 
-One more is as somebody with deuteranopia sees it. WebP, made by Chromium itself.
+One more is as somebody with deuteranopia sees it, and two are of nodes that stand together by rack.
+WebP, made by Chromium itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hami_metrics.adapters.showback import sum_up_showback
 
 from bench.pages.service import Service, service
 from tests.browser.chromium import a_page, chromium, live, why_missing
+from tests.browser.racks import stand_in_racks
 from tests.servers import REPOSITORY, psql
 
 FOLDER = REPOSITORY / "docs" / "screens"
@@ -29,6 +31,7 @@ README = "overview-3-light"
 TRIES = 20
 SCHEMES = ("light", "dark")
 LIVE = ("overview", "nodes", "pods", "node", "card", "pod", "pending")
+RACKS = {"overview-racks": "/", "nodes-racks": "/nodes?sort=group"}
 
 
 def addresses(dsn: str) -> dict[str, str]:
@@ -122,6 +125,14 @@ def shoot_all(browser: Any, running: Service, nodes: int, folder: Path) -> None:
         watched.expect("503")
         path = folder / f"overview-{nodes}-deuteranopia.webp"
         shoot(watched.page, path, deficiency="deuteranopia")
+    stand_in_racks(running.dsn, nodes)
+    for scheme in SCHEMES:
+        with a_page(browser, running.url, color_scheme=scheme) as watched:
+            for name, address in RACKS.items():
+                open_page(watched.page, address)
+                live(watched.page)
+                shoot(watched.page, folder / f"{name}-{nodes}-{scheme}.webp")
+            watched.expect("503")
 
 
 def main() -> None:

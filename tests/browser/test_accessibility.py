@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -10,7 +9,7 @@ import pytest
 
 from bench.pages.service import Service
 from tests import measured
-from tests.browser.chromium import a_page
+from tests.browser.chromium import a_page, serious
 
 KEYS_MOST = 12
 """From the overview to a waiting pod's decision and back."""
@@ -20,7 +19,6 @@ KEYS_MOST = 12
 def test_no_page_has_a_serious_violation(
     browser: Any, pages: Service, addresses: dict[str, str], scheme: str
 ) -> None:
-    axe = importlib.import_module("axe_playwright_python.sync_playwright").Axe()
     found: list[str] = []
     with a_page(browser, pages.url, color_scheme=scheme) as watched:
         for name, path in addresses.items():
@@ -29,10 +27,7 @@ def test_no_page_has_a_serious_violation(
             watched.page.evaluate(
                 "document.querySelectorAll('main details').forEach((it) => { it.open = true; })"
             )
-            for violation in axe.run(watched.page).response["violations"]:
-                if violation["impact"] in ("serious", "critical"):
-                    where = [" ".join(node["target"]) for node in violation["nodes"][:3]]
-                    found.append(f"{name}: {violation['id']} at {where}")
+            found += [f"{name}: {violation}" for violation in serious(watched.page)]
         watched.expect("40")
     assert found == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.pages.service import Service
 from tests.browser.chromium import a_page, live
-from tests.browser.evil import EVIL
+from tests.browser.hostile.evil import EVIL
 from tests.servers import psql
 
 
