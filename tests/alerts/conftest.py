@@ -6,10 +6,12 @@ One running system, and one Prometheus that scrapes it, serve all cases that ask
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +52,18 @@ def promtool() -> Promtool:
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The demo of `make up`."""
     binary("prometheus")
-    folder = tmp_path_factory.mktemp("system")
+    with local_system(tmp_path_factory.mktemp("system"), {}) as found:
+        yield found
+
+
+@contextmanager
+def local_system(folder: Path, env: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """The demo of `make up` with these settings for its services, while the block runs; what
+    `hamictl up --json` prints."""
     done = subprocess.run(
         [HAMICTL, "up", "--detach", "--json"],
         cwd=folder,
+        env={**os.environ, **env},
         capture_output=True,
         text=True,
         timeout=600,

@@ -1,4 +1,4 @@
-"""A real Grafana with the boards provisioned, beside a Prometheus and the ledger of a local system.
+"""A real Grafana with our boards and the data sources of `docker-compose.yml`, at other addresses.
 
 In: the folder of a Grafana (`HAMI_GRAFANA`: `bin/grafana-server`, `conf`, `public`; 7.5 or later).
 Out: answers of its HTTP API. What a browser would ask for a panel goes through its data sources.
@@ -21,8 +21,9 @@ from urllib.request import Request, urlopen
 import pytest
 import yaml
 
-from tests.alerts.live import BOARDS, until
+from tests.alerts.live import BOARDS, ROOT, until
 
+SOURCES = ROOT / "k8s" / "compose" / "observe" / "grafana" / "datasources" / "hami.yml"
 FOLDER = "HAMI_GRAFANA"
 LEDGER_TYPE_SINCE = 10
 """From this major version on the type of the ledger's data source has its present name."""
@@ -96,13 +97,16 @@ class Grafana:
 
 
 @contextmanager
-def grafana(home: Path, folder: Path, *, prometheus_url: str, ledger_dsn: str) -> Iterator[Grafana]:
-    """Runs while the block does, with boards and data sources from its provisioning."""
+def grafana(home: Path, folder: Path, addresses: Mapping[str, str]) -> Iterator[Grafana]:
+    """Runs while the block does, with boards and data sources from its provisioning.
+
+    `addresses`: of the data sources that are there, by name; the ledger's is its DSN.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     major = _major(home)
-    _provision(folder, _sources(prometheus_url, ledger_dsn, major))
+    _provision(folder, _sources(addresses, major))
     settings: Mapping[str, str] = {
         "GF_SERVER_HTTP_ADDR": "127.0.0.1",
         "GF_SERVER_HTTP_PORT": str(port),
@@ -152,28 +156,31 @@ def _major(home: Path) -> int:
     return int(printed.split()[1].split(".")[0])
 
 
-def _sources(prometheus_url: str, ledger_dsn: str, major: int) -> list[Json]:
-    dsn = urlsplit(ledger_dsn)
-    postgres = "grafana-postgresql-datasource" if major >= LEDGER_TYPE_SINCE else "postgres"
+def _sources(addresses: Mapping[str, str], major: int) -> list[Json]:
+    written = yaml.safe_load(SOURCES.read_text())["datasources"]
+    assert addresses.keys() <= {one["name"] for one in written}
     return [
-        {
-            "name": "Prometheus",
-            "type": "prometheus",
-            "access": "proxy",
-            "url": prometheus_url,
-            "isDefault": True,
-        },
-        {
-            "name": "Ledger",
-            "type": postgres,
-            "access": "proxy",
-            "url": f"{dsn.hostname}:{dsn.port}",
-            "user": unquote(dsn.username or ""),
-            "database": dsn.path.removeprefix("/"),
-            "jsonData": {"sslmode": "disable", "postgresVersion": 1000},
-            "secureJsonData": {"password": unquote(dsn.password or "")},
-        },
+        _ledger(one, addresses["Ledger"], major)
+        if one["name"] == "Ledger"
+        else {**one, "url": addresses[one["name"]]}
+        for one in written
+        if one["name"] in addresses
     ]
+
+
+def _ledger(written: Json, dsn: str, major: int) -> Json:
+    found = urlsplit(dsn)
+    database = found.path.removeprefix("/")
+    return {
+        **written,
+        "type": written["type"] if major >= LEDGER_TYPE_SINCE else "postgres",
+        "url": f"{found.hostname}:{found.port}",
+        "user": unquote(found.username or ""),
+        # Older releases look for it here.
+        "database": database,
+        "jsonData": {**written["jsonData"], "database": database, "postgresVersion": 1000},
+        "secureJsonData": {"password": unquote(found.password or "")},
+    }
 
 
 def _provision(folder: Path, sources: list[Json]) -> None:

@@ -37,12 +37,8 @@ def shown(
     home = grafana_folder()
     scraped: Prometheus = request.getfixturevalue("scraped")
     up: Json = request.getfixturevalue("up")
-    with grafana(
-        home,
-        tmp_path_factory.mktemp("grafana"),
-        prometheus_url=scraped.url,
-        ledger_dsn=up["postgres_dsn"],
-    ) as found:
+    addresses = {"Prometheus": scraped.url, "Ledger": up["postgres_dsn"]}
+    with grafana(home, tmp_path_factory.mktemp("grafana"), addresses) as found:
         yield found
 
 

@@ -111,3 +111,22 @@ def test_prometheus_scrapes_the_port_on_which_each_service_is_ready() -> None:
     assert set(ports) == {"scheduler", "webhook", "metrics", "node-agent"}
     for port in ports.values():
         assert re.search(rf"_BIND=\S*:{port}\b", dockerfile), port
+
+
+def test_spans_and_their_viewer_are_where_they_are_looked_for() -> None:
+    collector = yaml.safe_load((ROOT / "k8s/compose/observe/otel-collector.yaml").read_text())
+    sources = yaml.safe_load(
+        (ROOT / "k8s/compose/observe/grafana/datasources/hami.yml").read_text()
+    )["datasources"]
+    by_uid = {one["uid"]: one for one in sources}
+    takes = collector["receivers"]["otlp"]["protocols"]["http"]["endpoint"].rpartition(":")[2]
+    sent_to = SERVICES["scheduler"]["environment"]["HAMI_TELEMETRY_OTLP_ENDPOINT"]
+
+    assert f"http://otel-collector:{takes}" in sent_to
+    # Jaeger takes OTLP over gRPC at the protocol's own port, and shows at the published one.
+    assert collector["exporters"]["otlp"]["endpoint"] == "jaeger:4317"
+    [published] = SERVICES["jaeger"]["ports"]
+    assert by_uid["jaeger"]["url"] == f"http://jaeger:{published.rpartition(':')[2]}"
+    assert "otel-collector" in SERVICES
+    destinations = by_uid["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    assert [by_uid[one["datasourceUid"]]["type"] for one in destinations] == ["jaeger"]

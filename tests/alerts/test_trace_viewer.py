@@ -1,0 +1,197 @@
+"""A running system's spans in a real viewer, by way of a real collector on compose's file."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+
+from tests.alerts.conftest import HAMICTL, local_system
+from tests.alerts.grafana import grafana, grafana_folder
+from tests.alerts.live import until
+from tests.alerts.trace_viewer import (
+    COLLECTED,
+    TraceViewer,
+    spans_of,
+    trace_viewer,
+    viewer_folder,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+Json = dict[str, Any]
+SERVICES = {"hami-webhook", "hami-scheduler", "hami-node-agent"}
+OF_A_DECISION = {"filter", "place", "reserve", "bind", "allocate", "first-kernel"}
+OPEN_METRICS = {"Accept": "application/openmetrics-text; version=1.0.0"}
+EXEMPLAR = re.compile(r'# \{.*?trace_id="([0-9a-f]{32})"')
+
+
+@pytest.fixture(scope="module")
+def viewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TraceViewer]:
+    with trace_viewer(viewer_folder(), tmp_path_factory.mktemp("viewer")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def traced(viewer: TraceViewer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Json]:
+    """The demo of `make up`, whose services send their spans to the collector."""
+    env = {
+        "HAMI_TELEMETRY_OTLP_ENDPOINT": viewer.otlp_endpoint,
+        "HAMI_METRICS_PAGES_TRACE_URL": f"{viewer.url}/api/traces/{{trace_id}}",
+    }
+    with local_system(tmp_path_factory.mktemp("system"), env) as up:
+        yield up
+
+
+def written(up: Json) -> list[Json]:
+    """All spans of the system's files, ids as the viewer writes them."""
+    return [
+        json.loads(line.replace('"0x', '"'))
+        for file in sorted(Path(up["traces"]).glob("*.jsonl"))
+        for line in file.read_text().splitlines()
+    ]
+
+
+@pytest.fixture(scope="module")
+def decided(traced: Json) -> list[Json]:
+    """The written spans of one pod's decision, which went as far as its first kernel."""
+    found: list[Json] = []
+
+    def whole() -> bool:
+        spans = written(traced)
+        traces = [one["context"]["trace_id"] for one in spans if one["name"] == "first-kernel"]
+        for trace_id in traces:
+            found[:] = [one for one in spans if one["context"]["trace_id"] == trace_id]
+            if {one["name"] for one in found} >= OF_A_DECISION:
+                return True
+        return False
+
+    until(whole, "a pod's first kernel")
+    return found
+
+
+def arrived(viewer: TraceViewer, trace_id: str, spans: int) -> dict[str, Any]:
+    """The trace in the viewer, once so many spans of it are there."""
+    until(lambda: len(viewer.trace(trace_id)) >= spans, f"{spans} spans of {trace_id}")
+    return viewer.trace(trace_id)
+
+
+def test_the_collector_takes_the_file_of_compose_as_it_is() -> None:
+    done = subprocess.run(
+        [viewer_folder() / "otelcol", "validate", f"--config={COLLECTED}"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pods_decision_is_one_trace_from_filter_to_the_first_kernel(
+    viewer: TraceViewer, decided: list[Json]
+) -> None:
+    trace_id = decided[0]["context"]["trace_id"]
+    shown = arrived(viewer, trace_id, len(decided))
+
+    assert {
+        (one.span_id, one.name, one.service, one.parent_id or None) for one in shown.values()
+    } == {
+        (one["context"]["span_id"], one["name"], one["service"], one["parent_id"])
+        for one in decided
+    }
+    assert {one.service for one in shown.values()} == SERVICES - {"hami-webhook"}
+    # One tree: all spans hang on the first one.
+    [root] = [one for one in shown.values() if not one.parent_id]
+    assert root.name == "filter"
+    assert {one.parent_id for one in shown.values()} - {""} <= shown.keys()
+
+
+def test_the_decision_leads_to_the_admission_of_its_pod(
+    viewer: TraceViewer, decided: list[Json]
+) -> None:
+    shown = arrived(viewer, decided[0]["context"]["trace_id"], len(decided))
+    [root] = [one for one in shown.values() if not one.parent_id]
+    [(trace_id, span_id)] = root.links
+
+    admission = arrived(viewer, trace_id, 1)[span_id]
+    assert (admission.name, admission.service) == ("admission", "hami-webhook")
+    names = [
+        {value for key, value in one.tags if key == "k8s.pod.name"} for one in (root, admission)
+    ]
+    assert names[0] == names[1] != set()
+
+
+def test_every_span_that_the_services_wrote_arrives(
+    viewer: TraceViewer, traced: Json, decided: list[Json]
+) -> None:
+    spans = written(traced)
+    assert len(spans) > len(decided)
+    missing: list[Any] = []
+
+    def all_there() -> bool:
+        traces = {one["context"]["trace_id"] for one in spans}
+        found = {one for trace_id in traces for one in viewer.trace(trace_id)}
+        missing[:] = [one["name"] for one in spans if one["context"]["span_id"] not in found]
+        return not missing
+
+    until(all_there, "every span")
+    assert set(viewer.get("services")) >= SERVICES
+
+
+def test_hamictl_draws_the_spans_that_the_viewer_has(
+    viewer: TraceViewer, traced: Json, decided: list[Json]
+) -> None:
+    pod = next(one["attributes"]["k8s.pod.name"] for one in decided if one["name"] == "filter")
+    shown = arrived(viewer, decided[0]["context"]["trace_id"], len(decided))
+    drawn = subprocess.run(
+        [HAMICTL, "trace", pod],
+        cwd=Path(traced["traces"]).parents[1],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+    names = {line.split()[0] for line in drawn.splitlines()[2:] if line}
+    assert {one.name for one in shown.values()} | {"admission"} <= names
+
+
+def test_a_pods_page_links_to_its_trace(traced: Json, decided: list[Json]) -> None:
+    name = next(one["attributes"]["k8s.pod.name"] for one in decided if one["name"] == "filter")
+    with urlopen(f"{traced['pages_url']}/pods/default/{name}", timeout=30) as answer:
+        page = answer.read().decode()
+    trace_id = decided[0]["context"]["trace_id"]
+    [link] = set(re.findall(r'href="(http[^"]+/api/traces/[0-9a-f]{32})"', page))
+
+    assert link.endswith(trace_id)
+    with urlopen(link, timeout=30) as answer:
+        found = spans_of(json.load(answer)["data"])
+    assert "first-kernel" in {one.name for one in found.values()}
+
+
+def test_an_exemplar_of_the_decisions_duration_opens_its_trace(
+    viewer: TraceViewer, traced: Json, decided: list[Json]
+) -> None:
+    asked = Request(f"{traced['scheduler_url']}/metrics", headers=OPEN_METRICS)
+    with urlopen(asked, timeout=30) as answer:
+        found = EXEMPLAR.findall(answer.read().decode())
+
+    assert found
+    assert "filter" in {one.name for one in arrived(viewer, found[-1], 1).values()}
+
+
+def test_grafana_opens_the_trace_through_the_data_source_of_compose(
+    viewer: TraceViewer, decided: list[Json], tmp_path: Path
+) -> None:
+    trace_id = decided[0]["context"]["trace_id"]
+    shown = arrived(viewer, trace_id, len(decided))
+    with grafana(grafana_folder(), tmp_path, {"Jaeger": viewer.url}) as found:
+        through = found.get(f"datasources/proxy/{found.source('Jaeger')}/api/traces/{trace_id}")
+
+    assert spans_of(through["data"]) == shown
