@@ -11,7 +11,10 @@ import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = (ROOT / "docker-compose.yml", *sorted((ROOT / "k8s" / "compose").glob("*.yml")))
-VARIABLE = re.compile(r"(?<!\$)\$\{(\w+)(?::?[-+]([^{}]*(?:\$\{[^{}]*\}[^{}]*)*))?\}")
+# A default may hold variables and names in braces, and these defaults of their own.
+_PLAIN = r"[^{}]*"
+_ONE = rf"\$?\{{{_PLAIN}(?:\$?\{{{_PLAIN}\}}{_PLAIN})*\}}"
+VARIABLE = re.compile(rf"(?<!\$)\$\{{(\w+)(?::?[-+]({_PLAIN}(?:{_ONE}{_PLAIN})*))?\}}")
 OFFERED = re.compile(r"^(?:# )?([A-Z_0-9]+)=(.*)$", re.MULTILINE)
 # One-shot or simulated: they write what others read, or play the node with its root.
 NOT_HARDENED = {"prepare", "kubeconfig", "register-webhook", "migrations", "kubelet", "tools"}
@@ -45,7 +48,7 @@ def test_the_example_has_every_variable_with_its_default() -> None:
     offered = dict(OFFERED.findall((ROOT / ".env.example").read_text()))
 
     assert set(offered) == set(used)
-    computed = {"COMPOSE_PROFILES", "HAMI_OTLP_ENDPOINT", "HAMI_NATIVE"}
+    computed = {"COMPOSE_PROFILES", "HAMI_OTLP_ENDPOINT", "HAMI_TRACE_URL", "HAMI_NATIVE"}
     for name in set(used) - computed:
         assert used[name] == {offered[name]}, name
 
