@@ -28,7 +28,7 @@ SELECT w.since_at, w.pod_uid, w.namespace, w.pod_name, asks.card_count, asks.mem
                     max((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'init')) AS card_count,
            nullif(max((r->>'memory_mib')::bigint), 0) * 1048576 AS memory_bytes,
            max((r->>'memory_percent')::float8) / 100 AS memory_ratio,
-           least(max((r->>'core_percent')::float8), 100) / 100 AS core_ratio
+           max(least((r->>'core_percent')::float8, 100)) / 100 AS core_ratio
       FROM jsonb_array_elements(w.request->'containers') c,
            jsonb_array_elements(c->'requests') r) asks
  WHERE (w.since_at, w.pod_uid) < (SELECT m.since_at, m.pod_uid FROM listed m, pod

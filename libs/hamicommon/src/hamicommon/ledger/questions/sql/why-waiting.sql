@@ -23,7 +23,7 @@ SELECT d.at AS decided_at, d.id AS decision, d.last_at, d.pod_uid, d.namespace, 
                     max((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'init')) AS card_count,
            nullif(max((r->>'memory_mib')::bigint), 0) * 1048576 AS memory_bytes,
            max((r->>'memory_percent')::float8) / 100 AS memory_ratio,
-           least(max((r->>'core_percent')::float8), 100) / 100 AS core_ratio
+           max(least((r->>'core_percent')::float8, 100)) / 100 AS core_ratio
       FROM jsonb_array_elements(d.request->'containers') c,
            jsonb_array_elements(c->'requests') r) asks
  WHERE d.at <= :at AND d.at > :at - interval '31 days'
