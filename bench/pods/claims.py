@@ -2,8 +2,7 @@
 
 Each pod names a ResourceClaimTemplate, so kube-controller-manager is real, too. A node's kubelet
 and agent read claim and pod as often as the real ones, and where kube-scheduler allocates, the
-grant is asked for before the pod runs. ResourceSlices show whole cards all the time, so a round's
-pods by limits must leave room.
+grant is asked for before the pod runs. ResourceSlices show what was free when a round began.
 """
 
 from __future__ import annotations

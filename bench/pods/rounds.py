@@ -30,7 +30,7 @@ async def measure(wanted: Wanted, kinds: Sequence[str], pods: int, rounds: int) 
 
 
 async def _round(bench: Bench, kind: str, pods: int) -> Row:
-    await bench.checkpoint()
+    await bench.begin(kind)
     before = await bench.servers.read()
     ran_s, cpu = await bench.round(kind, pods)
     await bench.calm()
