@@ -144,6 +144,13 @@ async def test_a_card_that_moves_leaves_the_cordon_of_its_old_node_behind(world:
 
     await eventually(is_cordoned, "the card to be cordoned")
     await world.report("n1")
+
+    async def is_gone() -> bool:
+        [row] = [row for row in (await replica.get("/v1/devices"))["items"] if row["uuid"] == card]
+        return not row["healthy"]
+
+    # Nodes' reports are taken side by side: a card that its old node still has is refused.
+    await eventually(is_gone, "the card to be gone from its old node")
     await world.report("n2", inventory_device(card, 0))
 
     async def is_free_on_the_other_node() -> bool:
