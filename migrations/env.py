@@ -59,7 +59,10 @@ def grant(*, ctx: MigrationContext, step: MigrationInfo, **_more: object) -> Non
 
 
 def take_turn(connection: Connection) -> None:
-    """Waits for another run, without a transaction that its index builds would wait for."""
+    """Waits for another run, without a transaction that its index builds would wait for.
+
+    As long as that takes: an index of a large table takes hours, and the lock ends with its run.
+    """
     while not connection.scalar(text(f"SELECT pg_try_advisory_lock({TURN})")):
         connection.commit()
         time.sleep(TURN_PAUSE_S)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 
 from tests.integration.db.questions.four_days import Filled, four_days
@@ -14,6 +15,13 @@ from tests.servers import Databases, migrate
 def filled(databases: Databases) -> Iterator[Filled]:
     with four_days(databases) as found:
         yield found
+
+
+@pytest.fixture
+async def reader(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(filled.dsn)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture(scope="session")

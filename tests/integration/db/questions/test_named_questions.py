@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,13 +31,6 @@ PYTHON_TYPES: dict[ColumnKind, tuple[type, ...]] = {
     ColumnKind.MONEY: (int, float),
 }
 ENDED = next(g for g in HISTORY if g.ended is not None and g.number > 1000)
-
-
-@pytest.fixture
-async def reader(filled: Filled) -> AsyncIterator[asyncpg.Connection]:
-    connection = await asyncpg.connect(filled.dsn)
-    yield connection
-    await connection.close()
 
 
 def what_is_needed(name: str) -> dict[str, object]:
@@ -142,45 +133,6 @@ async def test_who_held_a_card_are_those_who_overlapped(reader: asyncpg.Connecti
         and g.reserved < until.timestamp()
         and (g.ended is None or g.ended > since.timestamp())
     }
-
-
-async def test_the_pods_that_wait_are_counted_under_their_reason(
-    reader: asyncpg.Connection,
-) -> None:
-    """One pod waits (four_days); another one's last refusal is three hours old."""
-    reasons = await answer(reader, "pending-reasons", {})
-    waiting = await answer(reader, "waiting-pods", {})
-    before = await answer(reader, "waiting-pods", {"at": "-3h", "namespace": "team-01"})
-
-    assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
-        ("CardTypeMismatch", 1)
-    ]
-    assert [(row["pod_name"], row["ahead_count"]) for row in waiting.rows] == [("waits", 0)]
-    assert waiting.rows[0]["reason_counts"] == {"CardTypeMismatch": 100}
-    assert waiting.unknown["card_count"] == "the decision was recorded without its request"
-    # A job of the history may wait at that moment, too.
-    assert "gave-up" in {row["pod_name"] for row in before.rows}
-
-
-async def test_more_cores_than_a_card_has_are_asked_for_as_all_of_them(
-    reader: asyncpg.Connection,
-) -> None:
-    """So they are placed: admission warns that 130 is taken as 100."""
-    asked = {"vendor": "NVIDIA", "count": 1, "memory_mib": 1024, "core_percent": 130}
-    request = {"containers": [{"name": "c", "role": "app", "requests": [asked]}]}
-    change = "UPDATE decisions SET request = $1::jsonb WHERE pod_name = 'waits'"
-    before = await reader.fetchval("SELECT request FROM decisions WHERE pod_name = 'waits'")
-    await reader.execute(change, json.dumps(request))
-    try:
-        uid = (await answer(reader, "waiting-pods", {})).rows[0]["pod_uid"]
-        ratios = [
-            (await answer(reader, name, given)).rows[0]["core_ratio"]
-            for name, given in (("waiting-pods", {}), ("why-waiting", {"pod_uid": uid}))
-        ]
-    finally:
-        await reader.execute(change, before)
-
-    assert ratios == [1.0, 1.0]
 
 
 async def test_what_fits_is_the_sum_over_cards_and_shortfalls_are_the_others(

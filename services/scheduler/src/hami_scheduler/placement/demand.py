@@ -57,6 +57,7 @@ class ArrivalCounts:
         for number, request in enumerate(reversed(latest)):
             self.saw(request)
             if number % _AT_ONCE == 0:
+                # Requests have their turn in between: thousands are counted.
                 await asyncio.sleep(0)
         self.restored = True
 
