@@ -28,6 +28,8 @@ static bool parse_tenant_setting(const char *key, char *value, struct tenant *te
         tenant->begins_ns = (int64_t)(number * 1e9);
     else if (strcmp(key, "same_container") == 0)
         tenant->same_container = number != 0;
+    else if (strcmp(key, "startup_ms") == 0)
+        tenant->startup_ns = (int64_t)(number * 1e6);
     else if (strcmp(key, "ends_s") == 0)
         tenant->ends_ns = (int64_t)(number * 1e9);
     else
@@ -52,6 +54,8 @@ static bool parse_setting(const char *key, char *value, struct scenario *scenari
         scenario->missing_percent = (unsigned int)number;
     else if (strcmp(key, "utilization") == 0)
         scenario->utilization = number != 0;
+    else if (strcmp(key, "whole_samples") == 0)
+        scenario->whole_samples = number != 0;
     else if (strcmp(key, "time_slice_us") == 0)
         scenario->time_slice_ns = (int64_t)(number * 1e3);
     else if (strcmp(key, "switch_us") == 0)

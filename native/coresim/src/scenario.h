@@ -16,6 +16,7 @@ struct tenant {
     int sync_every;               /* launches between two synchronisations; 0: never */
     int64_t pause_ns;             /* host work after each synchronisation */
     int64_t begins_ns, ends_ns;
+    int64_t startup_ns; /* what making its context keeps the card busy, before its first launch */
     bool same_container; /* as the tenant before it: one bucket for both */
 };
 
@@ -25,6 +26,7 @@ struct scenario {
     int64_t sample_ns, delay_ns, time_slice_ns, context_switch_ns, wake_late_ns, change_ns;
     unsigned int missing_percent;
     bool utilization; /* whether NVML knows processes */
+    bool whole_samples; /* a sample of the card counts for one process, whoever else ran in it */
     uint64_t seed;
     int tenant_count;
     struct tenant tenants[MAX_TENANTS];

@@ -35,13 +35,15 @@ static bool is_own(const struct vgpu_core_usage *usage, unsigned int pid)
     return false;
 }
 
-/* NVML stamps samples with the time of day in microseconds. */
-static int64_t monotonic_ns(unsigned long long stamp_us, int64_t now_ns)
+static int64_t wall_ns(void)
 {
     struct timespec wall;
     clock_gettime(CLOCK_REALTIME, &wall);
-    return (int64_t)stamp_us * 1000 - ((int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec - now_ns);
+    return (int64_t)wall.tv_sec * 1000000000 + wall.tv_nsec;
 }
+
+/* NVML stamps samples with the time of day in microseconds. */
+static int64_t monotonic_ns(unsigned long long stamp_us, int64_t now_ns) { return (int64_t)stamp_us * 1000 - (wall_ns() - now_ns); }
 
 /* For HAMi's monitor: the last sample, which stands until the next one, as nobody looks while nothing is launched. */
 static void show(int index, unsigned int sm_percent)
@@ -51,24 +53,39 @@ static void show(int index, unsigned int sm_percent)
     if (slot != NULL) atomic_store(&vgpu_slot_util(slot, index)->sm_percent, sm_percent);
 }
 
-void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *governor, int index, int64_t now_ns)
+/* The newest sample of this process since a stamp: the mean of all since then. false: there is none. */
+static bool ask(struct vgpu_core_usage *usage, int index, unsigned long long since_us, nvmlProcessUtilizationSample_t *own)
 {
-    if (!usage->opened) open_device(usage, index);
-    if (usage->unavailable) return;
-    look_for_pids(usage, now_ns);
     static nvmlProcessUtilizationSample_t samples[SAMPLES]; /* 8 KB: with the cores' lock rather than on the stack of a small thread */
     unsigned int count = SAMPLES;
-    const nvmlReturn_t result = vgpu_nvml()->nvmlDeviceGetProcessUtilization(usage->device, samples, &count, usage->last_us);
+    const nvmlReturn_t result = vgpu_nvml()->nvmlDeviceGetProcessUtilization(usage->device, samples, &count, since_us);
     if (result == NVML_ERROR_NOT_SUPPORTED) {
         usage->unavailable = true;
         vgpu_log(VGPU_LOG_WARN, "device %d has no utilisation per process: its core limit goes by the times of launches alone", index);
     }
     for (unsigned int i = 0; result == NVML_SUCCESS && i < count && i < SAMPLES; i++) {
-        if (!is_own(usage, samples[i].pid) || samples[i].timeStamp <= usage->last_us) continue;
-        usage->last_us = samples[i].timeStamp;
-        usage->recognised = true;
-        vgpu_governor_sample(governor, monotonic_ns(samples[i].timeStamp, now_ns), samples[i].smUtil);
-        show(index, samples[i].smUtil);
-        break;
+        if (!is_own(usage, samples[i].pid) || samples[i].timeStamp <= since_us) continue;
+        *own = samples[i];
+        return true;
     }
+    return false;
+}
+
+void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *governor, int index, int64_t now_ns)
+{
+    /* Below it a hundredth is much, and the newest sample alone is asked for as well. */
+    static const unsigned int LITTLE_PERCENT = 3;
+    if (!usage->opened) open_device(usage, index);
+    if (usage->unavailable) return;
+    look_for_pids(usage, now_ns);
+    if (usage->last_us == 0) usage->last_us = (unsigned long long)wall_ns() / 1000; /* what was before the first launch is no launch */
+    nvmlProcessUtilizationSample_t mean, newest;
+    if (!ask(usage, index, usage->last_us, &mean)) return;
+    if (mean.smUtil >= LITTLE_PERCENT || !ask(usage, index, mean.timeStamp - 1, &newest)) newest = mean;
+    /* The first one began before anybody asked: nobody knows when. */
+    const int64_t begin_ns = usage->recognised ? monotonic_ns(usage->last_us, now_ns) : 0;
+    usage->last_us = mean.timeStamp;
+    usage->recognised = true;
+    vgpu_governor_sample(governor, begin_ns, monotonic_ns(mean.timeStamp, now_ns), mean.smUtil, newest.smUtil);
+    show(index, mean.smUtil);
 }

@@ -19,6 +19,9 @@ static const int64_t PAUSE_NS = 1000000000;
 /* A launch that took longer, several turns, may have shared its time with launches of other processes of the container. When a shorter one
  * ran is not known well enough: its end is noticed by the next launch. */
 static const int64_t SEVERAL_TURNS_NS = 8000000;
+/* A card that several processes share gives them turns of about this length: a shorter launch is mostly timed in one piece, and one that
+ * took so much longer than others of its kind was not. */
+static const int64_t TURN_NS = 1500000;
 
 void vgpu_governor_start(struct vgpu_governor *governor, struct vgpu_costs *costs, uint32_t percent)
 {
@@ -37,10 +40,11 @@ static int64_t burst_ns(const struct vgpu_governor *governor)
     return wanted < LEAST_NS ? LEAST_NS : wanted > MOST_NS ? MOST_NS : wanted;
 }
 
-/* Apparent time at the price that NVML taught. */
-static int64_t priced(const struct vgpu_governor *governor, int64_t apparent_ns)
+/* Apparent time of a launch of that length at the price that NVML taught. */
+static int64_t priced(const struct vgpu_governor *governor, int64_t apparent_ns, int64_t length_ns)
 {
-    return (int64_t)((double)apparent_ns * governor->calibration.ratio);
+    const struct vgpu_calibration *calibration = &governor->calibration;
+    return (int64_t)((double)apparent_ns * (length_ns < TURN_NS ? vgpu_calibration_short_ratio(calibration) : calibration->ratio));
 }
 
 static void charge_container(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t gpu_ns)
@@ -60,9 +64,10 @@ static void charge_gpu(struct vgpu_governor *governor, const struct vgpu_shared_
     charge_own(governor, now_ns, gpu_ns);
 }
 
-static int64_t charge(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t apparent_ns)
+static int64_t charge(struct vgpu_governor *governor, const struct vgpu_shared_cores *shared, int64_t now_ns, int64_t apparent_ns,
+                      int64_t length_ns)
 {
-    const int64_t gpu_ns = priced(governor, apparent_ns);
+    const int64_t gpu_ns = priced(governor, apparent_ns, length_ns);
     charge_gpu(governor, shared, now_ns, gpu_ns);
     return gpu_ns;
 }
@@ -72,13 +77,13 @@ static void charge_timing(struct vgpu_governor *governor, const struct vgpu_shar
                           int64_t now_ns, int64_t age_ns, bool back)
 {
     if (timing->claimed_ns > timing->charged_ns || back) {
-        const int64_t gpu_ns = priced(governor, timing->claimed_ns - timing->charged_ns);
+        const int64_t gpu_ns = priced(governor, timing->claimed_ns - timing->charged_ns, age_ns);
         charge_container(governor, shared, now_ns, gpu_ns);
         timing->gpu_ns += gpu_ns;
         timing->charged_ns = timing->claimed_ns;
     }
     if (age_ns > timing->own_charged_ns || back) {
-        charge_own(governor, now_ns, priced(governor, age_ns - timing->own_charged_ns));
+        charge_own(governor, now_ns, priced(governor, age_ns - timing->own_charged_ns, age_ns));
         timing->own_charged_ns = age_ns;
     }
 }
@@ -108,7 +113,7 @@ static void charge_running(struct vgpu_governor *governor, const struct vgpu_sha
 static void account_for_lease(struct vgpu_governor *governor, int64_t now_ns)
 {
     const int64_t used = governor->leased_ns - atomic_load_explicit(&governor->lease_ns, memory_order_relaxed);
-    if (used > 0) vgpu_calibration_took(&governor->calibration, governor->last_ask_ns, now_ns, used, priced(governor, used));
+    if (used > 0) vgpu_calibration_took(&governor->calibration, governor->last_ask_ns, now_ns, used, priced(governor, used, 0));
     governor->leased_ns -= used;
 }
 
@@ -176,7 +181,7 @@ static struct vgpu_verdict admit(struct vgpu_governor *governor, const struct vg
     struct vgpu_cost *cost = vgpu_cost_place(governor->costs, key);
     const int64_t known_ns = atomic_load_explicit(&cost->ns, memory_order_relaxed), price_ns = known_ns > 0 ? known_ns : UNKNOWN_NS;
     const int timing = time ? free_timing(governor) : -1;
-    const int64_t gpu_ns = charge(governor, shared, now_ns, price_ns);
+    const int64_t gpu_ns = charge(governor, shared, now_ns, price_ns, price_ns);
     if (timing >= 0) {
         governor->timings[timing] =
             (struct vgpu_timing){.key = key, .asked_ns = now_ns, .charged_ns = price_ns, .own_charged_ns = price_ns, .gpu_ns = gpu_ns};
@@ -192,9 +197,10 @@ struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const stru
                                       int64_t asked_first_ns, int64_t now_ns, bool can_time)
 {
     if (governor->percent >= 100) return (struct vgpu_verdict){.timing = -1};
+    if (governor->calibration.since_ns == 0) governor->calibration.since_ns = now_ns;
     charge_running(governor, shared, now_ns);
     account_for_lease(governor, now_ns);
-    charge_gpu(governor, shared, now_ns, vgpu_calibration_settle(&governor->calibration, governor->oldest_ns));
+    charge_gpu(governor, shared, now_ns, vgpu_calibration_settle(&governor->calibration, governor->oldest_ns, governor->longest_ns));
     if (now_ns - governor->last_ask_ns > PAUSE_NS) vgpu_fairness_rejoin(&shared->members, shared->own, now_ns);
     governor->last_ask_ns = now_ns;
     const bool is_short = is_short_kind(governor, key);
@@ -208,7 +214,7 @@ struct vgpu_verdict vgpu_governor_ask(struct vgpu_governor *governor, const stru
     }
     vgpu_fairness_withdraw(shared->own);
     if (is_short && !second_part) {
-        charge(governor, shared, now_ns, LEASE_NS);
+        charge(governor, shared, now_ns, LEASE_NS, 0);
         give_lease(governor, LEASE_NS / 2);
         governor->prepaid_ns += LEASE_NS / 2;
     }
@@ -248,15 +254,17 @@ void vgpu_governor_ended(struct vgpu_governor *governor, const struct vgpu_share
                          int64_t took_ns)
 {
     struct vgpu_timing ended = governor->timings[timing];
+    const int64_t known_ns = vgpu_cost_ns(governor->costs, ended.key);
+    const bool others_turn = governor->calibration.noisy && known_ns > 0 && known_ns < TURN_NS && took_ns - known_ns > TURN_NS;
     forget(governor, timing);
-    claim_to_the_end(&ended, shared, now_ns, took_ns);
+    claim_to_the_end(&ended, shared, now_ns, others_turn ? known_ns : took_ns);
     /* Where less than an equal part was claimed, others claimed the rest. */
     const int64_t equal_ns = took_ns / (shared->members.count > 0 ? shared->members.count : 1);
     vgpu_cost_learn(governor->costs, ended.key, ended.claimed_ns > equal_ns ? ended.claimed_ns : equal_ns);
     governor->progress_ns = now_ns;
     const int64_t fading_ns = governor->longest_ns - governor->longest_ns / 16;
     governor->longest_ns = took_ns > fading_ns ? took_ns : fading_ns;
-    charge_timing(governor, shared, &ended, now_ns, took_ns, true);
+    charge_timing(governor, shared, &ended, now_ns, others_turn ? known_ns : took_ns, true);
     vgpu_calibration_took(&governor->calibration, now_ns - took_ns, now_ns, ended.claimed_ns, ended.gpu_ns);
 }
 
@@ -274,7 +282,8 @@ bool vgpu_governor_wants_sample(struct vgpu_governor *governor, int64_t now_ns)
     return true;
 }
 
-void vgpu_governor_sample(struct vgpu_governor *governor, int64_t end_ns, unsigned int percent)
+void vgpu_governor_sample(struct vgpu_governor *governor, int64_t begin_ns, int64_t end_ns, unsigned int percent,
+                          unsigned int newest_percent)
 {
-    vgpu_calibration_sample(&governor->calibration, end_ns, percent);
+    vgpu_calibration_sample(&governor->calibration, begin_ns, end_ns, percent, newest_percent);
 }

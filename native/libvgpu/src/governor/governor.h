@@ -81,6 +81,7 @@ void vgpu_governor_untimed(struct vgpu_governor *governor, int timing);
 bool vgpu_governor_wants_sample(struct vgpu_governor *governor, int64_t now_ns);
 
 /* What NVML reported (calibration.h). */
-void vgpu_governor_sample(struct vgpu_governor *governor, int64_t end_ns, unsigned int percent);
+void vgpu_governor_sample(struct vgpu_governor *governor, int64_t begin_ns, int64_t end_ns, unsigned int percent,
+                          unsigned int newest_percent);
 
 #endif
