@@ -12,10 +12,8 @@ from typing import Any
 from tests.native.machine import FAKEGPU, LIBVGPU
 
 GIB = 1 << 30
-# Kernels of about a millisecond: long beside a launch, short beside a turn of another process.
-KERNEL_MS = 1.0
+# All multiprocessors of an H100 twice over; a smaller card takes several turns.
 BLOCKS = 264
-TRIED_ITERATIONS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +91,14 @@ def answer(process: subprocess.Popen[str]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`vgpu-load` with kernels of a known length on this card."""
+    """`vgpu-load` with kernels that last a given time on the card, whatever its clock is."""
 
-    iterations: int
+    kernel_us: int
     kernel_ms: float
+    """What one takes with its launch, measured alone without a limit."""
 
     def command(self, seconds: float, *more: str) -> list[str | Path]:
-        options = ["--seconds", seconds, "--blocks", BLOCKS, "--iterations", self.iterations, *more]
+        options = ["--seconds", seconds, "--blocks", BLOCKS, "--kernel-us", self.kernel_us, *more]
         return [FAKEGPU / "vgpu-load", *map(str, options)]
 
     def percent(self, measured: Any, kernels: int = 1) -> float:
@@ -107,13 +106,10 @@ class Load:
         return float(measured["launches"] * kernels * self.kernel_ms / measured["seconds"] / 10)
 
 
-def measured_load(tenant: Tenant) -> Load:
-    """Makes kernels of about a millisecond. The card is the tenant's alone, without a limit."""
-    options = ["--seconds", "2", "--blocks", str(BLOCKS), "--sync-every", "1", "--iterations"]
-    tried = tenant.run(FAKEGPU / "vgpu-load", *options, str(TRIED_ITERATIONS))
-    iterations = max(1, int(TRIED_ITERATIONS * KERNEL_MS / tried["kernel_ms"]))
-    measured = tenant.run(*Load(iterations, 0).command(4))
-    return Load(iterations, measured["seconds"] * 1000 / measured["launches"])
+def measured_load(tenant: Tenant, kernel_us: int = 1000) -> Load:
+    """The card is the tenant's alone, without a limit."""
+    measured = tenant.run(*Load(kernel_us, 0).command(2))
+    return Load(kernel_us, measured["seconds"] * 1000 / measured["launches"])
 
 
 def shares(load: Load, tenants: Sequence[Tenant], seconds: float = 12) -> list[float]:

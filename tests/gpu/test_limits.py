@@ -37,20 +37,22 @@ def test_a_tenant_that_is_alone_keeps_to_its_core_limit(tenants: list[Tenant], l
     tenant.limit()
     load = measured_load(tenant)
     tenant.limit(cores=limit)
-    (got,) = shares(load, [tenant])
+    (got,) = shares(load, [tenant], seconds=8)
     assert got == pytest.approx(limit, abs=POINTS)
 
 
 def test_two_tenants_get_30_and_70(tenants: list[Tenant]) -> None:
     for tenant in tenants:
         tenant.limit()
-    load = measured_load(tenants[0])
+    # A kernel that goes by the card's time ends early by what the other's turn took of it: short
+    # ones are seldom interrupted.
+    load = measured_load(tenants[0], kernel_us=300)
     for tenant, limit in zip(tenants, (30, 70), strict=True):
         tenant.limit(cores=limit)
     low, high = shares(load, tenants)
     assert low == pytest.approx(30, abs=POINTS)
-    assert high <= 70 + POINTS
-    assert low / high == pytest.approx(3 / 7, rel=0.15)
+    # 30 and 70 are all of the card, and its changes between processes cost some of it.
+    assert high == pytest.approx(70 - POINTS, abs=2 * POINTS)
 
 
 def test_graphs_are_limited_like_kernels(tenants: list[Tenant]) -> None:

@@ -40,7 +40,7 @@ static struct fg_clock card;
 static struct fg_timing timing;
 static struct process processes[MAX_PROCESSES];
 static int process_count;
-static uint64_t sample_seed; /* of the choice of whole samples */
+static uint64_t sample_salt; /* of the choice of whole samples */
 static _Atomic int64_t paid_until_ns[MAX_TENANTS], claimed_until_ns[MAX_TENANTS];
 
 static uint64_t random_number(void)
@@ -81,43 +81,20 @@ static void harvest(struct process *process, const struct vgpu_shared_cores *sha
     }
 }
 
-/* Of the processes that ran in a sample, the one that ran when the driver looked: as likely as its part of the sample. */
-static bool is_owner(const struct process *process, int64_t number, int64_t card_busy_ns)
-{
-    uint64_t mixed = (uint64_t)(number + 1) * UINT64_C(0x9E3779B97F4A7C15) ^ sample_seed;
-    mixed = (mixed ^ (mixed >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    int64_t left_ns = (int64_t)((mixed >> 11) % (uint64_t)card_busy_ns);
-    for (int i = 0; i < process_count; i++) {
-        left_ns -= fg_sample_busy_ns(card.samples[processes[i].index], number);
-        if (left_ns < 0) return &processes[i] == process;
-    }
-    return false;
-}
+static unsigned int percent(int64_t busy_ns, int64_t length_ns) { return (unsigned int)(busy_ns * 100 / length_ns); }
 
-static int64_t shown_busy_ns(const struct process *process, int64_t number)
-{
-    if (!scenario.whole_samples) return fg_sample_busy_ns(card.samples[process->index], number);
-    const int64_t card_busy_ns = fg_sample_busy_ns(card.card_samples, number);
-    return card_busy_ns > 0 && is_owner(process, number, card_busy_ns) ? card_busy_ns : 0;
-}
-
-/* The mean of the samples since the one that was seen last; none where the newest has nothing of this process. */
 static void ask_nvml(struct process *process, int64_t now_ns)
 {
     if (!scenario.utilization || !vgpu_governor_wants_sample(&process->governor, now_ns)) return;
-    const int64_t newest = fg_sample_shown(&timing, now_ns, scenario.delay_ns, scenario.missing_percent);
+    const int64_t shown = fg_sample_shown(&timing, now_ns, scenario.delay_ns, scenario.missing_percent);
     if (process->last_sample < 0) process->last_sample = now_ns / timing.sample_ns - 1; /* asks for what comes after its first launch */
-    const int64_t oldest = newest - FG_SAMPLES + 2 > process->last_sample ? newest - FG_SAMPLES + 2 : process->last_sample + 1;
-    int64_t last = newest;
-    while (last >= oldest && shown_busy_ns(process, last) == 0) last--;
-    if (last < oldest) return; /* NVML answers "not found" */
-    int64_t busy_ns = 0;
-    for (int64_t number = oldest; number <= last; number++) busy_ns += shown_busy_ns(process, number);
+    const struct fg_usage usage = fg_usage_since(&card, &timing, process->index, process->last_sample, shown, sample_salt);
+    if (usage.newest < 0) return; /* NVML answers "not found" */
     const int64_t begin_ns = (process->last_sample + 1) * timing.sample_ns;
-    process->last_sample = last;
-    vgpu_governor_sample(&process->governor, begin_ns, (last + 1) * timing.sample_ns,
-                         (unsigned int)(busy_ns * 100 / ((last - oldest + 1) * timing.sample_ns)),
-                         (unsigned int)(shown_busy_ns(process, last) * 100 / timing.sample_ns));
+    const int64_t newest_ns = fg_sample_of_process_ns(&card, process->index, usage.newest, timing.whole_samples, sample_salt);
+    process->last_sample = usage.newest;
+    vgpu_governor_sample(&process->governor, begin_ns, (usage.newest + 1) * timing.sample_ns, percent(usage.busy_ns, usage.length_ns),
+                         percent(newest_ns, timing.sample_ns));
 }
 
 static int64_t later(int64_t now_ns, int64_t wait_ns)
@@ -197,10 +174,12 @@ static void begin(void)
     memset(paid_until_ns, 0, sizeof paid_until_ns);
     memset(claimed_until_ns, 0, sizeof claimed_until_ns);
     memset(processes, 0, sizeof processes);
-    timing = (struct fg_timing){
-        .time_slice_ns = scenario.time_slice_ns, .context_switch_ns = scenario.context_switch_ns, .sample_ns = scenario.sample_ns};
+    timing = (struct fg_timing){.time_slice_ns = scenario.time_slice_ns,
+                                .context_switch_ns = scenario.context_switch_ns,
+                                .sample_ns = scenario.sample_ns,
+                                .whole_samples = scenario.whole_samples};
     process_count = 0;
-    sample_seed = scenario.seed * UINT64_C(0x94D049BB133111EB);
+    sample_salt = scenario.seed * UINT64_C(0x94D049BB133111EB);
     /* Times of 0 have meanings of their own, so the clock starts later. */
     card.at_ns = INT64_C(100000000000);
     for (int t = 0; t < scenario.tenant_count; t++) {

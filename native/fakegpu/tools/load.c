@@ -1,10 +1,11 @@
 /* vgpu-load: keeps the first card busy with kernels, and prints how many it ran.
  *
- *   vgpu-load [--seconds S] [--blocks N] [--iterations I] [--graph K] [--sync-every N] [--cooperative] [--bench N]
+ *   vgpu-load [--seconds S] [--blocks N] [--iterations I] [--kernel-us U] [--graph K] [--sync-every N] [--cooperative] [--bench N]
  *
- * Launches kernels of N blocks of 1024 threads as fast as it may for S seconds (10); each thread counts to I (on the stand-in driver the
- * blocks alone decide how long a kernel takes). --graph K: graphs of K kernels each. --sync-every N: waits for the card after every N
- * launches. Prints one JSON object: launches, seconds, and "kernel_ms", the time of one launch that was timed alone before.
+ * Launches kernels of N blocks of 1024 threads as fast as it may for S seconds (10); each thread counts to I, or until U microseconds have
+ * gone by on the card, whatever its clock (on the stand-in driver the blocks alone decide how long a kernel takes). --graph K: graphs of K
+ * kernels each. --sync-every N: waits for the card after every N launches. Prints one JSON object: launches, seconds until the last of them
+ * had run, and "kernel_ms", the time of one launch that was timed alone before.
  * --bench N: launches N times in batches of 500 with a pause after each, and prints "launch_ns" instead, the least of all batches.
  * Runs on a real driver as on the stand-in.
  */
@@ -41,14 +42,18 @@ static struct {
 #undef X
 } cuda;
 
-static const char IMAGE[] =
-    ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry count(.param .u32 limit)\n{\n .reg .u32 %i, %n;\n"
-    " .reg .pred %p;\n ld.param.u32 %n, [limit];\n mov.u32 %i, 0;\nNEXT:\n add.u32 %i, %i, 1;\n"
-    " membar.cta;\n setp.lt.u32 %p, %i, %n;\n @%p bra NEXT;\n ret;\n}\n";
+static const char IMAGE[] = ".version 6.0\n.target sm_50\n.address_size 64\n"
+                            ".visible .entry hold(.param .u64 length)\n{\n .reg .u64 %begin, %now, %gone, %length;\n .reg .pred %p;\n"
+                            " ld.param.u64 %length, [length];\n mov.u64 %begin, %globaltimer;\nAGAIN:\n mov.u64 %now, %globaltimer;\n"
+                            " sub.u64 %gone, %now, %begin;\n setp.lt.u64 %p, %gone, %length;\n @%p bra AGAIN;\n ret;\n}\n"
+                            ".visible .entry count(.param .u32 limit)\n{\n .reg .u32 %i, %n;\n"
+                            " .reg .pred %p;\n ld.param.u32 %n, [limit];\n mov.u32 %i, 0;\nNEXT:\n add.u32 %i, %i, 1;\n"
+                            " membar.cta;\n setp.lt.u32 %p, %i, %n;\n @%p bra NEXT;\n ret;\n}\n";
 
 static struct {
     double seconds;
     unsigned int blocks, iterations;
+    unsigned long long kernel_ns; /* 0: by iterations */
     int graph, sync_every;
     long bench;
     bool cooperative;
@@ -87,7 +92,7 @@ static double now_s(void)
 
 static void launch_kernel(void)
 {
-    void *parameters[] = {&options.iterations};
+    void *parameters[] = {options.kernel_ns != 0 ? (void *)&options.kernel_ns : (void *)&options.iterations};
     if (options.cooperative)
         CALL(cuLaunchCooperativeKernel, kernel, options.blocks, 1, 1, 1024, 1, 1, 0, stream, parameters);
     else
@@ -133,6 +138,7 @@ static void keep_busy(void)
         launch();
         if (options.sync_every > 0 && launches % options.sync_every == 0) CALL(cuCtxSynchronize, );
     }
+    CALL(cuCtxSynchronize, ); /* a launch counts when it has run: a thousand and more may be queued */
     printf("{\"launches\": %ld, \"seconds\": %.3f, \"kernel_ms\": %.4f}\n", launches, now_s() - start, kernel_ms);
 }
 
@@ -167,6 +173,8 @@ static bool parse_options(int argc, char **argv)
             options.blocks = (unsigned int)number;
         else if (strcmp(argv[i], "--iterations") == 0)
             options.iterations = (unsigned int)number;
+        else if (strcmp(argv[i], "--kernel-us") == 0)
+            options.kernel_ns = (unsigned long long)(number * 1e3);
         else if (strcmp(argv[i], "--graph") == 0)
             options.graph = (int)number;
         else if (strcmp(argv[i], "--sync-every") == 0)
@@ -186,7 +194,8 @@ int main(int argc, char **argv)
     CUmodule module;
     if (!parse_options(argc, argv)) {
         fprintf(stderr,
-                "usage: vgpu-load [--seconds S] [--blocks N] [--iterations I] [--graph K] [--sync-every N] [--cooperative] [--bench N]\n");
+                "usage: vgpu-load [--seconds S] [--blocks N] [--iterations I] [--kernel-us U] [--graph K] [--sync-every N] [--cooperative]"
+                " [--bench N]\n");
         return 2;
     }
     load_library();
@@ -194,7 +203,7 @@ int main(int argc, char **argv)
     CALL(cuDevicePrimaryCtxRetain, &context, 0);
     CALL(cuCtxSetCurrent, context);
     CALL(cuModuleLoadData, &module, IMAGE);
-    CALL(cuModuleGetFunction, &kernel, module, "count");
+    CALL(cuModuleGetFunction, &kernel, module, options.kernel_ns != 0 ? "hold" : "count");
     CALL(cuStreamCreate, &stream, 1);
     if (options.graph > 0) record_graph();
     if (options.bench > 0)

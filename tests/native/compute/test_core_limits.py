@@ -5,6 +5,7 @@ matrix. `test_core_shares.py` has the library as it is, in real time.
 """
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -208,3 +209,53 @@ def test_no_launch_waits_longer_than_its_bound() -> None:
     tenants = [Tenant(limit_percent=1, kernels_us=[1_000_000], processes=3)]
     ((got,),) = simulate([Scenario(tenants=tenants, seconds=202)])
     assert got.longest_wait_s <= 15.1
+
+
+ALONE_POINTS = 3
+
+
+@pytest.mark.parametrize("limit", [20, 50, 80])
+def test_what_a_context_cost_is_not_held_against_its_launches(limit: int) -> None:
+    # A context of 300 ms, as on an H100: in NVML's first figures, before anything was launched.
+    for kernel_us in (100, 1_000, 10_000):
+        tenant = Tenant(limit_percent=limit, kernels_us=[kernel_us], more="startup_ms=300")
+        [[got]] = simulate([Scenario(tenants=[tenant], settle_s=1, seconds=4, sample_ms=200)])
+        assert got.percent == pytest.approx(limit, abs=ALONE_POINTS), kernel_us
+
+
+SEEDS = range(1, 9)
+WHOLE = "whole_samples=1"
+"""NVML counts each of its samples for one of the processes that ran in it, as on an H100."""
+
+
+@pytest.mark.parametrize("limits", [(30, 70), (20, 30), (50, 50)])
+@pytest.mark.parametrize("kernel_us", [10, 100, 500])
+def test_short_kernels_get_their_shares_where_nvml_hits_or_misses(
+    kernel_us: float, limits: tuple[int, int]
+) -> None:
+    assert_shares(
+        [
+            replace(scenario(limits, kernel_us, (200, 0, 0)), more=f"{WHOLE} seed={seed}")
+            for seed in SEEDS
+        ]
+    )
+
+
+@pytest.mark.parametrize("kernel_us", [1_000, 2_000, 5_000, 10_000, 100_000])
+def test_longer_kernels_get_their_shares_in_the_mean_of_a_minute(kernel_us: float) -> None:
+    """What a kernel took of others' turns shows in NVML alone, and there only in many samples."""
+    points: list[list[float]] = []
+    for seed in SEEDS:
+        wanted = scenario((30, 70), kernel_us, (200, 0, 0))
+        later = replace(wanted, seconds=80, settle_s=20, more=f"{WHOLE} seed={seed}")
+        [got] = simulate([later])
+        points.append([got[0].percent - 30, got[1].percent - 70])
+    for tenant in zip(*points, strict=True):
+        assert max(tenant) <= 2 * POINTS, points
+        assert abs(sum(tenant) / len(tenant)) <= POINTS, points
+
+
+def test_a_tenant_that_is_alone_keeps_to_its_limit_where_samples_count_as_a_whole() -> None:
+    assert_shares(
+        [replace(scenario((40,), kernel_us, (200, 0, 0)), more=WHOLE) for kernel_us in KERNELS_US]
+    )

@@ -112,11 +112,37 @@ int64_t fg_sample_busy_ns(const struct fg_sample ring[FG_SAMPLES], int64_t numbe
 }
 
 /* A choice that looks random and is the same for everybody who asks (splitmix64's last step). */
-static bool goes_missing(int64_t number, unsigned int percent)
+static uint64_t chosen(int64_t number, uint64_t salt)
 {
-    uint64_t mixed = (uint64_t)number * UINT64_C(0x9E3779B97F4A7C15);
-    mixed = (mixed ^ (mixed >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
-    return (mixed >> 33) % 100 < percent;
+    const uint64_t mixed = (uint64_t)number * UINT64_C(0x9E3779B97F4A7C15) ^ salt;
+    return ((mixed ^ (mixed >> 30)) * UINT64_C(0xBF58476D1CE4E5B9)) >> 33;
+}
+
+static bool goes_missing(int64_t number, unsigned int percent) { return chosen(number, 0) % 100 < percent; }
+
+int64_t fg_sample_of_process_ns(const struct fg_clock *clock, int process, int64_t number, bool whole, uint64_t salt)
+{
+    const int64_t own_ns = fg_sample_busy_ns(clock->samples[process], number);
+    if (!whole || own_ns == 0) return own_ns;
+    const int64_t card_ns = fg_sample_busy_ns(clock->card_samples, number);
+    int64_t before_ns = 0;
+    for (int i = 0; i < process; i++) before_ns += fg_sample_busy_ns(clock->samples[i], number);
+    const int64_t at_ns = (int64_t)(chosen(number + 1, salt) % 100000 * (uint64_t)card_ns / 100000);
+    return at_ns >= before_ns && at_ns < before_ns + own_ns ? card_ns : 0;
+}
+
+struct fg_usage fg_usage_since(const struct fg_clock *clock, const struct fg_timing *timing, int process, int64_t seen, int64_t shown,
+                               uint64_t salt)
+{
+    const int64_t kept = shown - FG_SAMPLES + 2, oldest = seen + 1 > kept ? seen + 1 : kept;
+    struct fg_usage usage = {.newest = -1};
+    int64_t busy_ns = 0;
+    for (int64_t number = oldest > 0 ? oldest : 0; number <= shown; number++) {
+        const int64_t own_ns = fg_sample_of_process_ns(clock, process, number, timing->whole_samples, salt);
+        busy_ns += own_ns;
+        if (own_ns > 0) usage = (struct fg_usage){number, busy_ns, (number - oldest + 1) * timing->sample_ns};
+    }
+    return usage;
 }
 
 int64_t fg_sample_shown(const struct fg_timing *timing, int64_t now_ns, int64_t delay_ns, unsigned int missing_percent)

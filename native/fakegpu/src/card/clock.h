@@ -20,6 +20,7 @@ enum {
 struct fg_timing {
     int64_t time_slice_ns, context_switch_ns;
     int64_t sample_ns; /* length of a utilisation sample */
+    bool whole_samples; /* a sample counts for one of the processes that ran in it */
 };
 
 struct fg_queue {
@@ -67,6 +68,19 @@ void fg_clock_drop(struct fg_clock *clock, int process);
 
 /* Busy nanoseconds of one sample in a ring; 0 if the ring no longer, or not yet, knows it. */
 int64_t fg_sample_busy_ns(const struct fg_sample ring[FG_SAMPLES], int64_t number);
+
+/* Busy nanoseconds of one sample as NVML shows them of a process: its own, or (`whole`) those of the whole card for one of the processes
+ * that ran in it, as likely as its part, and nothing for the others. `salt` makes other choices. */
+int64_t fg_sample_of_process_ns(const struct fg_clock *clock, int process, int64_t number, bool whole, uint64_t salt);
+
+/* What NVML answers of a process: the mean of the samples after `seen` up to the newest that has something of it and is not newer than
+ * `shown` (fg_sample_shown). */
+struct fg_usage {
+    int64_t newest; /* of the samples; -1: there is none */
+    int64_t busy_ns, length_ns;
+};
+struct fg_usage fg_usage_since(const struct fg_clock *clock, const struct fg_timing *timing, int process, int64_t seen, int64_t shown,
+                               uint64_t salt);
 
 /* What NVML shows: the newest sample that is complete, at least `delay_ns` old, and not one of those that go missing (a fixed choice of
  * `missing_percent` of all). Returns its number; -1 if there is none among the kept ones. */

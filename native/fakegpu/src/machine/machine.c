@@ -153,6 +153,7 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     machine->timing.sample_ns = (int64_t)(json_number(root, "nvml_sample_ms", 167) * 1e6);
     machine->sample_delay_ns = (int64_t)(json_number(root, "nvml_sample_delay_ms", 0) * 1e6);
     machine->sample_missing_percent = (unsigned int)json_number(root, "nvml_missing_percent", 0);
+    machine->timing.whole_samples = json_number(root, "nvml_whole_samples", 0) != 0;
     machine->process_utilization = json_number(root, "nvml_process_utilization", 1) != 0;
     machine->instant_launches = json_number(root, "instant_launches", 0) != 0;
     machine->instant_allocations = json_number(root, "instant_allocations", 0) != 0;

@@ -4,14 +4,38 @@
 struct user {
     unsigned int pid;
     unsigned long long used_bytes;
-    unsigned int busy_percent;
+    unsigned int busy_percent;   /* the mean of the samples that were asked for */
+    unsigned long long busy_us; /* when the newest of them with something of it ended; 0: none */
 };
 
 /* 24 KB: programs ask from threads whose whole stack is smaller. */
 static _Thread_local struct user users[FG_MAX_PROCESSES];
 
+/* The end of a sample, in the microseconds since 1970 that NVML stamps samples with. */
+static unsigned long long end_us(int64_t sample)
+{
+    return (unsigned long long)(fg_nvml.state->since_1970_ns + (sample + 1) * fg_nvml.machine->timing.sample_ns) / 1000;
+}
+
+/* The newest sample that ended by then. */
+static int64_t sample_seen(unsigned long long us)
+{
+    const int64_t since_boot_ns = (int64_t)us * 1000 - fg_nvml.state->since_1970_ns;
+    return since_boot_ns < 0 ? -1 : (since_boot_ns + 999) / fg_nvml.machine->timing.sample_ns - 1;
+}
+
+static void add_usage(struct user *user, const struct fg_clock *clock, int process, unsigned long long since_us)
+{
+    const struct fg_machine *machine = fg_nvml.machine;
+    const int64_t shown = fg_sample_shown(&machine->timing, fg_now_ns(), machine->sample_delay_ns, machine->sample_missing_percent);
+    const struct fg_usage usage = fg_usage_since(clock, &machine->timing, process, sample_seen(since_us), shown, 0);
+    if (usage.newest < 0) return;
+    user->busy_percent = (unsigned int)(usage.busy_ns * 100 / usage.length_ns);
+    user->busy_us = end_us(usage.newest);
+}
+
 /* The processes that have a context on the card and are of the caller's pid namespace, into `users`. Returns how many. */
-static unsigned int users_of(nvmlDevice_t device)
+static unsigned int users_of(nvmlDevice_t device, unsigned long long since_us)
 {
     unsigned int count = 0;
     fg_lock(fg_nvml.state);
@@ -22,11 +46,11 @@ static unsigned int users_of(nvmlDevice_t device)
         if (process->pid == 0 || !process->context[device->card]) continue;
         const pid_t pid = fg_visible_pid(fg_nvml.state, process);
         if (pid == 0) continue;
-        users[count++] = (struct user){
+        users[count] = (struct user){
             .pid = (unsigned int)(pid + fg_nvml.machine->pid_offset),
             .used_bytes = process->used_bytes[device->card],
-            .busy_percent = fg_utilisation(fg_nvml.machine, clock->samples[i]),
         };
+        add_usage(&users[count++], clock, i, since_us);
     }
     fg_unlock(fg_nvml.state);
     return count;
@@ -38,7 +62,7 @@ static nvmlReturn_t list_users(nvmlDevice_t device, unsigned int *count, const v
     const nvmlReturn_t result = fg_check(device);
     if (result != NVML_SUCCESS) return result;
     if (count == NULL || (*count > 0 && room == NULL)) return NVML_ERROR_INVALID_ARGUMENT;
-    const unsigned int found = users_of(device), capacity = *count;
+    const unsigned int found = users_of(device, 0), capacity = *count;
     *count = found;
     return found > capacity ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
@@ -88,15 +112,8 @@ NOBODY(nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t)
 NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlProcessInfo_v2_t)
 NOBODY(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlProcessInfo_v2_t)
 
-/* When the sample that NVML shows ended, in the microseconds since 1970 that it stamps samples with; 0: none is shown. */
-static unsigned long long sample_end_us(void)
-{
-    const struct fg_machine *machine = fg_nvml.machine;
-    const int64_t shown = fg_sample_shown(&machine->timing, fg_now_ns(), machine->sample_delay_ns, machine->sample_missing_percent);
-    return shown < 0 ? 0 : (unsigned long long)(fg_nvml.state->since_1970_ns + (shown + 1) * machine->timing.sample_ns) / 1000;
-}
-
-/* One sample per process that computed in the sample shown; "not found" when there is none newer than `since_us`. */
+/* One entry per process that computed since `since_us`: the mean of the samples since then, stamped with the end of the newest with
+ * something of it; "not found" when there is none. */
 nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *samples, unsigned int *count,
                                              unsigned long long since_us)
 {
@@ -106,14 +123,13 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (!fg_nvml.machine->process_utilization) return NVML_ERROR_NOT_SUPPORTED;
     const int fault = fg_fault(FG_CALL_NVML_USE);
     if (fault != 0) return (nvmlReturn_t)fault;
-    const unsigned long long end_us = sample_end_us();
-    const unsigned int found = users_of(device), room = samples != NULL ? *count : 0;
+    const unsigned int found = users_of(device, since_us), room = samples != NULL ? *count : 0;
     unsigned int busy = 0;
     for (unsigned int i = 0; i < found; i++) {
-        if (users[i].busy_percent == 0 || since_us >= end_us) continue;
+        if (users[i].busy_us <= since_us) continue;
         if (busy < room)
             samples[busy] = (nvmlProcessUtilizationSample_t){
-                .pid = users[i].pid, .timeStamp = end_us, .smUtil = users[i].busy_percent, .memUtil = users[i].busy_percent / 2};
+                .pid = users[i].pid, .timeStamp = users[i].busy_us, .smUtil = users[i].busy_percent, .memUtil = users[i].busy_percent / 2};
         busy++;
     }
     *count = busy;

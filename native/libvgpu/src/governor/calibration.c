@@ -99,7 +99,8 @@ static double unrounded(double least, double newest, double own)
  * that lies in both. */
 static void judge(struct vgpu_calibration *calibration, double error_ns, int64_t longest_ns)
 {
-    const double allowed_ns = NOISE * (double)calibration->shortest_ns + (double)longest_ns, change = (error_ns - calibration->error_ns) / allowed_ns;
+    const double allowed_ns = NOISE * (double)calibration->shortest_ns + (double)longest_ns,
+                 change = (error_ns - calibration->error_ns) / allowed_ns;
     calibration->error_ns = error_ns;
     const double squared = change * change / 2, kept = squared > calibration->noise ? NOISE_KEPT : NOISE_KEPT_LOWER;
     calibration->noise = calibration->noise * kept + squared * (1 - kept);

@@ -51,7 +51,8 @@ void vgpu_calibration_took(struct vgpu_calibration *calibration, int64_t from_ns
                            int64_t charged_ns);
 
 /* NVML reports that this process kept the card busy for that percentage of the time between two moments; `begin_ns` 0: nobody knows since
- * when. `newest_percent`: the same of the driver's newest sample alone. 0 means nothing: a card that cannot measure it answers 0 as well. */
+ * when. `newest_percent`: the same of the driver's newest sample alone. 0 means nothing: a card that cannot measure it answers 0 as well.
+ */
 void vgpu_calibration_sample(struct vgpu_calibration *calibration, int64_t begin_ns, int64_t end_ns, unsigned int percent,
                              unsigned int newest_percent);
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+
+LONGEST_SAMPLE_US = 1_000_000
+"""A driver's sample is up to a second long (NVML API Reference, nvmlUtilization_t)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +34,36 @@ class CardProcesses:
     """Who computed since the last look; None where the card can't report it, absent is 0."""
     held_mib: Mapping[int, int | None] = field(default_factory=dict)
     """What the driver reports that each holds; None: it does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusySample:
+    """What NVML answers of one process: the mean of the driver's samples after the one that was
+    asked with, up to the newest in which the process computed.
+    """
+
+    pid: int
+    percent: float
+    end_us: int
+    """When that newest one ended, in microseconds since 1970."""
+
+
+def busy_shares(
+    samples: Iterable[BusySample], *, since_us: int, now_us: int
+) -> tuple[dict[int, float], int]:
+    """Percent of each process from `since_us` to the newest sample of the card; when that ended.
+
+    A process that computed for a while and then no more has a mean of that while alone: it counts
+    for the whole time. So do samples that the driver counts for one process where several ran (seen
+    on an H100): over some seconds the shares are right, and their sum is the card's.
+    """
+    found = list(samples)
+    newest_us = max((sample.end_us for sample in found), default=since_us)
+    # On a card that was busy and is idle now the newest sample is old.
+    until_us = max(newest_us, now_us - LONGEST_SAMPLE_US)
+    shares: dict[int, float] = {}
+    for sample in found:
+        if sample.percent <= 100 and since_us < sample.end_us:
+            part = (sample.end_us - since_us) / (until_us - since_us)
+            shares[sample.pid] = max(shares.get(sample.pid, 0.0), sample.percent * part)
+    return shares, newest_us

@@ -67,7 +67,8 @@ class NvmlDriver:
         self._unwatched: dict[GpuUuid, str] = {}
         self._known: dict[GpuUuid, CardFacts] = {}
         self._by_handle: dict[int | None, GpuUuid] = {}
-        self._looked_at_us = 0
+        self._seen_us: dict[GpuUuid, int] = {}
+        """When the newest sample of each card's processes ended that was seen."""
         self._attached = self._attached_cards()
 
     def start(self) -> None:
@@ -218,15 +219,16 @@ class NvmlDriver:
     def processes(self) -> dict[str, CardProcesses]:
         """Who has a context on each card, and computed since the last call."""
         now_us = time.time_ns() // 1000
-        # After a pause what was long ago does not count as the present.
-        since_us = max(self._looked_at_us, now_us - LONGEST_LOOK_BACK_US)
         found: dict[str, CardProcesses] = {}
         for uuid in self._known:
+            # After a pause what was long ago does not count as the present.
+            since_us = max(self._seen_us.get(uuid, 0), now_us - LONGEST_LOOK_BACK_US)
             try:
-                found[uuid] = card_processes(_handle(uuid), since_us)
+                found[uuid], self._seen_us[uuid] = card_processes(
+                    _handle(uuid), since_us=since_us, now_us=now_us
+                )
             except pynvml.NVMLError as exc:
                 logger.debug("processes not read", extra={"uuid": uuid, "error": str(exc)})
-        self._looked_at_us = now_us
         return found
 
 

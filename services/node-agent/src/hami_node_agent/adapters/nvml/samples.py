@@ -9,7 +9,7 @@ import pynvml
 from hamicommon.events import DeviceSample
 
 from hami_node_agent.devices.offer import CardFacts, product_type
-from hami_node_agent.devices.processes import CardProcesses
+from hami_node_agent.devices.processes import BusySample, CardProcesses, busy_shares
 
 MIB = 1024 * 1024
 
@@ -33,8 +33,9 @@ def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
     )
 
 
-def card_processes(handle: Any, since_us: int) -> CardProcesses:
-    """Who has a context on the card, what of it, and computed since then. Raises: NVMLError.
+def card_processes(handle: Any, *, since_us: int, now_us: int) -> tuple[CardProcesses, int]:
+    """Who has a context on the card, what of it, and computed since then; when the newest sample
+    of the card ended, to be asked with the next time. Raises: NVMLError.
 
     A process may be in several of the driver's lists; they all show the same memory.
     """
@@ -47,9 +48,10 @@ def card_processes(handle: Any, since_us: int) -> CardProcesses:
     ):
         for process in optional(query, handle) or ():
             _add(held_mib, process)
-    return CardProcesses(
-        pids=frozenset(held_mib), busy_percent=_busy(handle, since_us), held_mib=held_mib
-    )
+    samples = _busy(handle, since_us)
+    shares, seen_us = busy_shares(samples or (), since_us=since_us, now_us=now_us)
+    busy = None if samples is None else shares
+    return CardProcesses(pids=frozenset(held_mib), busy_percent=busy, held_mib=held_mib), seen_us
 
 
 def _add(held_mib: dict[int, int | None], process: Any) -> None:
@@ -60,19 +62,17 @@ def _add(held_mib: dict[int, int | None], process: Any) -> None:
         held_mib[pid] = max(int(known_bytes) // MIB, held_mib.get(pid) or 0)
 
 
-def _busy(handle: Any, since_us: int) -> dict[int, float] | None:
-    """Percent by host pid; None where the card can't report it (MIG, some virtual cards)."""
+def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
+    """None where the card can't report it (MIG, some virtual cards)."""
     try:
         samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
     except pynvml.NVMLError as exc:
         idle = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
-        return {} if exc.value in idle else None
-    newest: dict[int, Any] = {}
-    for sample in samples:
-        known = newest.get(sample.pid)
-        if known is None or sample.timeStamp >= known.timeStamp:
-            newest[int(sample.pid)] = sample
-    return {pid: float(sample.smUtil) for pid, sample in newest.items() if sample.smUtil <= 100}
+        return [] if exc.value in idle else None
+    return [
+        BusySample(pid=int(one.pid), percent=float(one.smUtil), end_us=int(one.timeStamp))
+        for one in samples
+    ]
 
 
 def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:

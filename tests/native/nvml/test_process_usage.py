@@ -1,0 +1,88 @@
+"""NVML's figures of processes as drivers give them: means, and of a shared card hit or miss."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+
+import pytest
+
+from tests.native.machine import CARDS, FAKEGPU, Client, Machine
+from tests.waiting import PATIENCE_S, wait
+
+SAMPLE_US = 200_000
+SAMPLES = 12
+LOAD = FAKEGPU / "vgpu-load"
+
+
+def configured(machine: Machine, **settings: object) -> None:
+    machine.settings |= {"nvml_sample_ms": SAMPLE_US // 1000, **settings}
+    machine.write()
+
+
+def load(machine: Machine, *options: str) -> subprocess.Popen[bytes]:
+    env = machine.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
+    return subprocess.Popen([LOAD, *options], env=env, stdout=subprocess.DEVNULL)
+
+
+def usage(node: Client, since_us: int) -> dict[int, tuple[int, int]]:
+    """Of each process the percentage, and when the newest sample of it ended."""
+    found = node.nvml("nvmlDeviceGetProcessUtilization", 0, since_us)
+    if isinstance(found, dict):
+        assert found == {"error": "NVMLError_NotFound"}
+        return {}
+    return {one["pid"]: (one["smUtil"], one["timeStamp"]) for one in found}
+
+
+def test_a_figure_is_the_mean_since_the_sample_that_was_asked_with(machine: Machine) -> None:
+    configured(machine)
+    node = machine.start(machine.env())
+    idle_us = int(time.time() * 1e6) - 10 * SAMPLE_US
+    program = load(machine, "--seconds", "1000", "--blocks", "21600")
+
+    def newest_alone() -> int:
+        _, end_us = usage(node, idle_us).get(program.pid, (0, 0))
+        return usage(node, end_us - 1).get(program.pid, (0, 0))[0] if end_us else 0
+
+    try:
+        wait(lambda: newest_alone() > 90, "a sample in which the program always computed")
+        # Ten samples before the program count too.
+        assert 0 < usage(node, idle_us)[program.pid][0] < 90
+    finally:
+        program.kill()
+        program.wait(PATIENCE_S)
+
+
+def test_who_asks_with_the_newest_stamp_is_answered_that_there_is_none(machine: Machine) -> None:
+    configured(machine)
+    node = machine.start(machine.env())
+    assert usage(node, int(time.time() * 1e6)) == {}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["own samples", "whole samples"])
+def test_a_sample_of_a_shared_card_counts_for_both_or_as_a_whole_for_one(
+    machine: Machine, whole: bool
+) -> None:
+    configured(machine, nvml_whole_samples=whole)
+    node = machine.start(machine.env())
+    programs = [load(machine, "--seconds", "1000", "--blocks", "216") for _ in range(2)]
+    figures: list[dict[int, int]] = []
+    seen_us = 0
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(figures) < SAMPLES:
+            assert time.monotonic() < deadline, figures
+            found = usage(node, seen_us)
+            if found:
+                seen_us = max(end_us for _, end_us in found.values())
+                figures.append({pid: busy for pid, (busy, end_us) in found.items() if busy > 5})
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait(PATIENCE_S)
+    shared = [figure for figure in figures if len(figure) > 1]
+    if whole:
+        assert not shared, json.dumps(figures)
+    else:
+        assert shared
