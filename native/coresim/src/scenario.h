@@ -26,7 +26,7 @@ struct scenario {
     int64_t sample_ns, delay_ns, time_slice_ns, context_switch_ns, wake_late_ns, change_ns;
     unsigned int missing_percent;
     bool utilization; /* whether NVML knows processes */
-    bool whole_samples; /* a sample of the card counts for one process, whoever else ran in it */
+    bool whole_samples; /* a sample of the card counts for one process, with others in it too */
     uint64_t seed;
     int tenant_count;
     struct tenant tenants[MAX_TENANTS];

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* What is believed before the first sample of NVML weighs as much as 50 ms of launches; a sample is half forgotten
- * after 300 ms of launches, or after 10 s where single samples say nothing. */
+ * after 300 ms of launches, or after 10 s where single samples mean nothing. */
 static const double PRIOR_NS = 50e6, MEMORY_NS = 300e6, LONG_MEMORY_NS = 10e9;
 /* Errors that differ by a fifth of a sample from one to the next are no errors of prices. */
 static const double NOISE = 0.2, NOISE_KEPT = 0.8, NOISE_KEPT_LOWER = 0.97;
@@ -95,7 +95,7 @@ static double unrounded(double least, double newest, double own)
     return is_rounded_to(own, least) ? own : is_rounded_to(newest, least) ? newest : least + ROUNDED / 2;
 }
 
-/* Whether single samples say anything, now that one has come: errors of prices are the same in one sample as in the next, but for a launch
+/* Whether single samples mean anything, now that one has come: errors of prices are the same in one sample as in the next, but for a launch
  * that lies in both. */
 static void judge(struct vgpu_calibration *calibration, double error_ns, int64_t longest_ns)
 {

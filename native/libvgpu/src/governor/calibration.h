@@ -7,7 +7,7 @@
  *
  * NVML's figure is the mean of the driver's own samples (of 200 ms on an H100) since the sample that was asked for last. While a process is
  * alone on the card it is exact. Beside others an H100 counts each of its samples as a whole for one of the processes that ran in it: the
- * figure is right in the mean of many samples, and one of them says nothing. That shows in figures that miss what is expected by much, now
+ * figure is right in the mean of many samples, and one of them means nothing. That shows in figures that miss what is expected by much, now
  * to this side and now to that; then it is only the mean of the last minute that corrects prices, and nothing is settled.
  */
 #ifndef VGPU_CALIBRATION_H
@@ -39,7 +39,7 @@ struct vgpu_calibration {
     int64_t shortest_ns;         /* of all samples; 0: none so far */
     double error_ns, spread_ns;  /* of the last sample, and of samples in general */
     double noise;                /* how errors differ from one sample to the next (squared), in what they may */
-    bool noisy;                  /* single samples say nothing */
+    bool noisy;                  /* single samples mean nothing */
     double real_ns, apparent_ns, count; /* sums that forget; of samples the number */
     double ratio, doubt;         /* what is to be paid for a nanosecond, and how far that may be off */
 };
@@ -60,7 +60,7 @@ void vgpu_calibration_sample(struct vgpu_calibration *calibration, int64_t begin
  * the GPU time that was charged too little in that time (negative: too much). */
 int64_t vgpu_calibration_settle(struct vgpu_calibration *calibration, int64_t settled_ns, int64_t longest_ns);
 
-/* The price of a nanosecond of a launch that is shorter than a turn. Its timings are true whoever else is on the card, so only a ratio that
+/* The price of a nanosecond of a launch that is shorter than a turn. Its timings are true with others on the card too, so only a ratio that
  * cannot be chance corrects it. */
 double vgpu_calibration_short_ratio(const struct vgpu_calibration *calibration);
 
