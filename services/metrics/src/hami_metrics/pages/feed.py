@@ -1,7 +1,7 @@
 """Keeps the cluster in memory while somebody looks, and hands out what changed, made once.
 
 Nothing is read while nobody looks: a page asks for a reading when the last one is old, and a loop
-reads only while a stream is open. A reading takes the nodes that changed; all of them now and then,
+reads only while a stream is open. A reading takes the cards that changed; all of them now and then,
 since a transaction may commit later than it began. What went wrong is kept beside the last state.
 """
 
@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.ledger.connection import Connection
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_metrics.pages.domain.cluster import (
@@ -27,13 +28,20 @@ from hami_metrics.pages.domain.cluster import (
     with_known_cards,
 )
 from hami_metrics.pages.domain.notices import Away, Notice, notices
+from hami_metrics.pages.domain.refresh import refreshed
 from hami_metrics.pages.reading.activity import (
     read_recent,
     read_schedulers,
     read_use,
     read_waiting,
 )
-from hami_metrics.pages.reading.cluster import read_changed, read_heard, read_nodes
+from hami_metrics.pages.reading.cluster import (
+    ChangeMark,
+    read_bare_nodes,
+    read_cards,
+    read_marks,
+    read_nodes,
+)
 from hami_metrics.pages.reading.session import PagesLedger
 
 logger = logging.getLogger(__name__)
@@ -101,7 +109,11 @@ class Feed:
         self._use_at: datetime | None = None
         self._waiting_at: datetime | None = None
         self._event = 0
+        self._marks: frozenset[ChangeMark] = frozenset()
+        """Of the last reading of changes: readings overlap, and what is known is not read again."""
         self._changes: deque[tuple[int, frozenset[str]]] = deque(maxlen=CHANGES_KEPT)
+        self._shown = FeedLook(state=None, trouble=None)
+        """What streams look at: made once a reading."""
         self._streams = 0
         self._loop: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -167,11 +179,12 @@ class Feed:
             await news.wait()
             if self._closed:
                 return
-            yield self.newest()
+            yield self._shown
 
     async def _keep_reading(self) -> None:
         while self._streams and not self._closed:
             await self._read_once()
+            self._shown = self.newest()
             self._wake()
             await asyncio.sleep(interval_s(self._nodes()))
 
@@ -205,7 +218,7 @@ class Feed:
             )
 
     async def _read(self) -> None:
-        before = self._state
+        before, marks = self._state, self._marks
         async with self._ledger.look() as connection:
             now: datetime = await connection.fetchval("SELECT now()")
             full = before is None or self._full_at is None or now - self._full_at > FULL_EVERY
@@ -215,9 +228,8 @@ class Feed:
                     nodes = with_known_cards(nodes, before.nodes)
             else:
                 since = before.taken_at - OVERLAP
-                names = await read_changed(connection, since, self._event - EVENTS_OVERLAP)
-                fresh = await read_nodes(connection, names) if names else {}
-                nodes = _merged(before.nodes, names, fresh, await read_heard(connection))
+                marks = await read_marks(connection, since, self._event - EVENTS_OVERLAP)
+                nodes = await _read_again(connection, before.nodes, marks - self._marks)
             recent, event = await read_recent(connection)
             schedulers = await read_schedulers(connection)
             after = PageCluster(
@@ -243,7 +255,7 @@ class Feed:
         )
         if full:
             self._full_at = now
-        self._event = event
+        self._event, self._marks = event, marks
         self._publish(before, after, now)
 
     def _publish(self, before: PageCluster | None, after: PageCluster, now: datetime) -> None:
@@ -272,29 +284,18 @@ class Feed:
         return 0 if self._state is None else len(self._state.nodes)
 
 
+async def _read_again(
+    connection: Connection, before: Mapping[str, PageNode], marks: frozenset[ChangeMark]
+) -> dict[str, PageNode]:
+    """The nodes of before with the cards that these marks are of as they are now."""
+    present = await read_bare_nodes(connection)
+    new = present.keys() - before.keys()
+    if new:
+        present |= await read_nodes(connection, new)
+    cards = await read_cards(connection, marks)
+    return refreshed(before, present, {mark.uuid for mark in marks}, cards)
+
+
 def _since(before: datetime | None, now: datetime, *, away: bool) -> datetime | None:
     """When it was first found away, for as long as it is."""
     return (before or now) if away else None
-
-
-def _merged(
-    before: Mapping[str, PageNode],
-    names: set[str],
-    fresh: Mapping[str, PageNode],
-    heard: Mapping[str, tuple[datetime | None, str]],
-) -> dict[str, PageNode]:
-    """Nodes as before, but for those that were read again; an equal one stays the same object.
-
-    `heard`: of each node that is there, when its agent was heard, and its group.
-    """
-    merged = {name: node for name, node in before.items() if name not in names and name in heard}
-    for name, node in fresh.items():
-        old = before.get(name)
-        merged[name] = old if old is not None and old.cards == node.cards else node
-    return {
-        name: node
-        if (node.heard_at, node.group) == heard[name]
-        else replace(node, heard_at=heard[name][0], group=heard[name][1])
-        for name, node in sorted(merged.items())
-        if name in heard
-    }

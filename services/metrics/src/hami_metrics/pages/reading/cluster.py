@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from hamicommon.ledger.connection import Connection
 
@@ -22,6 +22,7 @@ _CARDS = f"""
 SELECT d.uuid, d.node, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d.used_slots,
        d.used_memory_mib, d.used_core_percent, d.healthy, d.health_reason, d.cordoned
   FROM devices d WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))
+   AND ($2::text[] IS NULL OR d.uuid = ANY($2))
  ORDER BY d.node, d.index, d.uuid LIMIT {MOST_CARDS}
 """
 # Init containers run one at a time, app containers together (domain.allocations.footprints).
@@ -35,6 +36,7 @@ _HOLDERS = f"""
 SELECT x.device_uuid, a.pod_uid, a.namespace, a.pod_name, a.state, a.reserved_at, {_FOOTPRINT}
   FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
  WHERE a.ended_at IS NULL AND ($1::text[] IS NULL OR a.node = ANY($1))
+   AND ($2::text[] IS NULL OR x.device_uuid = ANY($2))
  GROUP BY a.id, x.device_uuid
 """
 _HOLDERS_AT = f"""
@@ -57,17 +59,26 @@ SELECT p.device_uuid AS uuid, p.node, coalesce(d.index, 0) AS index, p.type, p.s
    AND ($2::text[] IS NULL OR p.node = ANY($2))
  ORDER BY p.node, 3, p.device_uuid LIMIT {MOST_CARDS}
 """
-_CHANGED = """
-SELECT node FROM devices WHERE updated_at > $1
- UNION SELECT name FROM nodes WHERE gone_at > $1 OR first_seen_at > $1
- UNION SELECT a.node FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
-        WHERE e.id > $2
+_MARKS = """
+SELECT node, uuid, updated_at AS at, 0::bigint AS event FROM devices WHERE updated_at > $1
+ UNION ALL
+SELECT a.node, x.device_uuid, e.at, e.id
+  FROM allocation_events e JOIN allocations a ON a.id = e.allocation_id
+  JOIN allocation_devices x ON x.allocation_id = e.allocation_id
+ WHERE e.id > $2
 """
 # Racks of the past are not kept: a node stands where it stands now.
 _GROUPS = "SELECT name, node_group FROM nodes WHERE node_group IS NOT NULL"
-_HEARD = """
-SELECT name, inventory_at, coalesce(node_group, '') AS node_group FROM nodes WHERE gone_at IS NULL
-"""
+
+
+class ChangeMark(NamedTuple):
+    """That a card, or a grant on it, was written at a moment; one that is met again is known."""
+
+    node: str
+    uuid: str
+    at: datetime
+    event: int
+    """Number of the grant's event; 0: the card itself was written."""
 
 
 async def read_nodes(
@@ -75,22 +86,24 @@ async def read_nodes(
 ) -> dict[str, PageNode]:
     """Those nodes as they are, or all; one that is gone is left out."""
     chosen = None if names is None else sorted(names)
-    nodes = await connection.fetch(_NODES, chosen)
-    cards = await connection.fetch(_CARDS, chosen)
-    holders = _by_card(await connection.fetch(_HOLDERS, chosen))
     by_node: dict[str, list[PageCard]] = defaultdict(list)
-    for row in cards:
-        by_node[row["node"]].append(PageCard(**row, holders=holders.get(row["uuid"], ())))
-    return {
-        row["name"]: PageNode(
-            name=row["name"],
-            source=row["source"],
-            heard_at=row["inventory_at"],
-            cards=tuple(by_node.get(row["name"], ())),
-            group=row["node_group"],
-        )
-        for row in nodes
-    }
+    for card in await _read_cards(connection, chosen, None):
+        by_node[card.node].append(card)
+    rows = await connection.fetch(_NODES, chosen)
+    return {row["name"]: _node(row, tuple(by_node.get(row["name"], ()))) for row in rows}
+
+
+async def read_bare_nodes(connection: Connection) -> dict[str, PageNode]:
+    """All nodes that are there, without their cards: when each was heard, and its group."""
+    return {row["name"]: _node(row, ()) for row in await connection.fetch(_NODES, None)}
+
+
+async def read_cards(connection: Connection, marks: Collection[ChangeMark]) -> list[PageCard]:
+    """The cards that these marks are of, as they are; one that is not present is left out."""
+    if not marks:
+        return []
+    names = sorted({mark.node for mark in marks})
+    return await _read_cards(connection, names, sorted({mark.uuid for mark in marks}))
 
 
 async def read_nodes_at(
@@ -124,15 +137,29 @@ async def read_nodes_at(
     }
 
 
-async def read_changed(connection: Connection, since: datetime, event: int) -> set[str]:
-    """Names of nodes that something changed of after that moment, or after that event's number."""
-    return {row["node"] for row in await connection.fetch(_CHANGED, since, event)}
+async def read_marks(connection: Connection, since: datetime, event: int) -> frozenset[ChangeMark]:
+    """What was written after that moment, or after that event's number."""
+    return frozenset(ChangeMark(*row) for row in await connection.fetch(_MARKS, since, event))
 
 
-async def read_heard(connection: Connection) -> dict[str, tuple[datetime | None, str]]:
-    """When each node's agent was last heard, and in which group the node stands."""
-    rows = await connection.fetch(_HEARD)
-    return {row["name"]: (row["inventory_at"], row["node_group"]) for row in rows}
+async def _read_cards(
+    connection: Connection, names: Sequence[str] | None, uuids: Sequence[str] | None = None
+) -> list[PageCard]:
+    # The node of a grant's event is the grant's: a card of that uuid may stand in another by now.
+    of = names if uuids is None else None
+    rows = await connection.fetch(_CARDS, of, uuids)
+    holders = _by_card(await connection.fetch(_HOLDERS, names, uuids))
+    return [PageCard(**row, holders=holders.get(row["uuid"], ())) for row in rows]
+
+
+def _node(row: Mapping[str, Any], cards: tuple[PageCard, ...]) -> PageNode:
+    return PageNode(
+        name=row["name"],
+        source=row["source"],
+        heard_at=row["inventory_at"],
+        cards=cards,
+        group=row["node_group"],
+    )
 
 
 def _by_card(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[CardHolder, ...]]:

@@ -51,12 +51,14 @@ class Messages:
         """What the messages were made of: figures' date and notices change without a version."""
         self._letters: dict[frozenset[str] | None, tuple[int, Mapping[str, int]]] = {}
 
-    def grid(self, state: PageCluster, since: int, viewer: PageViewer) -> bytes | None:
-        """The event with cells and figures; None: load the page again."""
+    def grid(
+        self, look: FeedLook, state: PageCluster, since: int, viewer: PageViewer
+    ) -> bytes | None:
+        """The event with cells and figures of the look's state; None: load the page again."""
         names = self._site.feed.changed_since(since)
         if names is None or len(names) > MOST_NAMES:
             return None
-        made_of = (state.version, state.taken_at, self._site.feed.newest().notices)
+        made_of = (state.version, state.taken_at, look.notices)
         if made_of != self._of:
             self._made, self._of = {}, made_of
         key = (since, viewer.namespaces)
@@ -64,7 +66,7 @@ class Messages:
             style = grid_style(state, self._site.totals(state), viewer, state.taken_at)
             if not self._same_letters(state.version, since, viewer, style):
                 return None
-            data = self._grid(state, names, style)
+            data = self._grid(look, state, names, style)
             self._made[key] = _encoded("cells", data, self._site.event_id(state))
         return self._made[key]
 
@@ -79,7 +81,9 @@ class Messages:
             self._letters.clear()
         return since >= first or known == letters
 
-    def _grid(self, state: PageCluster, names: frozenset[str], style: GridStyle) -> bytes:
+    def _grid(
+        self, look: FeedLook, state: PageCluster, names: frozenset[str], style: GridStyle
+    ) -> bytes:
         now = state.taken_at
         present = [state.nodes[name] for name in sorted(names) if name in state.nodes]
         if len(present) != len(names):
@@ -97,11 +101,11 @@ class Messages:
             message["slices"] = {
                 name: [(one.amount, one.slices) for one in row] for name, row in rows.items()
             }
-        return orjson.dumps({**message, **self._figures(state)})
+        return orjson.dumps({**message, **self._figures(look, state)})
 
-    def _figures(self, state: PageCluster) -> dict[str, object]:
+    def _figures(self, look: FeedLook, state: PageCluster) -> dict[str, object]:
         return {
-            **_dated(self._site.feed.newest(), state),
+            **_dated(look, state),
             "held": self._site.totals(state).funnel.held,
             "sick": self._site.totals(state).counts[CardCondition.UNHEALTHY],
             "waiting": state.waiting,
@@ -171,17 +175,21 @@ async def _events(
             quiet = sent_at is not None and state.taken_at - sent_at < ALIVE
             if state.version == since and quiet and not troubled and shown == look.notices:
                 continue
-            made = messages.grid(state, since, viewer) if grid else _names(site, state, since)
+            made = (
+                messages.grid(look, state, since, viewer)
+                if grid
+                else _names(site, look, state, since)
+            )
             yield _encoded("resync", b"{}", site.event_id(state)) if made is None else made
             since, sent_at, troubled = state.version, state.taken_at, False
             shown = look.notices
 
 
-def _names(site: Site, state: PageCluster, since: int) -> bytes | None:
+def _names(site: Site, look: FeedLook, state: PageCluster, since: int) -> bytes | None:
     names = site.feed.changed_since(since)
     if names is None or len(names) > MOST_NAMES:
         return None
-    data = orjson.dumps({"nodes": sorted(names), **_dated(site.feed.newest(), state)})
+    data = orjson.dumps({"nodes": sorted(names), **_dated(look, state)})
     return _encoded("changed", data, site.event_id(state))
 
 
