@@ -118,3 +118,26 @@ def test_a_node_is_counted_again_when_it_changes_and_only_then() -> None:
     assert tallies.of(a_node("n1", heard_s=1, cards=node.cards), unheard=False) is first
     assert tallies.of(node, unheard=True).sick == 3
     assert tallies.of(a_node("n1", a_card(0)), unheard=False) == NodeTally(0, 1, 0)
+
+
+def test_sums_that_are_kept_from_one_state_to_the_next_are_those_of_all_cards() -> None:
+    tallies = NodeTallies()
+    same = a_node("same", a_card(0, "same", a_holder()), a_card(1, "same", used_slots=10))
+    other = a_node("other", a_card(0, "other", a_holder("b", "vision")), heard_s=70)
+    gone = a_node("gone", a_card(0, "gone", a_holder("c", "old"), type="NVIDIA T4"))
+    totals(a_state(same, other, gone), tallies)
+    # One node falls silent, one is new, one is no longer there.
+    later = NOW + timedelta(seconds=10)
+    after = a_state(
+        a_node("same", heard_s=-10, cards=same.cards),
+        other,
+        a_node("new", *(a_card(n, "new") for n in range(8)), heard_s=-10),
+        taken_at=later,
+    )
+
+    kept = totals(after, tallies)
+
+    assert kept == totals(after)
+    assert (kept.held, kept.models) == ({"nlp": 8192, "vision": 8192}, ["NVIDIA A100"])
+    assert (kept.counts[CardCondition.UNKNOWN], kept.counts[CardCondition.FREE]) == (1, 8)
+    assert (kept.fitting.whole_cards, kept.fitting.whole_nodes) == (8, 1)

@@ -1,10 +1,13 @@
-"""What is held, active and free in a whole cluster: the first lines of the overview. Pure."""
+"""What is held, active and free in a whole cluster: the first lines of the overview. Pure.
+
+Each node's cards are summed once and then kept for as long as they are the same objects: between
+two pages, or two messages of a stream, most of them are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from hami_metrics.pages.domain.cluster import (
     PROBLEMS,
@@ -19,6 +22,7 @@ from hami_metrics.pages.domain.cluster import (
 
 SLICES_GIB = (8, 40)
 """Sizes of slices that the overview counts; the usual ones of inference and of training."""
+_CONDITIONS = tuple(CardCondition)
 MANY_CARDS = 8
 """Cards of one node that a large training wants at once."""
 
@@ -60,30 +64,6 @@ class Totals:
     counts: Mapping[CardCondition, int]
 
 
-def totals(state: PageCluster) -> Totals:
-    """All of a state's sums."""
-    return Totals(
-        funnel=funnel(state),
-        fitting=fitting(state),
-        stranded_percent=stranded_percent(state),
-        held=held_by_namespace(state),
-        models=sorted({card.type for card in state.cards()}),
-        counts=count(state.nodes.values(), state, state.taken_at),
-    )
-
-
-def count(
-    nodes: Iterable[PageNode], state: PageCluster, now: datetime
-) -> Mapping[CardCondition, int]:
-    """Cards of these nodes by their condition."""
-    counts = dict.fromkeys(CardCondition, 0)
-    for node in nodes:
-        unheard = not state.past and silent(node, now)
-        for card in node.cards:
-            counts[condition(card, unheard=unheard)] += 1
-    return counts
-
-
 @dataclass(frozen=True, slots=True)
 class NodeTally:
     """How many cards of a node somebody holds, are free, and are unhealthy or unknown."""
@@ -93,79 +73,125 @@ class NodeTally:
     sick: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSums:
+    """What one node adds to the sums of its cluster."""
+
+    tally: NodeTally
+    counts: tuple[int, ...]
+    """Cards of each `CardCondition`."""
+    held: Mapping[str, int]
+    """Granted MiB by namespace."""
+    slices: tuple[int, ...]
+    """How many more fit, of each of `SLICES_GIB`."""
+    idle: int
+    """Cards that a pod may get whole."""
+    memory_mib: int
+    stranded_mib: int
+    """Free, but nobody can have it."""
+    models: frozenset[str]
+
+
 class NodeTallies:
     """Those of nodes as they were counted last: most nodes are the same from page to page."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[PageCard, ...], bool, NodeTally]] = {}
+        self._known: dict[str, tuple[tuple[PageCard, ...], bool, NodeSums]] = {}
 
     def of(self, node: PageNode, *, unheard: bool) -> NodeTally:
         """Counted again when the node's cards or its silence changed."""
+        return self.sums(node, unheard=unheard).tally
+
+    def sums(self, node: PageNode, *, unheard: bool) -> NodeSums:
+        """Likewise."""
         known = self._known.get(node.name)
         if known is not None and known[0] is node.cards and known[1] == unheard:
             return known[2]
-        states = [condition(card, unheard=unheard) for card in node.cards]
-        tally = NodeTally(
-            held=sum(bool(card.used_slots) for card in node.cards),
+        found = _sums(node.cards, unheard=unheard)
+        self._known[node.name] = (node.cards, unheard, found)
+        return found
+
+
+def _sums(cards: tuple[PageCard, ...], *, unheard: bool) -> NodeSums:
+    # One loop: a large cluster's first page, and each moment of the past, sums all of its cards.
+    states: list[CardCondition] = []
+    held: dict[str, int] = {}
+    slices = [0] * len(SLICES_GIB)
+    holding = idle = memory_mib = stranded_mib = 0
+    for card in cards:
+        own = condition(card, unheard=False)
+        states.append(CardCondition.UNKNOWN if unheard else own)
+        holding += bool(card.used_slots)
+        memory_mib += card.memory_mib
+        for holder in card.holders:
+            held[holder.namespace] = held.get(holder.namespace, 0) + holder.memory_mib
+        if own is CardCondition.STRANDED:
+            # Also of an agent that is silent: its grants stay.
+            stranded_mib += card.free_mib
+        if takes(card, unheard=unheard):
+            idle += not card.used_slots
+            for place, gib in enumerate(SLICES_GIB):
+                slices[place] += min(card.free_mib // (gib * 1024), card.free_slots)
+    return NodeSums(
+        tally=NodeTally(
+            held=holding,
             free=states.count(CardCondition.FREE),
-            sick=sum(state in PROBLEMS for state in states),
-        )
-        self._known[node.name] = (node.cards, unheard, tally)
-        return tally
-
-
-def funnel(state: PageCluster) -> Funnel:
-    """Counts of one moment."""
-    cards = held = active = 0
-    total, measured = 0.0, 0
-    for card in state.cards():
-        cards += 1
-        held += bool(card.used_slots)
-        use = state.use.get(card.uuid)
-        if use is not None and use.core_percent is not None:
-            measured += 1
-            total += use.core_percent
-            active += use.core_percent > 0
-    return Funnel(
-        cards=cards,
+            sick=sum(map(states.count, PROBLEMS)),
+        ),
+        counts=tuple(map(states.count, _CONDITIONS)),
         held=held,
-        active=active if measured else None,
-        effective_percent=total / measured if measured else None,
+        slices=tuple(slices),
+        idle=idle,
+        memory_mib=memory_mib,
+        stranded_mib=stranded_mib,
+        models=frozenset(card.type for card in cards),
     )
 
 
-def fitting(state: PageCluster) -> Fitting:
-    """What may still be granted; annotations and quotas of a pod may want less."""
-    counts = dict.fromkeys(SLICES_GIB, 0)
-    whole = nodes = 0
-    for node in state.nodes.values():
-        unheard = not state.past and silent(node, state.taken_at)
-        idle = 0
-        for card in node.cards:
-            if not takes(card, unheard=unheard):
-                continue
-            for size in SLICES_GIB:
-                counts[size] += min(card.free_mib // (size * 1024), card.free_slots)
-            idle += not card.used_slots
-        whole += idle
-        nodes += idle >= MANY_CARDS
-    return Fitting(slices=tuple(counts.items()), whole_cards=whole, whole_nodes=nodes)
-
-
-def stranded_percent(state: PageCluster) -> float | None:
-    """Free memory that nobody can have, of all memory; None without a card."""
-    stranded = total = 0
-    for card in state.cards():
-        total += card.memory_mib
-        if condition(card, unheard=False) is CardCondition.STRANDED:
-            stranded += card.free_mib
-    return 100 * stranded / total if total else None
-
-
-def held_by_namespace(state: PageCluster) -> dict[str, int]:
-    """Granted MiB by namespace, the largest first; equal ones by name."""
+def totals(state: PageCluster, tallies: NodeTallies | None = None) -> Totals:
+    """All of a state's sums; `tallies`: what was summed before, None: sum all."""
+    known = tallies or NodeTallies()
+    nodes = [
+        known.sums(node, unheard=not state.past and silent(node, state.taken_at))
+        for node in state.nodes.values()
+    ]
     held: dict[str, int] = {}
-    for card in state.cards():
-        for holder in card.holders:
-            held[holder.namespace] = held.get(holder.namespace, 0) + holder.memory_mib
-    return dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+    for node in nodes:
+        for namespace, mib in node.held.items():
+            held[namespace] = held.get(namespace, 0) + mib
+    memory_mib = sum(node.memory_mib for node in nodes)
+    stranded_mib = sum(node.stranded_mib for node in nodes)
+    return Totals(
+        funnel=_funnel(state, sum(node.tally.held for node in nodes)),
+        fitting=_fitting(nodes),
+        stranded_percent=100 * stranded_mib / memory_mib if memory_mib else None,
+        held=dict(sorted(held.items(), key=lambda item: (-item[1], item[0]))),
+        models=sorted(frozenset().union(*(node.models for node in nodes))),
+        counts={
+            kind: sum(node.counts[place] for node in nodes)
+            for place, kind in enumerate(_CONDITIONS)
+        },
+    )
+
+
+def _funnel(state: PageCluster, held: int) -> Funnel:
+    uuids = [card.uuid for card in state.cards()]
+    used = [state.use[uuid].core_percent for uuid in uuids if uuid in state.use]
+    measured = [percent for percent in used if percent is not None]
+    return Funnel(
+        cards=len(uuids),
+        held=held,
+        active=sum(percent > 0 for percent in measured) if measured else None,
+        effective_percent=sum(measured) / len(measured) if measured else None,
+    )
+
+
+def _fitting(nodes: Sequence[NodeSums]) -> Fitting:
+    """What may still be granted; annotations and quotas of a pod may want less."""
+    return Fitting(
+        slices=tuple(
+            (gib, sum(node.slices[place] for node in nodes)) for place, gib in enumerate(SLICES_GIB)
+        ),
+        whole_cards=sum(node.idle for node in nodes),
+        whole_nodes=sum(node.idle >= MANY_CARDS for node in nodes),
+    )

@@ -92,7 +92,7 @@ class Site:
         if state.past:
             return totals(state)
         if self._totals is None or self._totals[0] != state.version:
-            self._totals = (state.version, totals(state))
+            self._totals = (state.version, totals(state, self.tallies))
         return self._totals[1]
 
     def event_id(self, state: PageCluster) -> str:
