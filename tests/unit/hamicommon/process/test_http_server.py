@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 from hamicommon.errors import HamiError, InvalidRequest
-from hamicommon.process.http_server import run, serving
+from hamicommon.process.http_server import JoinedWrites, run, serving
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -29,6 +29,47 @@ async def test_a_request_in_flight_is_answered_before_the_end() -> None:
             await begun.wait()
             asyncio.get_running_loop().call_later(0.05, go_on.set)
         assert (await answer).text == "done"
+
+
+class Transport(asyncio.Transport):
+    """Notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: list[bytes | str] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.done.append(bytes(data))
+
+    def close(self) -> None:
+        self.done.append("closed")
+
+    def is_closing(self) -> bool:
+        return "closed" in self.done
+
+
+async def test_what_is_written_in_one_turn_leaves_at_once() -> None:
+    transport = Transport()
+    joined = JoinedWrites(transport)
+    joined.write(b"head ")
+    joined.write(b"body")
+    assert transport.done == []
+    await asyncio.sleep(0)
+    assert transport.done == [b"head body"]
+
+    joined.write(b"more")
+    await asyncio.sleep(0)
+    assert transport.done == [b"head body", b"more"]
+
+
+async def test_a_connection_is_closed_after_what_was_written() -> None:
+    transport = Transport()
+    joined = JoinedWrites(transport)
+    joined.write(b"the last")
+    joined.close()
+    await asyncio.sleep(0)
+    assert transport.done == [b"the last", "closed"]
+    assert joined.is_closing()
 
 
 @asynccontextmanager
