@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -35,6 +35,7 @@ class Log:
     def __init__(self, away: int = 0) -> None:
         self.away = away
         self.kept: list[DecisionRow] = []
+        self.together: list[int] = []
         self.written = asyncio.Event()
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
@@ -42,6 +43,7 @@ class Log:
             self.away -= 1
             raise Unavailable("Postgres is away")
         self.kept += decisions
+        self.together.append(len(decisions))
         self.written.set()
 
     async def tidy(self, *, keep_days: int) -> int:
@@ -75,13 +77,76 @@ def a_view() -> ClusterView:
     return view_of({"n": [card("g")]})
 
 
-async def written(queue: DecisionQueue, log: Log) -> None:
+@contextlib.asynccontextmanager
+async def writing(queue: DecisionQueue) -> AsyncIterator[None]:
     task = asyncio.create_task(queue.run())
-    async with asyncio.timeout(PATIENCE_S):
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+async def written(queue: DecisionQueue, log: Log) -> None:
+    async with writing(queue), asyncio.timeout(PATIENCE_S):
         await log.written.wait()
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+
+
+@pytest.mark.parametrize(
+    ("most_s", "first"),
+    [(PATIENCE_S, 5), (0.0, 1)],
+    ids=["until-it-is-over", "not-for-ever"],
+)
+async def test_decisions_of_a_burst_wait_for_its_end(
+    monkeypatch: pytest.MonkeyPatch, most_s: float, first: int
+) -> None:
+    monkeypatch.setattr(decision_log, "GATHER_S", 0.0)
+    monkeypatch.setattr(decision_log, "GATHER_MOST_S", most_s)
+    log, view = Log(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()))
+    async with writing(queue):
+        for number in range(5):
+            queue.add(refused(queue, view, uid=f"u{number}"))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(log.kept) < 5:
+                await asyncio.sleep(0)
+
+    assert log.together[0] == first
+
+
+async def test_a_burst_of_many_batches_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_log, "BATCH", 2)
+    monkeypatch.setattr(decision_log, "GATHER_S", 0.0)
+
+    class Once(Log):
+        async def record(self, decisions: Sequence[DecisionRow]) -> None:
+            monkeypatch.setattr(decision_log, "GATHER_S", 2 * PATIENCE_S)
+            await super().record(decisions)
+
+    log, view = Once(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()))
+    for number in range(5):
+        queue.add(refused(queue, view, uid=f"u{number}"))
+    async with writing(queue), asyncio.timeout(PATIENCE_S):
+        while len(log.kept) < 5:
+            await asyncio.sleep(0)
+
+
+async def test_what_waits_when_the_service_stops_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decision_log, "BATCH", 2)
+    monkeypatch.setattr(decision_log, "GATHER_S", 2 * PATIENCE_S)
+    log, view = Log(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()))
+    async with writing(queue):
+        for number in range(5):
+            queue.add(refused(queue, view, uid=f"u{number}"))
+        await asyncio.sleep(0)
+
+    assert [row.pod_uid for row in log.kept] == [f"u{number}" for number in range(5)]
 
 
 async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> None:

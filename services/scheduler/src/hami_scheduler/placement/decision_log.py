@@ -34,8 +34,10 @@ logger = logging.getLogger(__name__)
 # A minute of decisions at the budgeted 200 per second; beyond it records are dropped and counted.
 QUEUE_SIZE = 12_000
 BATCH = 64
-# One transaction per batch instead of one per decision; explain may be this much behind.
+# One transaction per batch instead of one per decision. Nobody waits for it, so a burst's decisions
+# are encoded and written when it is over; explain may be this much behind.
 GATHER_S = 0.05
+GATHER_MOST_S = 2.0
 RETRY_S = 1.0
 RETRY_MAX_S = 5.0
 # A placement keeps the cards of the nodes that were nearest to being chosen.
@@ -117,18 +119,31 @@ class DecisionQueue:
 
     async def run(self) -> None:
         """Writes until cancelled; what is queued then is written once more, if the ledger lets."""
+        taken: list[DecisionTrace] = []
         batch: list[DecisionRow] = []
         try:
             while True:
-                first = await self._queue.get()
-                await asyncio.sleep(GATHER_S)
-                batch = await self._decisions([first, *self._more(BATCH - 1)])
-                await self._write_until_done(batch)
-                batch = []
+                taken.append(await self._queue.get())
+                await self._calm()
+                left = len(taken) + self.waiting
+                while left > 0:
+                    traces = taken + self._more(BATCH - len(taken))
+                    taken, left = [], left - len(traces)
+                    batch = await self._decisions(traces)
+                    await self._write_until_done(batch)
+                    batch = []
         finally:
-            batch += [row for _, row in self._encoded(self._more(BATCH))]
+            batch += [row for _, row in self._encoded(taken + self._more(QUEUE_SIZE))]
             if batch:
                 await self._write(batch)
+
+    async def _calm(self) -> None:
+        """Until no decision comes any more."""
+        loop = asyncio.get_running_loop()
+        latest_s, seen = loop.time() + GATHER_MOST_S, -1
+        while seen != self._queue.qsize() and loop.time() < latest_s:
+            seen = self._queue.qsize()
+            await asyncio.sleep(GATHER_S)
 
     def _more(self, most: int) -> list[DecisionTrace]:
         traces: list[DecisionTrace] = []
