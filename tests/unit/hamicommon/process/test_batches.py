@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from hamicommon.errors import Unavailable
@@ -34,8 +35,8 @@ class Server:
 
 
 @asynccontextmanager
-async def running(server: Server, **options: float) -> AsyncIterator[Batches[int, int]]:
-    batches = Batches[int, int](server, key=lambda item: item % 100, **options)  # type: ignore[arg-type]
+async def running(server: Server, **options: Any) -> AsyncIterator[Batches[int, int]]:
+    batches = Batches[int, int](server, key=lambda item: item % 100, **options)
     task = asyncio.create_task(batches.run())
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -187,3 +188,54 @@ async def test_enough_of_them_wait_for_no_pace() -> None:
         assert await batches.ask(4) == 8
         assert await asyncio.gather(*later) == [4, 6]
     assert server.batches == [[1], [2, 3, 4]]
+
+
+async def test_a_batch_that_had_to_wait_waits_on_while_more_come() -> None:
+    server, pace_is_over = Server(), asyncio.Event()
+
+    def may_wait(item: int) -> bool:
+        pace_is_over.set()
+        return item == 2
+
+    async with running(
+        server,
+        pace_s=0.01,
+        calm_s=PATIENCE_S,
+        most_s=PATIENCE_S,
+        may_wait=may_wait,
+        enough=3,
+    ) as batches:
+        assert await batches.ask(1) == 2
+        later = [batches.put(2)]
+        await pace_is_over.wait()
+        assert server.batches == [[1]]
+        later += [batches.put(3), batches.put(4)]
+        assert await asyncio.gather(*later) == [4, 6, 8]
+    assert server.batches == [[1], [2, 3, 4]]
+
+
+async def test_a_batch_waits_on_only_while_each_of_it_may() -> None:
+    server = Server()
+    async with running(
+        server,
+        pace_s=0.01,
+        calm_s=2 * PATIENCE_S,
+        most_s=2 * PATIENCE_S,
+        may_wait=lambda item: item != 3,
+    ) as batches:
+        assert await batches.ask(1) == 2
+        assert await asyncio.gather(batches.ask(2), batches.ask(3)) == [4, 6]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"calm_s": 0.01, "most_s": 2 * PATIENCE_S},
+        {"calm_s": 2 * PATIENCE_S, "most_s": 0.01},
+    ],
+    ids=["nobody-comes-any-more", "the-first-has-waited-long-enough"],
+)
+async def test_waiting_on_has_an_end(limits: dict[str, float]) -> None:
+    server = Server()
+    async with running(server, pace_s=0.01, **limits) as batches:
+        assert [await batches.ask(number) for number in (1, 2)] == [2, 4]

@@ -22,6 +22,8 @@ from hamicommon.errors import CapacityConflict, HamiError, Unavailable
 from hamicommon.ledger.model import BindingClaim, Change, Draft, ReservationWrite
 from hamicommon.testing.ledger import FakeLedger
 
+from tests.waiting import PATIENCE_S
+
 NODE, CARD = NodeName("n"), GpuUuid("GPU-0")
 
 
@@ -193,6 +195,53 @@ async def test_those_of_one_moment_are_written_together(world: World) -> None:
     ]
 
 
+@pytest.fixture
+def a_burst_waits_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(early_reservations, "PACE_S", 0.01)
+    for limit in ("NEXT_WITHIN_S", "MOST_WAIT_S"):
+        monkeypatch.setattr(early_reservations, limit, 2 * PATIENCE_S)
+    monkeypatch.setattr(early_reservations, "ENOUGH", 3)
+
+
+@pytest.mark.usefixtures("a_burst_waits_for_more")
+async def test_reservations_whose_binders_wait_here_are_written_with_those_that_come_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace_is_over = asyncio.Event()
+    may_wait = EarlyReservations._may_wait
+
+    def seen(early: EarlyReservations, reservation: Any) -> bool:
+        pace_is_over.set()
+        return may_wait(early, reservation)
+
+    monkeypatch.setattr(EarlyReservations, "_may_wait", seen)
+    async with opened() as world:
+        world.put("a")
+        await begun(world, 1)
+        world.put("b")
+        binding = asyncio.create_task(world.early.claim(claim("b")))
+        await asyncio.sleep(0)
+        world.now[0] += 0.02
+        await pace_is_over.wait()
+        assert len(world.ledger.batches) == 1
+
+        for pod in "cd":
+            world.put(pod)
+        assert await binding is not None
+        await world.early.all_written()
+        assert [write.draft.pod_uid for write in world.ledger.batches[1]] == ["b", "c", "d"]
+
+
+@pytest.mark.usefixtures("a_burst_waits_for_more")
+async def test_a_reservation_whose_binder_may_be_elsewhere_waits_for_the_pace_alone() -> None:
+    async with opened() as world:
+        world.put("a")
+        await begun(world, 1)
+        world.put("b")
+        world.now[0] += 0.02
+        await begun(world, 2)
+
+
 async def test_a_binding_waits_for_the_ledger_and_is_claimed_with_the_reservation(
     world: World,
 ) -> None:
@@ -265,6 +314,10 @@ async def test_who_comes_while_much_is_on_its_way_or_the_ledger_is_slow_waits(
 ) -> None:
     world.ledger.open.clear()
     world.put("a", memory_mib=1, cores=0)
+    # It waits to be sent, which says nothing of the ledger.
+    world.now[0] += 2 * SLOW_S
+    assert world.early.fits(draft("b"))
+    await begun(world, 1)
     world.now[0] += SLOW_S
     assert world.early.fits(draft("b"))
     world.now[0] += 0.01

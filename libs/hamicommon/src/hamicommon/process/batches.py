@@ -29,7 +29,9 @@ class Batches(Generic[Item, Answer]):
     them; no batch has two items of one `key`, and those of one key go in the order they came in.
     `gather_s`: how long an item that was `put` may wait for others. `pace_s`: a batch begins so
     long after the one before at the earliest; the first call after a calm still waits for nobody.
-    `enough`: so many that wait begin a batch before its pace.
+    `enough`: so many that wait begin a batch before its pace. `calm_s`: a batch that had to wait
+    waits on while items come closer to each other than that, `most_s` from its first one at most,
+    and only while all of them may (`may_wait`).
     """
 
     def __init__(
@@ -39,6 +41,9 @@ class Batches(Generic[Item, Answer]):
         key: Callable[[Item], Hashable],
         gather_s: float = 0.0,
         pace_s: float = 0.0,
+        calm_s: float = 0.0,
+        most_s: float = 0.0,
+        may_wait: Callable[[Item], bool] = lambda _: True,
         most: int = MOST,
         enough: int = MOST,
     ) -> None:
@@ -46,6 +51,9 @@ class Batches(Generic[Item, Answer]):
         self._key = key
         self._gather_s = gather_s
         self._pace_s = pace_s
+        self._calm_s = calm_s
+        self._most_s = most_s
+        self._may_wait = may_wait
         self._most = most
         self._enough = enough
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
@@ -53,6 +61,8 @@ class Batches(Generic[Item, Answer]):
         self._come = asyncio.Event()
         self._pressing = asyncio.Event()
         self._are_enough = asyncio.Event()
+        self._first_at_s = self._last_at_s = 0.0
+        """When the first and the last of those that wait came, by the event loop's clock."""
 
     async def ask(self, item: Item) -> Answer:
         """The item's answer. Raises: what the batch raised, Unavailable when the service stops."""
@@ -62,12 +72,16 @@ class Batches(Generic[Item, Answer]):
 
     def put(self, item: Item) -> asyncio.Future[Answer]:
         """Queues an item that nobody waits for; its answer, or the error, is the future's."""
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
         # One that nobody looks at is no mistake.
         future.add_done_callback(_seen)
         if self._stopped:
             _fail(future, Unavailable("the service is stopping"))
             return future
+        self._last_at_s = loop.time()
+        if not self._waiting:
+            self._first_at_s = self._last_at_s
         self._waiting.append((item, future))
         self._come.set()
         if len(self._waiting) >= self._enough:
@@ -81,14 +95,7 @@ class Batches(Generic[Item, Answer]):
         try:
             while True:
                 await self._come.wait()
-                if self._gather_s and not self._pressing.is_set():
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(self._gather_s):
-                            await self._pressing.wait()
-                if (calm_s := earliest_s - loop.time()) > 0:
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(calm_s):
-                            await self._are_enough.wait()
+                await self._gathered(loop, earliest_s)
                 earliest_s = loop.time() + self._pace_s
                 self._pressing.clear()
                 self._are_enough.clear()
@@ -104,6 +111,22 @@ class Batches(Generic[Item, Answer]):
             for _, future in self._waiting:
                 _fail(future, stopping)
             self._waiting.clear()
+
+    async def _gathered(self, loop: asyncio.AbstractEventLoop, earliest_s: float) -> None:
+        """Waits until a batch may begin, which is at once after a calm."""
+        waited = False
+        if self._gather_s and not self._pressing.is_set():
+            waited = True
+            await _until(self._pressing, self._gather_s)
+        if (pace_s := earliest_s - loop.time()) > 0:
+            waited = True
+            await _until(self._are_enough, pace_s)
+        while waited and not self._are_enough.is_set():
+            latest_s = min(self._last_at_s + self._calm_s, self._first_at_s + self._most_s)
+            left_s = latest_s - loop.time()
+            if left_s <= 0 or not all(self._may_wait(item) for item, _ in self._waiting):
+                break
+            await _until(self._are_enough, left_s)
 
     async def _next(self) -> int:
         """Carries one batch out; of how many items it was."""
@@ -131,6 +154,12 @@ class Batches(Generic[Item, Answer]):
             if not future.done():
                 future.set_result(answer)
         return len(futures)
+
+
+async def _until(event: asyncio.Event, limit_s: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(limit_s):
+            await event.wait()
 
 
 def _fail(future: asyncio.Future[Answer], exc: BaseException) -> None:

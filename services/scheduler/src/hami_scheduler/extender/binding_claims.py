@@ -30,7 +30,7 @@ _CLAIMS = 3
 # pod waits this long at most, and a dozen share a statement and a commit.
 PACE_S = 0.03
 # Looks for a reservation that may be on its way, PACE_S apart; it takes as long at most.
-_ELSEWHERE = 2
+_ELSEWHERE = 3
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 PlaceOnNode = Callable[

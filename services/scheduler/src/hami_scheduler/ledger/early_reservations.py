@@ -45,15 +45,20 @@ from hami_scheduler.ports import AllocationStore
 logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)
 
-# The first of a burst is written at once. Who comes later waits this long at most, and mostly has
-# its /bind in the same statement.
+# The first of a burst is written at once. Who comes later waits this long, and mostly has its /bind
+# in the same statement.
 PACE_S = 0.04
-MOST = 64
+# And on while others come, each so soon after the one before: what follows (lock, the agent's
+# question, binding) then goes through every program with that of the others. Only where the
+# binders wait here: another replica that was asked to bind looks for the row in the ledger.
+NEXT_WITHIN_S = 0.025
+MOST_WAIT_S = 0.3
+MOST = 128
 """Reservations on their way; who comes then waits until some of them are written."""
 ENOUGH = MOST // 2
 """So many that wait are written at once: the others are mostly under way then."""
 SLOW_S = 0.25
-"""A ledger that takes longer is waited for: it may be away."""
+"""A ledger that takes longer for a statement is waited for: it may be away."""
 CALM_S = 5.0
 """So long after a start or a refusal everybody waits; so long others are known to reserve too."""
 MOST_KNOWN = 10_000
@@ -73,7 +78,7 @@ class _Early:
     span: Span
     """From the answer to the commit."""
     claim: BindingClaim | None = None
-    sent: bool = False
+    sent_at: float | None = None
 
 
 class EarlyReservations:
@@ -110,7 +115,13 @@ class EarlyReservations:
         self._careful_until = self._clock() + CALM_S
         self._others_until = float("-inf")
         self._batches = Batches[_Early, Change | HamiError](
-            self._write, key=lambda early: early.draft.pod_uid, pace_s=PACE_S, enough=ENOUGH
+            self._write,
+            key=lambda early: early.draft.pod_uid,
+            pace_s=PACE_S,
+            calm_s=NEXT_WITHIN_S,
+            most_s=MOST_WAIT_S,
+            may_wait=self._may_wait,
+            enough=ENOUGH,
         )
 
     async def run(self) -> None:
@@ -132,8 +143,9 @@ class EarlyReservations:
         now = self._clock()
         if not self.enabled or now < self._careful_until or draft.pod_uid in self._pods:
             return False
-        oldest = next(iter(self._of_pod.values()), None)
-        if len(self._of_pod) >= MOST or (oldest and now - oldest[0].made_at > SLOW_S):
+        oldest, _ = next(iter(self._of_pod.values()), (None, None))
+        sent_at = None if oldest is None else oldest.sent_at
+        if len(self._of_pod) >= MOST or (sent_at is not None and now - sent_at > SLOW_S):
             return False
         if not is_plain(draft, self._rules) or self._has_quota(draft.namespace):
             return False
@@ -219,7 +231,8 @@ class EarlyReservations:
         if found is None:
             return None
         early, future = found
-        mine = not early.sent and early.claim is None and early.draft.placement.node == claim.node
+        unclaimed = early.sent_at is None and early.claim is None
+        mine = unclaimed and early.draft.placement.node == claim.node
         if mine:
             early.claim = claim
         await asyncio.wait([future])
@@ -231,9 +244,13 @@ class EarlyReservations:
         allocation = answer.allocation
         return allocation if allocation.state is AllocationState.BINDING else None
 
+    def _may_wait(self, early: _Early) -> bool:
+        """Whether its /bind waits here, or may not have been asked for yet."""
+        return early.claim is not None or self._clock() - early.made_at < PACE_S
+
     async def _write(self, batch: Sequence[_Early]) -> Sequence[Change | HamiError]:
         for early in batch:
-            early.sent = True
+            early.sent_at = self._clock()
         writes = [ReservationWrite(draft=early.draft, claim=early.claim) for early in batch]
         answers: Sequence[Change | HamiError]
         try:
