@@ -51,7 +51,7 @@ PACE_S = 0.04
 # And on while others come, each so soon after the one before: what follows (lock, the agent's
 # question, binding) then goes through every program with that of the others. Only where the
 # binders wait here: another replica that was asked to bind looks for the row in the ledger.
-NEXT_WITHIN_S = 0.025
+NEXT_WITHIN_S = 0.04
 MOST_WAIT_S = 0.3
 MOST = 128
 """Reservations on their way; who comes then waits until some of them are written."""
