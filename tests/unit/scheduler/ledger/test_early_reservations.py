@@ -314,7 +314,7 @@ async def test_who_comes_while_much_is_on_its_way_or_the_ledger_is_slow_waits(
 ) -> None:
     world.ledger.open.clear()
     world.put("a", memory_mib=1, cores=0)
-    # It waits to be sent, which says nothing of the ledger.
+    # It waits to be sent, so the ledger is not slow.
     world.now[0] += 2 * SLOW_S
     assert world.early.fits(draft("b"))
     await begun(world, 1)
