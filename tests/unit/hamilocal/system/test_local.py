@@ -11,6 +11,7 @@ from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.layout import Layout
 from hamilocal.system.nodes import fakegpu_config, simulated_nodes
+from hamilocal.system.options import UpOptions
 from hamilocal.system.registration import knows_match_conditions
 
 
@@ -124,3 +125,14 @@ def test_kube_scheduler_leaves_our_resources_to_the_extender() -> None:
 )
 def test_match_conditions_are_used_from_1_28_on(version: dict[str, str], known: bool) -> None:
     assert knows_match_conditions(version) is known
+
+
+def test_with_its_own_cards_this_machine_is_the_one_node() -> None:
+    simulated = UpOptions(nodes=2).local_nodes()
+    own = UpOptions(nodes=2, own_cards=True).local_nodes()
+
+    assert [(node.name, node.own_cards) for node in simulated] == [
+        ("node-0", False),
+        ("node-1", False),
+    ]
+    assert [(node.name, node.own_cards) for node in own] == [("node-0", True)]

@@ -137,9 +137,7 @@ def description(state: dict[str, Any]) -> dict[str, Any]:
 
 
 async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:
-    """Simulated nodes whose kubelet does not offer slots yet."""
-    if options.gpus == 0:
-        return []
+    """Local nodes whose kubelet does not offer slots yet."""
     nodes = (await api.get("/api/v1/nodes"))["items"]
     offered = {
         node["metadata"]["name"]: int(
@@ -147,7 +145,7 @@ async def nodes_without_cards(api: KubeApi, options: UpOptions) -> list[str]:
         )
         for node in nodes
     }
-    return [node.name for node in options.simulated() if not offered.get(node.name)]
+    return [node.name for node in options.local_nodes() if node.gpus and not offered.get(node.name)]
 
 
 def _log_tail(layout: Layout) -> str:

@@ -1,4 +1,5 @@
-"""The simulated nodes: their cards, and the stand-in driver's configuration of them. Pure."""
+"""The nodes of a local system: simulated cards and the stand-in driver's configuration of them, or
+the cards of this machine. Pure."""
 
 from __future__ import annotations
 
@@ -29,8 +30,11 @@ class LocalNode:
 
     name: str
     gpus: int
+    """Simulated; of this machine's own cards nobody knows yet how many there are: at least 1."""
     model: str
     memory_mib: int
+    own_cards: bool = False
+    """The cards of this machine by its driver; `model` and `memory_mib` count for nothing."""
 
 
 def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tuple[LocalNode, ...]:
@@ -39,6 +43,11 @@ def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tu
         LocalNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
         for number in range(count)
     )
+
+
+def own_node() -> LocalNode:
+    """This machine as a node, with its own cards."""
+    return LocalNode(name="node-0", gpus=1, model="", memory_mib=0, own_cards=True)
 
 
 def fakegpu_config(node: LocalNode, *, system: str, state: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel, ConfigDict, Field
 
-from hamilocal.system.nodes import LocalNode, simulated_nodes
+from hamilocal.system.nodes import LocalNode, own_node, simulated_nodes
 
 
 class UpOptions(BaseModel):
@@ -20,6 +20,9 @@ class UpOptions(BaseModel):
     gpus: int = Field(default=4, ge=0, le=64, description="cards per node")
     model: str = "NVIDIA A100-SXM4-80GB"
     memory_mib: int = Field(default=81920, ge=1, description="memory per card")
+    own_cards: bool = Field(
+        default=False, description="one node with this machine's cards in place of simulated ones"
+    )
     external_nodes: tuple[str, ...] = Field(
         default=(), description="nodes whose kubelet and node-agent somebody else runs"
     )
@@ -46,8 +49,10 @@ class UpOptions(BaseModel):
         default=20, ge=1, description="a process that ended so often in ten minutes is given up"
     )
 
-    def simulated(self) -> tuple[LocalNode, ...]:
-        """The nodes as values."""
+    def local_nodes(self) -> tuple[LocalNode, ...]:
+        """The nodes whose kubelet and agent run here."""
+        if self.own_cards:
+            return (own_node(),)
         return simulated_nodes(
             count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib
         )

@@ -189,19 +189,15 @@ def metrics(context: Context, after: tuple[str, ...]) -> ChildSpec:
 
 
 def kubelet(context: Context, node: LocalNode, after: tuple[str, ...]) -> ChildSpec:
-    """A simulated kubelet with the stand-in driver of its node."""
+    """A simulated kubelet with the driver of its node: the stand-in, or this machine's."""
     home = context.layout.node(node.name)
     home.mkdir(parents=True, exist_ok=True)
-    described = fakegpu_config(
-        node, system=str(context.layout.folder), state=str(home / "fakegpu.state")
-    )
-    (home / "fakegpu.json").write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
     return ChildSpec(
         name=f"kubelet-{node.name}",
         argv=(
             *(sys.executable, "-m", "kubelocal.kubelet", "--node", node.name),
             *("--kubeconfig", str(context.kubeconfig), "--root", str(home / "kubelet")),
-            *("--fakegpu-config", str(home / "fakegpu.json")),
+            *_driver_flags(context, node, home),
             *("--native-dir", str(context.project.root / "native")),
             *("--cdi-dir", str(home / "cdi")),
             "--stop-containers-on-exit",
@@ -212,8 +208,29 @@ def kubelet(context: Context, node: LocalNode, after: tuple[str, ...]) -> ChildS
     )
 
 
+def _driver_flags(context: Context, node: LocalNode, home: Path) -> tuple[str, ...]:
+    if node.own_cards:
+        return ("--own-driver",)
+    described = fakegpu_config(
+        node, system=str(context.layout.folder), state=str(home / "fakegpu.state")
+    )
+    config = home / "fakegpu.json"
+    config.write_bytes(orjson.dumps(described, option=orjson.OPT_INDENT_2))
+    return ("--fakegpu-config", str(config))
+
+
+def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]:
+    """Where the agent's NVML lies; none: as this machine's loader finds it."""
+    if node.own_cards:
+        return {}
+    return {
+        "LD_LIBRARY_PATH": str(context.project.fakegpu),
+        "FAKEGPU_CONFIG": str(home / "fakegpu.json"),
+    }
+
+
 def node_agent(context: Context, node: LocalNode) -> ChildSpec:
-    """hami-node-agent of one simulated node: the real one, over the stand-in driver."""
+    """hami-node-agent of one local node: the real one, over the node's driver."""
     home = context.layout.node(node.name)
     kubelet_home = home / "kubelet"
     name = f"node-agent-{node.name}"
@@ -224,8 +241,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
         cwd=context.layout.folder,
         env={
             **agent_env(context, node.name),
-            "LD_LIBRARY_PATH": str(context.project.fakegpu),
-            "FAKEGPU_CONFIG": str(home / "fakegpu.json"),
+            **_driver_env(context, node, home),
             "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": str(kubelet_home / "device-plugins"),
             "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": str(
                 kubelet_home / "pod-resources" / "kubelet.sock"

@@ -33,7 +33,7 @@ def prepare(layout: Layout, options: UpOptions) -> services.Context:
     checkout = project()
     checkout.require_native()
     layout.traces.mkdir(parents=True, exist_ok=True)
-    nodes = tuple(node.name for node in options.simulated())
+    nodes = tuple(node.name for node in options.local_nodes())
     names = (*_PORTS, *(f"node-agent-{node}" for node in nodes))
     ports = stable_ports(names, layout.folder / "ports.json")
     credentials = ensure_credentials(layout.credentials, serving=_SERVING)
@@ -86,7 +86,7 @@ def specs(context: services.Context) -> Sequence[Spec]:
         configuration.write_text(yaml.safe_dump(described, sort_keys=False))
         found.append(services.kube_scheduler(context, configuration))
         found.append(services.workloads(context))
-    for node in context.options.simulated():
+    for node in context.options.local_nodes():
         found.append(services.kubelet(context, node, kubernetes_ready))
         found.append(services.node_agent(context, node))
     return found
@@ -109,7 +109,7 @@ def info(context: services.Context) -> dict[str, object]:
                 "node": node.name,
                 "metrics_url": context.url(f"node-agent-{node.name}") + "/metrics",
             }
-            for node in context.options.simulated()
+            for node in context.options.local_nodes()
         ],
         "external_nodes": [
             {"node": node, "node_agent_env": services.agent_env(context, node)}

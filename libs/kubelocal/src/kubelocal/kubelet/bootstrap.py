@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
+import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -21,7 +22,7 @@ from hamicommon.k8s.informer import Informer
 from kubelocal.kubelet.adapters import kubelet_sockets
 from kubelocal.kubelet.adapters.plugin_client import PluginClient
 from kubelocal.kubelet.containers.backoff import BackoffRule
-from kubelocal.kubelet.containers.environment import StandInDriver
+from kubelocal.kubelet.containers.environment import OwnDriver, StandInDriver
 from kubelocal.kubelet.containers.mounts import MountMode
 from kubelocal.kubelet.containers.runtime import ProcessRuntime
 from kubelocal.kubelet.containers.stop import stop_containers
@@ -199,7 +200,9 @@ def _machine(
         allocator=allocator,
         runtime=runtime,
         recorder=recorder,
-        driver=StandInDriver(library_dir=driver_dir, config=options.fakegpu_config),
+        driver=OwnDriver(tools_dir=driver_dir, library_path=os.environ.get("LD_LIBRARY_PATH", ""))
+        if options.own_driver
+        else StandInDriver(library_dir=driver_dir, config=options.fakegpu_config),
         mode=mode,
         pathmap_library=driver_dir / "libpathmap.so",
         backoff=BackoffRule(initial_s=options.backoff_initial_s, longest_s=options.backoff_max_s),

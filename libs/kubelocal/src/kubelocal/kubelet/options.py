@@ -20,6 +20,7 @@ class KubeletOptions:
     kubeconfig: Path
     root: Path
     fakegpu_config: Path | None
+    own_driver: bool
     native_dir: Path
     cpu: str
     memory: str
@@ -53,6 +54,7 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
     add("--kubeconfig", required=True, type=Path, help="how to reach the API server")
     add("--root", required=True, type=Path, help="directory for sockets, logs and state")
     add("--fakegpu-config", type=Path, help="configuration of the stand-in driver")
+    add("--own-driver", action="store_true", help="containers find this machine's own driver")
     add("--native-dir", type=Path, default=NATIVE_DIR, help="built native parts")
     add("--cpu", default="16", help="CPUs of the node")
     add("--memory", default="64Gi", help="memory of the node")
@@ -75,6 +77,7 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
         kubeconfig=given.kubeconfig,
         root=given.root.resolve(),
         fakegpu_config=None if fakegpu is None else fakegpu.resolve(),
+        own_driver=given.own_driver,
         native_dir=given.native_dir.resolve(),
         cpu=given.cpu,
         memory=given.memory,

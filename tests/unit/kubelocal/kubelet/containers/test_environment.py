@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hamicommon.errors import InvalidRequest
 from kubelocal.kubelet.containers import environment as container_env
-from kubelocal.kubelet.containers.environment import StandInDriver
+from kubelocal.kubelet.containers.environment import Driver, OwnDriver, StandInDriver
 from kubelocal.kubelet.devices.types import AllocateAnswer, Mount
 
 from tests.unit.kubelocal.kubelet.pod_builders import container, pod
@@ -15,9 +15,14 @@ DRIVER = StandInDriver(library_dir=Path("/driver"), config=Path("/fakegpu.json")
 ANSWER = AllocateAnswer(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_SM_LIMIT": "30"})
 
 
-def environment(answer: AllocateAnswer = ANSWER, **fields: Any) -> dict[str, str]:
+OWN = OwnDriver(tools_dir=Path("/tools"), library_path="/usr/local/nvidia/lib64")
+
+
+def environment(
+    answer: AllocateAnswer = ANSWER, *, driver: Driver = DRIVER, **fields: Any
+) -> dict[str, str]:
     spec = container(**fields)
-    return container_env.environment(pod(spec), spec, answer, node="node-1", driver=DRIVER)
+    return container_env.environment(pod(spec), spec, answer, node="node-1", driver=driver)
 
 
 def test_a_container_gets_the_plugins_variables_and_sees_its_card() -> None:
@@ -29,6 +34,30 @@ def test_a_container_gets_the_plugins_variables_and_sees_its_card() -> None:
     assert env["LD_LIBRARY_PATH"] == "/driver"
     assert env["PATH"].endswith(":/driver")
     assert env["HOSTNAME"] == "pod-uid-1"
+
+
+def test_on_this_machines_own_driver_cuda_is_shown_the_card_that_was_granted() -> None:
+    env = environment(driver=OWN, env=[{"name": "LD_LIBRARY_PATH", "value": "/mine"}])
+
+    assert env["CUDA_VISIBLE_DEVICES"] == "GPU-1"
+    assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64:/mine"
+    assert env["PATH"].endswith(":/tools")
+    assert not any(name.startswith("FAKEGPU") for name in env)
+
+
+@pytest.mark.parametrize(("asked", "shown"), [("void", ""), ("none", ""), ("all", None)])
+def test_on_this_machines_own_driver_a_container_without_a_grant_is_shown_none(
+    asked: str, shown: str | None
+) -> None:
+    answer = AllocateAnswer(envs={"NVIDIA_VISIBLE_DEVICES": asked})
+
+    assert environment(answer, driver=OWN).get("CUDA_VISIBLE_DEVICES") == shown
+
+
+def test_a_driver_that_the_loader_finds_by_itself_needs_no_path() -> None:
+    driver = OwnDriver(tools_dir=Path("/tools"), library_path="")
+
+    assert "LD_LIBRARY_PATH" not in environment(driver=driver)
 
 
 def test_the_containers_own_variable_wins_over_the_plugins() -> None:

@@ -39,6 +39,10 @@ def up(
     gpus: Annotated[int, typer.Option(help="cards per node")] = 4,
     model: Annotated[str, typer.Option(help="product name of the cards")] = "NVIDIA A100-SXM4-80GB",
     memory_mib: Annotated[int, typer.Option(help="memory per card")] = 81920,
+    own_cards: Annotated[
+        bool,
+        typer.Option("--own-cards", help="one node with the NVIDIA cards of this machine instead"),
+    ] = False,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="use this API server instead of the emulated one")
     ] = None,
@@ -89,6 +93,7 @@ def up(
             gpus=gpus,
             model=model,
             memory_mib=memory_mib,
+            own_cards=own_cards,
             external_nodes=tuple(external_node or ()),
             kubeconfig=kubeconfig.absolute() if kubeconfig else None,
             kubelet_flags=tuple(kubelet_flag or ()),
@@ -193,7 +198,12 @@ async def _until_useful(
                     f" (logs: {layout.logs})"
                 )
             await asyncio.sleep(_POLL_S)
-        _echo(quiet, f"  {options.nodes} nodes with {options.gpus} cards each")
+        _echo(
+            quiet,
+            "  one node with this machine's cards"
+            if options.own_cards
+            else f"  {options.nodes} nodes with {options.gpus} cards each",
+        )
         if pods:
             _echo(quiet, f"applying {len(pods)} pods of {project().examples}")
             await demo.apply_demo(api, pods)
@@ -202,11 +212,12 @@ async def _until_useful(
 
 
 async def _unregistered(scheduler: SchedulerClient, options: UpOptions) -> list[str]:
-    """Simulated nodes whose cards the scheduler does not know yet: their pods would be refused."""
-    if options.gpus == 0:
+    """Local nodes whose cards the scheduler does not know yet: their pods would be refused."""
+    nodes = [node.name for node in options.local_nodes() if node.gpus]
+    if not nodes:
         return []
     registered = {row["node"] for row in await scheduler.rows("/v1/devices") if row["present"]}
-    return [node.name for node in options.simulated() if node.name not in registered]
+    return [name for name in nodes if name not in registered]
 
 
 async def _watch(layout: Layout, described: dict[str, Any], *, once: bool, silent: bool) -> None:

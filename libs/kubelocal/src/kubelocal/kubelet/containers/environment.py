@@ -36,13 +36,26 @@ class StandInDriver:
     config: Path | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnDriver:
+    """The driver of this machine, as its loader finds it."""
+
+    tools_dir: Path
+    """`vgpu-probe` and `vgpu-load`, which run on any driver."""
+    library_path: str
+    """LD_LIBRARY_PATH of this machine; may be empty."""
+
+
+Driver = StandInDriver | OwnDriver
+
+
 def environment(
     pod: Json,
     container: Json,
     answer: AllocateAnswer,
     *,
     node: str,
-    driver: StandInDriver,
+    driver: Driver,
     edits: Edits | None = None,
 ) -> dict[str, str]:
     """All variables of the container; those of its CDI devices win over its own.
@@ -57,12 +70,35 @@ def environment(
         **_own(pod, container, node),
         **dict(edits.envs if edits is not None else ()),
     }
-    env["PATH"] = _with(env["PATH"], str(driver.library_dir))
-    env["LD_LIBRARY_PATH"] = _with(str(driver.library_dir), env.get("LD_LIBRARY_PATH", ""))
+    if isinstance(driver, StandInDriver):
+        return env | _stand_in(env, answer, driver)
+    return env | _own_driver(env, answer, driver)
+
+
+def _stand_in(
+    env: Mapping[str, str], answer: AllocateAnswer, driver: StandInDriver
+) -> dict[str, str]:
+    found = {
+        "PATH": _with(env["PATH"], str(driver.library_dir)),
+        "LD_LIBRARY_PATH": _with(str(driver.library_dir), env.get("LD_LIBRARY_PATH", "")),
+    }
     if driver.config is not None:
-        env["FAKEGPU_CONFIG"] = str(driver.config)
-        env["FAKEGPU_VISIBLE_DEVICES"] = visible_devices(env, answer.mounts)
-    return env
+        found["FAKEGPU_CONFIG"] = str(driver.config)
+        found["FAKEGPU_VISIBLE_DEVICES"] = visible_devices(env, answer.mounts)
+    return found
+
+
+def _own_driver(
+    env: Mapping[str, str], answer: AllocateAnswer, driver: OwnDriver
+) -> dict[str, str]:
+    """No container runtime hides cards here: CUDA is shown those that one would let in."""
+    visible = visible_devices(env, answer.mounts)
+    found = {"PATH": _with(env["PATH"], str(driver.tools_dir))}
+    if driver.library_path:
+        found["LD_LIBRARY_PATH"] = _with(driver.library_path, env.get("LD_LIBRARY_PATH", ""))
+    if visible != "all":
+        found["CUDA_VISIBLE_DEVICES"] = "" if visible == "none" else visible
+    return found
 
 
 def _with(first: str, second: str) -> str:

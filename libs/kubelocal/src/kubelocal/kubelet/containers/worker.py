@@ -23,7 +23,7 @@ from kubelocal.kubelet.containers import environment
 from kubelocal.kubelet.containers import mounts as mount_plan
 from kubelocal.kubelet.containers.backoff import BackoffRule, RestartBackoff
 from kubelocal.kubelet.containers.cgroups import container_id
-from kubelocal.kubelet.containers.environment import StandInDriver
+from kubelocal.kubelet.containers.environment import Driver
 from kubelocal.kubelet.containers.launch_files import Ended, Launch
 from kubelocal.kubelet.containers.mounts import MountMode
 from kubelocal.kubelet.containers.runtime import ProcessRuntime, RunningContainer, StartFailed
@@ -47,7 +47,7 @@ class Machine:
     allocator: DeviceAllocator
     runtime: ProcessRuntime
     recorder: EventRecorder
-    driver: StandInDriver
+    driver: Driver
     mode: MountMode
     pathmap_library: Path
     backoff: BackoffRule
