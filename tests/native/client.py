@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from tests.native.allocators.allocation import RefusedError
 from tests.native.allocators.allocators import KINDS, GiveBack
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.nvml.nvml_calls import (
@@ -112,6 +113,11 @@ def take(kind: str, bytes: int) -> dict[str, Any]:
 
 def give_back(token: int) -> dict[str, Any]:
     return {"result": holdings[token]()}
+
+
+def synchronize() -> dict[str, Any]:
+    """Until then pools hold what was freed in streams, and `cuMemFreeAsync` gives nothing back."""
+    return {"result": cuda.cuCtxSynchronize()}
 
 
 def info(nulls: bool = False) -> dict[str, Any]:
@@ -244,7 +250,10 @@ def own_context(bytes: int) -> dict[str, Any]:
 
 def further_context(how: str, bytes: int) -> dict[str, Any]:
     """A further context, a block in it, and its end: what is free until then and afterwards."""
-    end = CONTEXTS[how]()
+    try:
+        end = CONTEXTS[how]()
+    except RefusedError as refused:
+        return {"result": int(refused.args[0])}
     made = info()["free"]
     result = alloc(bytes)["result"]
     held = info()["free"]
@@ -298,6 +307,7 @@ OPS: dict[str, Callable[..., Any]] = {
         free,
         take,
         give_back,
+        synchronize,
         info,
         total_mem,
         uuid,

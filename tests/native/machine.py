@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -89,7 +90,8 @@ class Client:
         """Ends the program in the ordinary way; its exit status."""
         assert self.process.stdin
         assert self.process.stdout
-        self.process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended with a call unread
+            self.process.stdin.close()
         status = self.process.wait(PATIENCE_S)
         self.process.stdout.close()
         return status

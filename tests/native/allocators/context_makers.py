@@ -1,37 +1,60 @@
 """Every call of the driver that makes a context, and how that context ends.
 
-Runs inside a client: `KINDS[name]` makes one of the first device current and returns its end.
+Runs inside a client: `KINDS[name]` makes one of the first device current and returns its end;
+RefusedError where the driver refuses.
 """
 
 import ctypes
 from collections.abc import Callable
 
-from tests.native.allocators.allocation import cuda
+from tests.native.allocators.allocation import cuda, ok
 
 End = Callable[[], int]
 DEFAULT_STREAM = 1
+MULTIPROCESSORS = 1  # CU_DEV_RESOURCE_TYPE_SM
 
 
 def made(name: str, *arguments: object, by: str = "cuCtxDestroy_v2") -> End:
     context = ctypes.c_void_p()
-    assert getattr(cuda, name)(ctypes.byref(context), *arguments) == 0
+    ok(getattr(cuda, name)(ctypes.byref(context), *arguments))
     return lambda: int(getattr(cuda, by)(context))
 
 
 def attached() -> End:
     """Detaching ends it when the last one does."""
     context, again = ctypes.c_void_p(), ctypes.c_void_p()
-    assert cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0) == 0
-    assert cuda.cuCtxAttach(ctypes.byref(again), 0) == 0
+    ok(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+    ok(cuda.cuCtxAttach(ctypes.byref(again), 0))
     return lambda: int(cuda.cuCtxDetach(context) or cuda.cuCtxDetach(context))
+
+
+class Resource(ctypes.Structure):
+    """CUdevResource; the part before the count is the driver's own."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("internal", ctypes.c_ubyte * 92),
+        ("multiprocessors", ctypes.c_uint),
+        ("rest", ctypes.c_ubyte * 108),  # more than any driver so far writes
+    )
+
+
+def described_part() -> ctypes.c_void_p:
+    """A description of the smallest group of multiprocessors that the device has."""
+    whole, group, count, description = Resource(), Resource(), ctypes.c_uint(1), ctypes.c_void_p()
+    ok(cuda.cuDeviceGetDevResource(0, ctypes.byref(whole), MULTIPROCESSORS))
+    wanted = (ctypes.byref(group), ctypes.byref(count), ctypes.byref(whole))
+    ok(cuda.cuDevSmResourceSplitByCount(*wanted, None, 0, 1))
+    ok(cuda.cuDevResourceGenerateDesc(ctypes.byref(description), ctypes.byref(group), 1))
+    return description
 
 
 def green() -> End:
     green_context, context = ctypes.c_void_p(), ctypes.c_void_p()
-    resources = ctypes.create_string_buffer(8)
-    assert cuda.cuGreenCtxCreate(ctypes.byref(green_context), resources, 0, DEFAULT_STREAM) == 0
-    assert cuda.cuCtxFromGreenCtx(ctypes.byref(context), green_context) == 0
-    assert cuda.cuCtxPushCurrent_v2(context) == 0
+    part = described_part()
+    ok(cuda.cuGreenCtxCreate(ctypes.byref(green_context), part, 0, DEFAULT_STREAM))
+    ok(cuda.cuCtxFromGreenCtx(ctypes.byref(context), green_context))
+    ok(cuda.cuCtxPushCurrent_v2(context))
     return lambda: int(cuda.cuGreenCtxDestroy(green_context))
 
 

@@ -1,6 +1,7 @@
 """Blocks, pools and physical memory."""
 
 import ctypes
+import os
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_ulonglong, c_void_p
 
 from tests.native.allocators.allocation import LEGACY, GiveBack, cuda, kind, ok
@@ -86,20 +87,25 @@ def _own_pool(size: int) -> GiveBack:
 @kind(
     "kept-by-pool",
     "cuMemAllocFromPoolAsync, cuMemFreeAsync, cuMemPoolSetAttribute",
-    "cuMemPoolTrimTo",
+    "cuStreamSynchronize, cuMemPoolTrimTo",
     given_up=True,
 )
 def _kept(size: int) -> GiveBack:
-    """Freed, but the pool's release threshold keeps it on the card."""
+    """Freed, but the pool's release threshold keeps it on the card; trimmed without a wait before,
+    it would keep it still."""
     pool, pointer = new_pool(1 << 62), c_uint64()
     ok(cuda.cuMemAllocFromPoolAsync(byref(pointer), c_size_t(size), pool, LEGACY))
     ok(cuda.cuMemFreeAsync(pointer, LEGACY))
-    return lambda: int(cuda.cuMemPoolTrimTo(pool, c_size_t(0)))
+    return lambda: int(cuda.cuStreamSynchronize(LEGACY) or cuda.cuMemPoolTrimTo(pool, c_size_t(0)))
 
 
-def create(size: int) -> c_uint64:
+POSIX_FILE = 1
+
+
+def create(size: int, handle_types: int = 0, usage: int = 0) -> c_uint64:
+    """`usage` is the upper half of the flags' first four bytes (CUmemAllocationProp)."""
     handle = c_uint64()
-    properties = (c_int * 8)(1, 0, 1, 0)
+    properties = (c_int * 8)(1, handle_types, 1, 0, 0, 0, usage << 16)
     ok(cuda.cuMemCreate(byref(handle), c_size_t(size), properties, c_ulonglong(0)))
     return handle
 
@@ -147,9 +153,10 @@ def _retained(size: int) -> GiveBack:
 )
 def _imported(size: int) -> GiveBack:
     """Exported and imported by one process: charged once, until both handles are gone."""
-    handle, again, file = create(size), c_uint64(), c_int()
-    ok(cuda.cuMemExportToShareableHandle(byref(file), handle, 1, c_ulonglong(0)))
-    ok(cuda.cuMemImportFromShareableHandle(byref(again), c_void_p(file.value), 1))
+    handle, again, file = create(size, POSIX_FILE), c_uint64(), c_int()
+    ok(cuda.cuMemExportToShareableHandle(byref(file), handle, POSIX_FILE, c_ulonglong(0)))
+    ok(cuda.cuMemImportFromShareableHandle(byref(again), c_void_p(file.value), POSIX_FILE))
+    os.close(file.value)  # it would hold the memory as well
     ok(cuda.cuMemRelease(handle))
     return lambda: int(cuda.cuMemRelease(again))
 

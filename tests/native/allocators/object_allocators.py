@@ -79,27 +79,60 @@ def _mipmap(size: int) -> GiveBack:
 
 
 class Tile(ctypes.Structure):
+    """CUarrayMapInfo, for tiles of one level of an array."""
+
     _fields_ = (
         ("resource_type", c_int),
         ("resource", c_void_p),
         ("subresource_type", c_int),
-        ("subresource", c_ulonglong * 4),
+        ("padding", c_int),
+        ("level", c_uint),
+        ("layer", c_uint),
+        ("offsets", c_uint * 3),
+        ("extents", c_uint * 3),
         ("operation", c_int),
         ("handle_type", c_int),
         ("handle", c_uint64),
         ("offset", c_ulonglong),
-        ("rest", c_uint * 4),
+        ("device_mask", c_uint),
+        ("flags", c_uint),
+        ("reserved", c_uint * 2),
     )
+
+
+class SparseProperties(ctypes.Structure):
+    _fields_ = (
+        ("tile", c_uint * 3),
+        ("miptail_first_level", c_uint),
+        ("miptail_size", c_ulonglong),
+        ("flags", c_uint),
+        ("reserved", c_uint * 4),
+    )
+
+
+SPARSE = 0x40  # CUDA_ARRAY3D_SPARSE
+TILE_POOL = 1  # CU_MEM_CREATE_USAGE_TILE_POOL
+MAP = 1
+TILE_BYTES = 1 << 16
 
 
 @kind("sparse-array", "cuMemCreate, cuMemMapArrayAsync, cuMemRelease", "cuArrayDestroy")
 def _sparse(size: int) -> GiveBack:
-    handle, tiles = create(size), (Tile * 1)()
-    made = c_void_p()
-    sparse = Array3D(1024, size // 16384, 0, FLOAT, 4, 0x40)
+    """As many whole tiles as the memory has."""
+    made, properties = c_void_p(), SparseProperties()
+    # An array of four floats an element; the sides of its tiles are the driver's affair.
+    probe = Array3D(1024, 1024, 0, FLOAT, 4, SPARSE)
+    ok(cuda.cuArray3DCreate_v2(byref(made), byref(probe)))
+    ok(cuda.cuArrayGetSparseProperties(byref(properties), made) or cuda.cuArrayDestroy(made))
+    width, height, _ = properties.tile
+    columns = 32
+    rows = size // TILE_BYTES // columns
+    sparse = Array3D(columns * width, rows * height, 0, FLOAT, 4, SPARSE)
+    handle = create(size, usage=TILE_POOL)
     ok(cuda.cuArray3DCreate_v2(byref(made), byref(sparse)))
-    tiles[0].resource, tiles[0].operation, tiles[0].handle = made, 1, handle.value
-    ok(cuda.cuMemMapArrayAsync(tiles, 1, LEGACY))
+    tile = Tile(resource=made, operation=MAP, handle=handle.value, device_mask=1)
+    tile.extents[:] = (columns * width, rows * height, 1)
+    ok(cuda.cuMemMapArrayAsync(byref(tile), 1, LEGACY))
     ok(cuda.cuMemRelease(handle))
     return lambda: int(cuda.cuArrayDestroy(made))
 

@@ -101,6 +101,53 @@ show(call(byref(made), memory, byref(wanted)))
     ) == ["1 0 4194304 2097152 101", "1 0 [128, 128, 1, 4] 65536", "0 268435456 1", "0 0", "1"]
 
 
+def test_tiles_are_mapped_as_a_whole_and_from_memory_for_tiles(machine: Machine) -> None:
+    assert lines(
+        machine,
+        """
+class Tile(Structure):
+    _fields_ = [
+        ("resource", c_ulonglong * 2),
+        ("kind", c_int),
+        ("padding", c_int),
+        ("part", c_uint * 8),
+        ("operation", c_int),
+        ("handle_type", c_int),
+        ("handle", c_uint64),
+        ("offset", c_uint64),
+        ("mask", c_uint),
+        ("rest", c_uint * 3),
+    ]
+
+
+MIB = 1 << 20
+sparse, dense, handles = c_void_p(), c_void_p(), {}
+ok(cuda.cuArray3DCreate_v2(byref(sparse), byref(Array(1000, 256, 0, FLOAT, 4, 0x40))))
+ok(cuda.cuArray3DCreate_v2(byref(dense), byref(Array(1024, 256, 0, FLOAT, 4, 0))))
+for usage in (0, 1):
+    made = c_uint64()
+    place = (c_int * 8)(1, 0, 1, 0, 0, 0, usage << 16)
+    ok(cuda.cuMemCreate(byref(made), c_size_t(4 * MIB), place, c_uint64(0)))
+    handles[usage] = made.value
+
+
+def mapped(extents, usage=1, mask=1, array=sparse, offsets=(0, 0, 0), offset=0, operation=1):
+    part = (c_uint * 8)(0, 0, *offsets, *extents)
+    tile = Tile((c_ulonglong * 2)(0, array.value), 0, 0, part, operation, 0, handles[usage])
+    tile.offset, tile.mask = offset, mask
+    return cuda.cuMemMapArrayAsync(byref(tile), 1, None)
+
+
+# Tiles of 64 x 64 elements; the last column is cut by the edge.
+show(mapped((0, 0, 0)), mapped((64, 60, 1)), mapped((64, 64, 1), offsets=(32, 0, 0)))
+show(mapped((1000, 256, 1)), mapped((64, 64, 1)), mapped((64, 64, 1), offsets=(960, 0, 0)))
+show(mapped((64, 64, 1), mask=0), mapped((64, 64, 1), mask=4), mapped((64, 64, 1), usage=0))
+show(mapped((64, 64, 1), array=dense), mapped((64, 64, 1), offset=4 * MIB))
+show(mapped((1000, 256, 1), offset=MIB), mapped((64, 64, 1), operation=2))
+""",
+    ) == ["1 1 1", "0 0 1", "1 1 1", "1 1", "1 0"]
+
+
 def test_texture_and_surface_objects_are_checked_and_shown(machine: Machine) -> None:
     assert lines(
         machine,

@@ -170,6 +170,21 @@ show(cuda.cuMemcpy2D_v2(byref(copy)))
     ]
 
 
+def test_only_memory_that_was_made_to_be_exported_is(machine: Machine) -> None:
+    program = Program(
+        machine,
+        """
+handle, fd = c_uint64(), ctypes.c_int()
+for types in (0, 1):
+    wanted, made = (ctypes.c_int * 8)(1, types, 1, 0), (ctypes.c_int * 8)()
+    ok(cuda.cuMemCreate(byref(handle), c_size_t(2 << 20), wanted, c_uint64(0)))
+    ok(cuda.cuMemGetAllocationPropertiesFromHandle(made, handle))
+    show(cuda.cuMemExportToShareableHandle(byref(fd), handle, 1, c_uint64(0)), made[1])
+""",
+    )
+    assert program.rest() == ["1 0", "0 1"]
+
+
 def test_an_exported_handle_keeps_memory_on_the_card_after_its_maker(machine: Machine) -> None:
     body = """
 import os, socket

@@ -69,7 +69,9 @@ quarter = (Resource * 4)()
 show(split(quarter, 4, 26)[0], quarter[0].count)
 result, description = described(quarter[0])
 green, made, own, own_stream, found = c_void_p(), c_void_p(), Resource(), c_void_p(), c_void_p()
-show(cuda.cuGreenCtxCreate(byref(green), description, 1, 1))
+forged = ctypes.create_string_buffer(64)
+create = cuda.cuGreenCtxCreate
+show(create(byref(green), description, 1, 1), create(byref(green), forged, 0, 1))
 ok(cuda.cuGreenCtxCreate(byref(green), description, 0, 1))
 ok(cuda.cuCtxFromGreenCtx(byref(made), green))
 ok(cuda.cuGreenCtxGetDevResource(green, byref(own), SMS))
@@ -100,4 +102,4 @@ part = length_of(kernel(), own_stream)
 show(part > 2 * all_of_it, part > 800)
 """,
     )
-    assert program.rest() == ["0 26", "101", "26 1", "True", "None", "True True"]
+    assert program.rest() == ["0 26", "101 1", "26 1", "True", "None", "True True"]

@@ -162,6 +162,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUde
     CUresult result = fg_check_device(device);
     if (result != CUDA_SUCCESS) return result;
     const int multiprocessors = fg_described_multiprocessors(resources, device);
+    if (multiprocessors == 0) return CUDA_ERROR_INVALID_VALUE;
     if (multiprocessors < 0) return CUDA_ERROR_INVALID_DEVICE;
     result = cuDevicePrimaryCtxRetain(&primary, device);
     if (result != CUDA_SUCCESS) return result;

@@ -187,27 +187,6 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
     return destroy(&array->array);
 }
 
-/* What is mapped into a sparse array lives as long as the array; its content is not modelled. */
-CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
-{
-    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
-    if (tiles == NULL || count == 0) return CUDA_ERROR_INVALID_VALUE;
-    for (unsigned int i = 0; i < count; i++) {
-        const int what = tiles[i].memOperationType;
-        if (what != CU_MEM_OPERATION_TYPE_MAP && what != CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_ERROR_INVALID_VALUE;
-        if (tiles[i].resource.array == NULL) return CUDA_ERROR_INVALID_HANDLE;
-        if (what == CU_MEM_OPERATION_TYPE_UNMAP) continue;
-        const CUresult result = fg_bind_tile((uint64_t)(uintptr_t)tiles[i].resource.array, tiles[i].memHandle);
-        if (result != CUDA_SUCCESS) return result;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
-{
-    return cuMemMapArrayAsync(tiles, count, stream);
-}
-
 /* Memory of another interface (Vulkan, NvSciBuf, a dma-buf): it is on the card as long as it is imported. */
 CUresult cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *wanted)
 {

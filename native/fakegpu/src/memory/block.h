@@ -72,7 +72,12 @@ CUresult fg_check_values(unsigned int count, const CUstreamBatchMemOpParams *wan
 CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);
 
 /* Physical memory that is mapped into a sparse array lives at least as long as the array. */
-CUresult fg_bind_tile(uint64_t owner, CUmemGenericAllocationHandle handle);
+struct fg_tile_memory {
+    CUmemGenericAllocationHandle handle;
+    uint64_t offset, bytes;
+    bool tile_pool; /* it must have been made for tiles */
+};
+CUresult fg_bind_tile(uint64_t owner, const struct fg_tile_memory *wanted);
 void fg_unbind_tiles(uint64_t owner);
 
 #endif

@@ -17,6 +17,7 @@ struct exported {
     uint32_t generation;
 };
 static const uint64_t EXPORTED = 0x4647564d4d455850;
+enum { POSIX_FILE = 1 }; /* CUmemAllocationHandleType */
 
 /* An entry of the machine's state for memory that this process is charged with; memory of the host is charged to nobody. */
 static bool share(struct fg_physical *memory)
@@ -33,11 +34,12 @@ static bool share(struct fg_physical *memory)
 
 CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
-    if (shareable == NULL || type != 1 || flags != 0) return CUDA_ERROR_INVALID_VALUE; /* POSIX file descriptors */
+    if (shareable == NULL || type != POSIX_FILE || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     struct exported note = {.magic = EXPORTED};
     pthread_mutex_lock(&fg_physical_lock);
     struct fg_physical *memory = fg_physical_of(handle);
-    const CUresult result = memory == NULL ? CUDA_ERROR_INVALID_VALUE : share(memory) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    const bool may = memory != NULL && (memory->handle_types & POSIX_FILE) != 0; /* as it was asked for when it was made */
+    const CUresult result = !may ? CUDA_ERROR_INVALID_VALUE : share(memory) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         note.bytes = memory->bytes;
         note.card = memory->foreign ? -1 : fg_driver.card_of[memory->device];
@@ -77,6 +79,7 @@ static CUresult import(struct exported *note, int file, struct fg_physical **mem
     if (!hold(note, file)) return CUDA_ERROR_OUT_OF_MEMORY;
     *memory = fg_add_physical(FG_PHYSICAL, device, note->bytes, note->card < 0);
     if (*memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    (*memory)->handle_types = POSIX_FILE;
     (*memory)->shared_entry = note->entry + 1;
     (*memory)->generation = note->generation;
     return CUDA_SUCCESS;
@@ -88,7 +91,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     struct fg_physical *memory;
     const int file = (int)(intptr_t)shareable;
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (handle == NULL || type != 1) return CUDA_ERROR_INVALID_VALUE;
+    if (handle == NULL || type != POSIX_FILE) return CUDA_ERROR_INVALID_VALUE;
     if (pread(file, &note, sizeof note, 0) != (ssize_t)sizeof note || note.magic != EXPORTED) return CUDA_ERROR_INVALID_HANDLE;
     pthread_mutex_lock(&fg_physical_lock);
     const CUresult result = import(&note, file, &memory);

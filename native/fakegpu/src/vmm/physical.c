@@ -7,6 +7,9 @@
 #include "memory/block.h"
 #include "state/shared.h"
 
+/* CUmemAllocationProp.allocFlags.usage */
+enum { CU_MEM_CREATE_USAGE_TILE_POOL = 1 };
+
 pthread_mutex_t fg_physical_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct fg_physical *all;
 static struct fg_use *uses;
@@ -69,6 +72,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
     if (!on_host && !fg_charge(properties->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&fg_physical_lock);
     struct fg_physical *made = fg_add_physical(FG_PHYSICAL, properties->location.id, bytes, on_host);
+    if (made != NULL) {
+        made->tile_pool = properties->allocFlags.usage == CU_MEM_CREATE_USAGE_TILE_POOL;
+        made->handle_types = properties->requestedHandleTypes;
+    }
     pthread_mutex_unlock(&fg_physical_lock);
     if (made == NULL) return on_host ? (void)0 : fg_discharge(properties->location.id, bytes), CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (uint64_t)(uintptr_t)made;
@@ -129,7 +136,8 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
     const struct fg_physical *memory = fg_physical_of(handle);
     const bool known = memory != NULL && memory->tag == FG_PHYSICAL && properties != NULL;
     if (known) {
-        *properties = (CUmemAllocationProp){.type = 1};
+        *properties = (CUmemAllocationProp){.type = 1, .requestedHandleTypes = memory->handle_types};
+        properties->allocFlags.usage = memory->tile_pool ? CU_MEM_CREATE_USAGE_TILE_POOL : 0;
         properties->location.type = memory->foreign ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
         properties->location.id = memory->foreign ? 0 : memory->device;
     }
@@ -172,11 +180,13 @@ struct fg_physical *fg_mapped_at(CUdeviceptr pointer)
     return use != NULL ? use->memory : NULL;
 }
 
-CUresult fg_bind_tile(uint64_t owner, CUmemGenericAllocationHandle handle)
+CUresult fg_bind_tile(uint64_t owner, const struct fg_tile_memory *wanted)
 {
     pthread_mutex_lock(&fg_physical_lock);
-    struct fg_physical *memory = fg_physical_of(handle);
-    const CUresult result = memory != NULL ? fg_add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
+    struct fg_physical *memory = fg_physical_of(wanted->handle);
+    const bool fits = memory != NULL && wanted->offset <= memory->bytes && wanted->bytes <= memory->bytes - wanted->offset &&
+                      (memory->tile_pool || !wanted->tile_pool);
+    const CUresult result = fits ? fg_add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }

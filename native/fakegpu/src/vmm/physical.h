@@ -13,6 +13,8 @@ struct fg_physical {
     uint64_t bytes;
     int handles, uses; /* released and mapped or bound how often; gone when both are 0 */
     bool foreign;
+    bool tile_pool;   /* made for tiles of sparse arrays */
+    int handle_types; /* that it may be exported as, a bit each */
     int shared_entry; /* one more than its entry in the machine's state, once it was exported; 0: none */
     uint32_t generation;
     struct fg_physical *next;

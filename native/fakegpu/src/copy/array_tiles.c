@@ -1,0 +1,83 @@
+/* Memory for sparse and deferred arrays of the stand-in driver. What is mapped lives as long as the array; its content is not modelled.
+ *
+ * As strict as a driver of 580 on an H100: tiles are mapped as a whole, from memory that was made for tiles, on devices that are named. */
+#include "copy/array.h"
+#include "memory/block.h"
+
+enum { SPARSE_LEVEL = 0, MIPTAIL = 1, TILE_BYTES = 1 << 16 };
+
+struct level_tiles {
+    unsigned int level, layer, offset[3], extent[3];
+};
+union subresource {
+    unsigned long long raw[4];
+    struct level_tiles level;
+    struct {
+        unsigned int layer;
+        unsigned long long offset, size;
+    } miptail;
+};
+
+/* How many tiles a side covers; 0: none, or not as a whole, or beyond the array. A tile at the edge may be cut by it. */
+static uint64_t tiles_along(unsigned int offset, unsigned int extent, unsigned int tile, uint64_t whole)
+{
+    const uint64_t end = (uint64_t)offset + extent, side = whole > 0 ? whole : 1;
+    if (extent == 0 || end > side || offset % tile != 0 || (extent % tile != 0 && end != side)) return 0;
+    return (extent + tile - 1) / tile;
+}
+
+static uint64_t mapped_bytes(const CUarrayMapInfo *info, const struct CUarray_st *array, const CUDA_ARRAY_SPARSE_PROPERTIES *needs)
+{
+    union subresource part;
+    for (int i = 0; i < 4; i++) part.raw[i] = info->subresource[i];
+    if (info->subresourceType == MIPTAIL)
+        return part.miptail.offset > needs->miptailSize || part.miptail.size > needs->miptailSize - part.miptail.offset ? 0
+                                                                                                                        : part.miptail.size;
+    if (info->subresourceType != SPARSE_LEVEL) return 0;
+    const CUDA_ARRAY3D_DESCRIPTOR as = fg_level(&array->as, part.level.level);
+    const bool layered = (as.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    return tiles_along(part.level.offset[0], part.level.extent[0], needs->tileWidth, as.Width) *
+           tiles_along(part.level.offset[1], part.level.extent[1], needs->tileHeight, as.Height) *
+           tiles_along(part.level.offset[2], part.level.extent[2], needs->tileDepth, layered ? 1 : as.Depth) * TILE_BYTES;
+}
+
+static CUresult map(const CUarrayMapInfo *info, const struct CUarray_st *array, const CUDA_ARRAY_SPARSE_PROPERTIES *needs)
+{
+    const uint64_t owner = (uint64_t)(uintptr_t)info->resource.array;
+    const unsigned int devices = (1U << fg_driver.device_count) - 1;
+    const bool deferred = (array->as.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0;
+    if (info->deviceBitMask == 0 || (info->deviceBitMask & ~devices) != 0 || info->flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t bytes = deferred ? array->content_bytes : mapped_bytes(info, array, needs);
+    if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+    if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_SUCCESS;
+    const struct fg_tile_memory memory = {info->memHandle, info->offset, bytes, !deferred};
+    return fg_bind_tile(owner, &memory);
+}
+
+static CUresult change(const CUarrayMapInfo *info)
+{
+    CUDA_ARRAY_SPARSE_PROPERTIES needs = {.tileWidth = 1};
+    const int operation = info->memOperationType;
+    if (operation != CU_MEM_OPERATION_TYPE_MAP && operation != CU_MEM_OPERATION_TYPE_UNMAP) return CUDA_ERROR_INVALID_VALUE;
+    const bool mipmap = info->resourceType == CU_RESOURCE_TYPE_MIPMAPPED_ARRAY;
+    if (!mipmap && info->resourceType != CU_RESOURCE_TYPE_ARRAY) return CUDA_ERROR_INVALID_VALUE;
+    CUarray array = mipmap && info->resource.mipmap != NULL ? &info->resource.mipmap->array : info->resource.array;
+    if (!fg_array_ok(array)) return CUDA_ERROR_INVALID_HANDLE;
+    if ((array->as.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0) return map(info, array, &needs);
+    const CUresult result =
+        mipmap ? cuMipmappedArrayGetSparseProperties(&needs, info->resource.mipmap) : cuArrayGetSparseProperties(&needs, array);
+    return result == CUDA_SUCCESS ? map(info, array, &needs) : result;
+}
+
+CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
+{
+    CUresult result = tiles != NULL && count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) result = change(&tiles[i]);
+    return result;
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
+{
+    return cuMemMapArrayAsync(tiles, count, stream);
+}
