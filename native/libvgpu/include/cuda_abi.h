@@ -104,8 +104,9 @@ typedef struct CUmemPoolProps_st {
 } CUmemPoolProps;
 static_assert(sizeof(CUmemPoolProps) == 88, "CUmemPoolProps");
 
-/* CUmemPool_attribute; all four are 64-bit numbers of bytes */
+/* CUmemPool_attribute; 64-bit numbers of bytes, but for the first, which is an int */
 enum {
+    CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC = 2,
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
     CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,

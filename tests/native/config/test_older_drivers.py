@@ -26,7 +26,7 @@ print("done")
 """
 MACHINE = ("state", "machine", "card")
 DRIVER = (
-    *("driver", "context", "stream", "memory", "vmm", "copy", "module"),
+    *("driver", "context", "stream", "memory", "pool", "vmm", "copy", "module"),
     *("graph", "capture", "calls"),
 )
 NVML = ("nvml", "mig", "monitor")

@@ -40,12 +40,16 @@ ANSWER(cuCtxGetDevice, int *d) { return *d = 0, 0; }
 ANSWER(cuMemAlloc_v2, unsigned long long *p, unsigned long n) { return give(p, n); }
 ANSWER(cuMemFree_v2, unsigned long long p) { return 0; }
 ANSWER(cuMemGetInfo_v2, unsigned long *f, unsigned long *t) { return *f = *t = 1UL << 30, 0; }
+ANSWER(cuEventCreate, void **e, unsigned f) { return *e = (void *)160, 0; }
+ANSWER(cuEventRecord, void *e, void *s) { return 0; }
+ANSWER(cuEventQuery, void *e) { return 0; }
+ANSWER(cuEventSynchronize, void *e) { return 0; }
 ANSWER(cuStreamIsCapturing, void *s, int *status) { return *status = 0, 0; }
 ANSWER(cuDeviceGetDefaultMemPool, void **p, int d) { return *p = (void *)96, 0; }
 ANSWER(cuMemPoolCreate, void **p, void *props) { return *p = (void *)128, 0; }
 ANSWER(cuMemPoolDestroy, void *p) { return go_on(), 0; }
 ANSWER(cuMemPoolSetAttribute, void *p, int a, void *v) { return 0; }
-ANSWER(cuMemPoolGetAttribute, void *p, int a, unsigned long long *v) { return *v = 0, 0; }
+ANSWER(cuMemPoolGetAttribute, void *p, int a, unsigned long long *v) { return *v = 10 << 20, 0; }
 ANSWER(cuMemPoolTrimTo, void *p, unsigned long keep) { return 0; }
 ANSWER(cuMemAllocFromPoolAsync, unsigned long long *p, unsigned long n, void *pool, void *s)
 {

@@ -1,4 +1,5 @@
 /* Contexts of the stand-in driver: a stack per thread, one primary context per device. */
+#include "pool/held.h"
 #include "stream/deferred.h"
 #include "context/context.h"
 
@@ -43,6 +44,7 @@ static CUresult charge_context(int card)
 static void release_context(CUcontext context)
 {
     fg_flush(context);
+    fg_pools_waited(context, NULL, FG_ALL_FREES);
     fg_free_context_memory(context);
     fg_lock(fg_driver.state);
     fg_give(fg_driver.state, fg_card_of(context), fg_driver.machine->context_bytes);
@@ -268,5 +270,6 @@ CUresult cuCtxSynchronize(void)
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     fg_drain(context, NULL);
+    fg_pools_waited(context, NULL, FG_ALL_FREES);
     return CUDA_SUCCESS;
 }

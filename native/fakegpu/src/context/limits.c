@@ -1,4 +1,5 @@
 /* Limits and preferences of contexts, and peers, in the stand-in driver. They are kept and change nothing. */
+#include "pool/held.h"
 #include "stream/deferred.h"
 
 /* CUlimit: 0 stack, 1 printf, 2 malloc heap, 3 depth and 4 pending launches of device runtime, 5 L2 fetch, 6 L2 persisting. */
@@ -96,8 +97,10 @@ CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
     const CUresult result = named(&context);
-    if (result == CUDA_SUCCESS) fg_drain(context, NULL);
-    return result;
+    if (result != CUDA_SUCCESS) return result;
+    fg_drain(context, NULL);
+    fg_pools_waited(context, NULL, FG_ALL_FREES);
+    return CUDA_SUCCESS;
 }
 
 static CUresult with_context(void)

@@ -86,6 +86,8 @@ struct CUstream_st {
 struct CUevent_st {
     enum fg_tag tag;
     CUcontext context; /* NULL: not recorded */
+    CUstream stream;
+    uint64_t frees; /* number of the last free before it (pool/held.h) */
     int64_t mark, recorded_ns;
     int64_t reached_ns; /* 0: not known to be */
     uint64_t ticket;    /* of the action that it comes after; 0: none */
@@ -138,6 +140,8 @@ struct CUmemPoolHandle_st {
     int device; /* -1: on the host */
     uint64_t peers; /* a bit for each other device that may use its memory */
     uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
+    bool apart;    /* an allocation in one stream does not get what is held of another */
+    uint64_t held; /* of those not used: freed, and not waited for yet (pool/held.h) */
 };
 
 /* A MIG instance that CUDA shows as a device. */

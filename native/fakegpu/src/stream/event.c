@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "capture/capture.h"
+#include "pool/held.h"
 #include "stream/deferred.h"
 #include "state/shared.h"
 
@@ -109,6 +110,8 @@ static CUresult record(CUevent event, CUstream stream, bool external)
     if (fg_capture_record(stream, event, external, &result)) return result;
     if (external) return CUDA_ERROR_INVALID_VALUE; /* it has no meaning elsewhere */
     event->context = context;
+    event->stream = stream;
+    event->frees = fg_held_last();
     event->mark = fg_stream_mark(context, stream);
     event->recorded_ns = fg_now_ns();
     event->reached_ns = 0;
@@ -162,6 +165,7 @@ CUresult cuEventSynchronize(CUevent event)
     if (event->context == NULL || event->shared_entry != 0) return CUDA_SUCCESS;
     fg_sleep_until_reached(fg_driver.state, fg_card_of(event->context), event->mark);
     fg_wait_done(event->ticket);
+    fg_pools_waited(event->context, event->stream, event->frees);
     return CUDA_SUCCESS;
 }
 

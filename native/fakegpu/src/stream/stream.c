@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "capture/capture.h"
+#include "pool/held.h"
 #include "stream/deferred.h"
 
 static bool special(CUstream stream) { return stream == NULL || (uintptr_t)stream == 1 || (uintptr_t)stream == 2; }
@@ -127,6 +128,7 @@ CUresult cuStreamSynchronize(CUstream stream)
     if (result != CUDA_SUCCESS) return result;
     if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     fg_drain(context, stream);
+    fg_pools_waited(context, stream, FG_ALL_FREES);
     return CUDA_SUCCESS;
 }
 

@@ -2,6 +2,7 @@
 #include "memory/charge.h"
 #include "accounting/current.h"
 #include "memory/leaving.h"
+#include "memory/pool.h"
 #include "memory/opened.h"
 #include "accounting/overhead.h"
 #include "config/quota.h"
@@ -131,9 +132,10 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     size_t real_free = 0, real_total = 0;
+    vgpu_leaving_settle();
+    vgpu_pool_look_all(false);
     const CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) return result;
-    vgpu_leaving_settle();
     vgpu_overhead_look_before_answer();
     const int device = vgpu_memory_current_device();
     const struct vgpu_quota_view view = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed : vgpu_quota_view)(

@@ -3,6 +3,7 @@
 #include "intercept/real.h"
 #include "state/process_state.h"
 #include "memory/leaving.h"
+#include "memory/pool.h"
 #include "accounting/slice.h"
 
 struct view {
@@ -17,6 +18,7 @@ static int view_of(nvmlDevice_t device, unsigned long long real_total, struct vi
     const uint64_t limit = vgpu_slice_limit(index);
     if (limit == VGPU_UNLIMITED) return 0;
     vgpu_leaving_settle();
+    vgpu_pool_look_all(false);
     view->total = limit < real_total || vgpu_slice_oversubscribes() ? limit : real_total;
     view->used = vgpu_slice_used(index);
     view->free = vgpu_quota_subtract(view->total, view->used);

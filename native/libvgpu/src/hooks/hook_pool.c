@@ -1,4 +1,4 @@
-/* Stream-ordered memory: charged while it is live, until the stream that frees it is there, and while its pool keeps it.
+/* Stream-ordered memory: charged while it is live, until the stream that frees it is there, and as long as its pool keeps it.
  * It outlives contexts.
  *
  * While a stream records a graph nothing is allocated: the call becomes a node, and the graph is charged when it runs.
@@ -58,7 +58,7 @@ static CUresult end(const struct allocation *allocation, CUresult result, const 
         vgpu_memory_unreserve_pooled(wanted, &allocation->reused);
         return result;
     }
-    result = vgpu_memory_keep_pooled(*block, wanted->device, wanted->bytes, wanted->pool);
+    result = vgpu_memory_keep_pooled(*block, wanted, &allocation->reused);
     if (result == CUDA_SUCCESS)
         *pointer = *block;
     else
@@ -176,8 +176,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     struct pool *ending = vgpu_pool_end_begin(pool);
+    vgpu_leaving_pool_ends(pool);
     const CUresult result = cuda->cuMemPoolDestroy(pool);
+    if (result != CUDA_SUCCESS) vgpu_leaving_pool_stays(pool);
     vgpu_pool_end(ending, result);
+    vgpu_leaving_settle();
     return result;
 }
 
@@ -186,7 +189,10 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolTrimTo(pool, keep);
-    if (result == CUDA_SUCCESS && vgpu_state_start()) vgpu_pool_trimmed(pool, keep);
+    if (result == CUDA_SUCCESS && vgpu_state_start()) {
+        vgpu_leaving_settle();
+        vgpu_pool_look(pool);
+    }
     return result;
 }
 
@@ -195,7 +201,8 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolSetAttribute(pool, attribute, value);
-    if (result == CUDA_SUCCESS && attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && vgpu_state_start())
-        vgpu_pool_threshold(pool, *(uint64_t *)value);
+    if (result != CUDA_SUCCESS || !vgpu_state_start()) return result;
+    if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) vgpu_pool_threshold(pool, *(uint64_t *)value);
+    if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) vgpu_pool_opportunistic(pool, *(int *)value != 0);
     return result;
 }

@@ -1,10 +1,13 @@
-/* Waiting for the device: what streams have freed by then is the card's again, and no longer charged (memory/leaving.h). */
+/* Waiting for the device: of what streams have freed by then the card has again what pools do not keep, and that is no longer
+ * charged (memory/leaving.h, memory/pool.h). */
 #include "intercept/real.h"
 #include "memory/leaving.h"
+#include "memory/pool.h"
 
 static CUresult waited(CUresult result)
 {
     vgpu_leaving_settle();
+    vgpu_pool_look_all(true);
     return result;
 }
 

@@ -23,9 +23,12 @@ VGPU_WIPE_ON_FORK(charges);
 __attribute__((noinline, cold)) static CUresult reserve_what_others_leave(int device, uint64_t bytes)
 {
     int64_t waited_ms = 0;
-    if (vgpu_pool_trim_all(device) && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
-    while (vgpu_leaving_wait(device, &waited_ms))
-        if (vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+    bool any = vgpu_leaving_let_go(device);
+    do {
+        any = vgpu_pool_trim_all(device) || any;
+        if (any && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
+        any = vgpu_leaving_wait(device, &waited_ms);
+    } while (any);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -35,11 +38,20 @@ CUresult vgpu_memory_reserve(int device, uint64_t bytes)
     return vgpu_slice_reserve(device, bytes) == 0 ? CUDA_SUCCESS : reserve_what_others_leave(device, bytes);
 }
 
+/* What the pool keeps; what other streams have yet to hand to it is looked at before it grows. */
+static uint64_t take_kept(const struct vgpu_pooled *wanted, uint64_t bytes)
+{
+    const uint64_t kept = vgpu_pool_take(wanted->pool, wanted->device, bytes);
+    if (kept == bytes || !vgpu_leaving_settle()) return kept;
+    vgpu_pool_put_back(wanted->pool, bytes, kept);
+    return vgpu_pool_take(wanted->pool, wanted->device, bytes);
+}
+
 CUresult vgpu_memory_reserve_pooled(const struct vgpu_pooled *wanted, struct vgpu_reused *reused)
 {
     reused->leaving = vgpu_leaving_take(wanted->pool, wanted->device, wanted->stream, wanted->bytes);
     const uint64_t more = wanted->bytes - reused->leaving;
-    reused->kept = vgpu_pool_take(wanted->pool, wanted->device, more);
+    reused->kept = take_kept(wanted, more);
     const CUresult result = more > reused->kept ? vgpu_memory_reserve(wanted->device, more - reused->kept) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) return result;
     vgpu_pool_put_back(wanted->pool, more, reused->kept);
@@ -58,10 +70,12 @@ void vgpu_memory_unreserve_pooled(const struct vgpu_pooled *wanted, const struct
 static void release(const struct vgpu_block *block)
 {
     if (__builtin_expect(block->exported, 0)) vgpu_slice_exported(block->device, 0, block->bytes);
-    if (block->pooled)
+    if (block->pooled) {
         vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
-    else
+        (void)vgpu_pool_look((CUmemoryPool)block->owner); /* freed by a call that waits: the pool may have let go of it */
+    } else {
         vgpu_slice_release(block->device, block->bytes);
+    }
 }
 
 static CUresult keep(const struct vgpu_block *block)
@@ -86,15 +100,16 @@ CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, u
     return keep(&block);
 }
 
-CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, int device, uint64_t bytes, CUmemoryPool pool)
+CUresult vgpu_memory_keep_pooled(CUdeviceptr pointer, const struct vgpu_pooled *wanted, const struct vgpu_reused *reused)
 {
     const struct vgpu_block block = {.key = pointer,
-                                     .bytes = bytes,
-                                     .owner = pool,
+                                     .bytes = wanted->bytes,
+                                     .owner = wanted->pool,
                                      .age = age_now(),
-                                     .device = (int16_t)device,
+                                     .device = (int16_t)wanted->device,
                                      .kind = VGPU_BLOCK_POINTER,
                                      .pooled = true};
+    vgpu_pool_taken(wanted->pool, wanted->bytes - reused->leaving);
     return keep(&block);
 }
 
@@ -123,7 +138,7 @@ void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
 
 void vgpu_memory_settle_in_stream(const struct vgpu_block *block, CUresult freed, CUstream stream)
 {
-    if (freed != CUDA_SUCCESS || !vgpu_leaving_is_busy(stream)) {
+    if (freed != CUDA_SUCCESS) {
         vgpu_memory_settle(block, freed);
         return;
     }
@@ -135,6 +150,7 @@ void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
 {
     if (context == NULL) return;
     vgpu_leaving_forget_context(context);
+    vgpu_pool_look_all(true);
     vgpu_opened_forget_context(context);
     vgpu_block_table_forget_owner(&charges.table, context, begun, release);
     vgpu_overhead_settle_all();

@@ -34,7 +34,7 @@ void vgpu_memory_unreserve_pooled(const struct vgpu_pooled *wanted, const struct
 CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, uint64_t bytes, const void *owner);
 
 /* The same for a block that came from a stream-ordered pool. */
-CUresult vgpu_memory_keep_pooled(CUdeviceptr block, int device, uint64_t bytes, CUmemoryPool pool);
+CUresult vgpu_memory_keep_pooled(CUdeviceptr block, const struct vgpu_pooled *wanted, const struct vgpu_reused *reused);
 
 /* Frees through the driver: forgets the block before (a freed address may be handed out again at once), releases its bytes after, and
  * puts it back if the driver refuses. Unknown blocks go to the driver untouched. */

@@ -33,6 +33,8 @@ struct entry {
     struct place place;
     CUevent event; /* NULL: none could be had; then the bytes stay until the context ends */
     uint64_t bytes;
+    CUmemoryPool ending; /* the pool, once its destruction has begun */
+    bool waited; /* for the event: the driver has let go of what was freed before it */
     struct entry *next;
 };
 
@@ -53,14 +55,6 @@ static int relax_capture(void)
 static void restore_capture(int mode)
 {
     if (mode != UNCHANGED) (void)vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-bool vgpu_leaving_is_busy(CUstream stream)
-{
-    const int mode = relax_capture();
-    const bool busy = vgpu_cuda()->cuStreamQuery(stream) == CUDA_ERROR_NOT_READY;
-    restore_capture(mode);
-    return busy;
 }
 
 /* Numbers of threads that freed in their own default stream; never given again, unlike pthread_self's. */
@@ -153,6 +147,7 @@ void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream st
         entry->place = place;
     }
     entry->bytes += bytes;
+    entry->waited = false;
     record(entry);
     put_entry(entry);
 }
@@ -191,22 +186,17 @@ static bool is_done(const struct entry *entry)
     return entry->event != NULL && vgpu_cuda()->cuEventQuery(entry->event) != CUDA_ERROR_NOT_READY;
 }
 
-/* Empties entries that are done, AT_ONCE at most. Returns how many. */
-static int empty_done(struct done *done)
+/* What is done is waited for at once. With the lock. */
+static bool let_go(struct entry *entry)
 {
-    int count = 0;
-    vgpu_mutex_lock(&registry.lock);
-    for (struct entry **at = &registry.entries; *at != NULL && count < AT_ONCE;) {
-        struct entry *entry = *at;
-        if (entry->bytes == 0 || !is_done(entry)) {
-            at = &entry->next;
-            continue;
-        }
-        done[count++] = (struct done){entry->place, entry->bytes};
-        entry->bytes = 0;
-        atomic_fetch_sub(&registry.leaving, 1);
-        at = &entry->next;
-    }
+    if (entry->waited) return false;
+    entry->waited = true;
+    return vgpu_cuda()->cuEventSynchronize(entry->event) == CUDA_SUCCESS;
+}
+
+/* Drops empty entries beyond those that wait for the next free. With the lock. */
+static void drop_spare(void)
+{
     for (struct entry **at = &registry.entries; *at != NULL && registry.count > SPARE_ENTRIES;) {
         struct entry *entry = *at;
         if (entry->bytes != 0) {
@@ -215,14 +205,33 @@ static int empty_done(struct done *done)
         }
         *at = entry->next;
         registry.count--;
-        if (entry->event != NULL) (void)vgpu_cuda()->cuEventDestroy_v2(entry->event);
+        if (entry->event != NULL) {
+            if (is_done(entry)) (void)let_go(entry);
+            (void)vgpu_cuda()->cuEventDestroy_v2(entry->event);
+        }
         free(entry);
     }
+}
+
+/* Empties entries that are done, AT_ONCE at most. Returns how many. */
+static int empty_done(struct done *done)
+{
+    int count = 0;
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry *entry = registry.entries; entry != NULL && count < AT_ONCE; entry = entry->next) {
+        if (entry->bytes == 0 || !is_done(entry)) continue;
+        if (entry->place.pool == NULL) (void)let_go(entry); /* no pool answers what it still has */
+        done[count++] = (struct done){entry->place, entry->bytes};
+        entry->bytes = 0;
+        atomic_fetch_sub(&registry.leaving, 1);
+    }
+    drop_spare();
     vgpu_mutex_unlock(&registry.lock);
     return count;
 }
 
-/* Whether memory of that device became free. */
+/* Whether memory of that device (ANY_DEVICE: of any) became free. */
+enum { ANY_DEVICE = -1 };
 static bool settle(int device)
 {
     struct done done[AT_ONCE];
@@ -233,16 +242,28 @@ static bool settle(int device)
         count = empty_done(done);
         for (int i = 0; i < count; i++) {
             release(done[i].place.pool, done[i].place.device, done[i].bytes);
-            any = any || done[i].place.device == device;
+            any = any || device == ANY_DEVICE || done[i].place.device == device;
         }
     }
     restore_capture(mode);
     return any;
 }
 
-void vgpu_leaving_settle(void)
+bool vgpu_leaving_settle(void)
 {
-    if (atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && vgpu_cuda() != NULL) (void)settle(-1);
+    return atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && vgpu_cuda() != NULL && settle(ANY_DEVICE);
+}
+
+bool vgpu_leaving_let_go(int device)
+{
+    bool any = atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && settle(device);
+    const int mode = relax_capture();
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry *at = registry.entries; at != NULL; at = at->next)
+        if (at->place.device == device && at->bytes == 0 && !at->waited && is_done(at)) any = let_go(at) || any;
+    vgpu_mutex_unlock(&registry.lock);
+    restore_capture(mode);
+    return any;
 }
 
 static bool is_leaving_from(int device)
@@ -260,13 +281,32 @@ bool vgpu_leaving_wait(int device, int64_t *waited_ms)
     if (atomic_load_explicit(&registry.leaving, memory_order_acquire) == 0) return false;
     int before = PTHREAD_CANCEL_ENABLE; /* without libpthread nothing is stored */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-    bool any = settle(device);
+    bool any = vgpu_leaving_let_go(device);
     for (; !any && *waited_ms < WAIT_MS && is_leaving_from(device); ++*waited_ms) {
         nanosleep(&(struct timespec){.tv_nsec = PAUSE_NS}, NULL);
-        any = settle(device);
+        any = vgpu_leaving_let_go(device);
     }
     pthread_setcancelstate(before, NULL);
     return any;
+}
+
+void vgpu_leaving_pool_ends(CUmemoryPool pool)
+{
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry *at = registry.entries; at != NULL; at = at->next) {
+        if (at->place.pool != pool) continue;
+        at->ending = pool;
+        at->place.pool = NULL;
+    }
+    vgpu_mutex_unlock(&registry.lock);
+}
+
+void vgpu_leaving_pool_stays(CUmemoryPool pool)
+{
+    vgpu_mutex_lock(&registry.lock);
+    for (struct entry *at = registry.entries; at != NULL; at = at->next)
+        if (at->ending == pool && at->place.pool == NULL) at->place.pool = pool;
+    vgpu_mutex_unlock(&registry.lock);
 }
 
 void vgpu_leaving_forget_context(CUcontext context)

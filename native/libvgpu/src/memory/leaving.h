@@ -1,9 +1,12 @@
-/* Memory that was freed in a stream which is not there yet (cuMemFreeAsync): it stays charged until the stream is.
+/* Memory that was freed in a stream (cuMemFreeAsync): it stays charged until the stream is there.
  *
  * An event behind the free shows when that is. Until then an allocation in the same stream may have the bytes again, as
  * the driver gives it the same memory; one in another stream may not, as the driver would give it other memory while
- * the card has some. What is done is released whenever the program waits for the device, asks how much is free, or is
- * about to be refused; one that would be refused waits for it a while first.
+ * the card has some. Events are looked at whenever the program waits for the device, asks how much is free, takes from the
+ * same pool, or is about to be refused; one that would be refused waits for them a while first.
+ *
+ * What came from a pool is kept by the pool then (pool.h): the driver lets go of it when somebody waits for the event. A
+ * thread that is about to be refused does, and for memory of no pool every look.
  *
  * Any thread, with no lock of this library held; not from signal handlers. The lock of this list is held while events
  * are asked, which does not wait. A fork child finds it empty.
@@ -19,9 +22,6 @@
 /* CU_STREAM_PER_THREAD: what NULL means to the functions of the per-thread default stream. */
 #define VGPU_STREAM_PER_THREAD ((CUstream)2)
 
-/* Whether the stream has work left. Ask after the free. */
-bool vgpu_leaving_is_busy(CUstream stream);
-
 /* Memory of a device was freed in a stream; it came from `pool`, or from none (NULL). Released when the stream is
  * there. */
 void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream stream);
@@ -30,12 +30,20 @@ void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream st
  * now, and charged. vgpu_leaving_add gives them back. */
 uint64_t vgpu_leaving_take(CUmemoryPool pool, int device, CUstream stream, uint64_t wanted);
 
-/* Releases what streams have freed since. Costs a load where nothing is leaving. */
-void vgpu_leaving_settle(void);
+/* Hands to pools what streams have freed since, and releases what came from none. Whether there was any. Costs a load
+ * where nothing is leaving. */
+bool vgpu_leaving_settle(void);
 
-/* Waits until memory of that device was released, for two seconds at most in all: behind a kernel that takes longer, or
+/* The same, and waits for the events of that device which are done, so that the driver lets go. */
+bool vgpu_leaving_let_go(int device);
+
+/* Waits until memory of that device was let go of, for two seconds at most in all: behind a kernel that takes longer, or
  * one that waits for this thread, the allocation is refused. False: nothing was. */
 bool vgpu_leaving_wait(int device, int64_t *waited_ms);
+
+/* The pool is about to be destroyed: nothing takes from it any more, and it keeps nothing. It is not after all. */
+void vgpu_leaving_pool_ends(CUmemoryPool pool);
+void vgpu_leaving_pool_stays(CUmemoryPool pool);
 
 /* The context has ended, and all work in it. */
 void vgpu_leaving_forget_context(CUcontext context);

@@ -1,5 +1,6 @@
 #include "memory/pool.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/wipe_on_fork.h"
@@ -13,13 +14,17 @@
 struct pool {
     CUmemoryPool handle;
     int device;
+    bool apart; /* an allocation in one stream does not get what was freed in another */
     uint64_t threshold, live, kept; /* bytes; kept are charged though nobody uses them */
+    uint64_t coming;                /* of those live: the driver may not have allocated them yet */
+    uint64_t changes;               /* of live and kept: what the driver answered between two of them is old */
     struct pool *next;
 };
 
 static struct VGPU_WIPED registry {
     struct vgpu_mutex lock;
     struct pool *pools;
+    _Atomic int keeping; /* pools with kept bytes */
 } registry;
 VGPU_WIPE_ON_FORK(registry);
 
@@ -44,22 +49,26 @@ static struct pool *entry_of(CUmemoryPool handle, int device)
     return registry.pools = pool;
 }
 
-/* The most that the pool may keep beside what is live. */
-static uint64_t room(const struct pool *pool) { return pool->threshold > pool->live ? pool->threshold - pool->live : 0; }
-
-/* Lowers what is kept; returns the bytes to release. With the lock. */
-static uint64_t drop_to(struct pool *pool, uint64_t kept)
+/* Every change of a pool's bytes. With the lock. */
+static void change(struct pool *pool, uint64_t live, uint64_t kept)
 {
-    const uint64_t dropped = pool->kept > kept ? pool->kept - kept : 0;
-    pool->kept -= dropped;
-    return dropped;
+    if ((pool->kept == 0) != (kept == 0)) atomic_fetch_add(&registry.keeping, kept != 0 ? 1 : -1);
+    pool->live = live;
+    pool->kept = kept;
+    pool->changes++;
 }
 
 void vgpu_pool_made(CUmemoryPool handle, int device)
 {
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = entry_of(handle, device);
-    if (pool != NULL) *pool = (struct pool){.handle = handle, .device = device, .next = pool->next};
+    if (pool != NULL) {
+        change(pool, 0, 0);
+        pool->coming = 0;
+        pool->device = device;
+        pool->threshold = 0;
+        pool->apart = false;
+    }
     vgpu_mutex_unlock(&registry.lock);
 }
 
@@ -96,10 +105,10 @@ uint64_t vgpu_pool_take(CUmemoryPool handle, int device, uint64_t bytes)
 {
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = entry_of(handle, device);
-    const uint64_t reused = pool != NULL ? smaller(pool->kept, bytes) : 0;
+    const uint64_t reused = pool != NULL && !pool->apart ? smaller(pool->kept, bytes) : 0;
     if (pool != NULL) {
-        pool->kept -= reused;
-        pool->live += bytes;
+        change(pool, pool->live + bytes, pool->kept - reused);
+        pool->coming += bytes;
     }
     vgpu_mutex_unlock(&registry.lock);
     return reused;
@@ -110,24 +119,32 @@ void vgpu_pool_put_back(CUmemoryPool handle, uint64_t bytes, uint64_t reused)
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
-        pool->live -= smaller(pool->live, bytes);
-        pool->kept += reused;
+        change(pool, pool->live - smaller(pool->live, bytes), pool->kept + reused);
+        pool->coming -= smaller(pool->coming, bytes);
     }
     vgpu_mutex_unlock(&registry.lock);
 }
 
-void vgpu_pool_freed(CUmemoryPool handle, int device, uint64_t bytes)
+void vgpu_pool_taken(CUmemoryPool handle, uint64_t bytes)
 {
-    uint64_t released = bytes;
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = known(handle);
     if (pool != NULL) {
-        pool->live -= smaller(pool->live, bytes);
-        pool->kept += bytes;
-        released = drop_to(pool, room(pool));
+        pool->coming -= smaller(pool->coming, bytes);
+        pool->changes++;
     }
+    const bool ask = pool != NULL && pool->apart;
     vgpu_mutex_unlock(&registry.lock);
-    vgpu_slice_release(device, released);
+    if (ask) (void)vgpu_pool_look(handle); /* it may have been the memory of before all the same */
+}
+
+void vgpu_pool_freed(CUmemoryPool handle, int device, uint64_t bytes)
+{
+    vgpu_mutex_lock(&registry.lock);
+    struct pool *pool = known(handle);
+    if (pool != NULL) change(pool, pool->live - smaller(pool->live, bytes), pool->kept + bytes);
+    vgpu_mutex_unlock(&registry.lock);
+    if (pool == NULL) vgpu_slice_release(device, bytes);
 }
 
 void vgpu_pool_threshold(CUmemoryPool handle, uint64_t bytes)
@@ -135,26 +152,67 @@ void vgpu_pool_threshold(CUmemoryPool handle, uint64_t bytes)
     const int device = vgpu_pool_device(handle);
     vgpu_mutex_lock(&registry.lock);
     struct pool *pool = entry_of(handle, device);
-    /* Lowered: the pool lets go at the driver's next synchronisation; until it is used or trimmed the bytes stay charged. */
     if (pool != NULL) pool->threshold = bytes;
     vgpu_mutex_unlock(&registry.lock);
 }
 
-void vgpu_pool_trimmed(CUmemoryPool handle, uint64_t keep)
+void vgpu_pool_opportunistic(CUmemoryPool handle, bool allowed)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
     const int device = vgpu_pool_device(handle);
-    uint64_t released = 0, reserved;
-    /* Blocks in use may hold more than was asked to be kept: then the driver knows how much. */
-    const bool known_reserved = cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) == CUDA_SUCCESS;
     vgpu_mutex_lock(&registry.lock);
-    struct pool *pool = known(handle);
-    if (pool != NULL) {
-        const uint64_t left = known_reserved && reserved > keep ? reserved : keep;
-        released = drop_to(pool, left > pool->live ? left - pool->live : 0);
-    }
+    struct pool *pool = entry_of(handle, device);
+    if (pool != NULL) pool->apart = !allowed;
     vgpu_mutex_unlock(&registry.lock);
-    vgpu_slice_release(device, released);
+}
+
+/* Asked without the lock; what another thread has changed in between is asked for again. */
+bool vgpu_pool_look(CUmemoryPool handle)
+{
+    enum { TRIES = 3 };
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t reserved, dropped = 0;
+        vgpu_mutex_lock(&registry.lock);
+        const struct pool *before = known(handle);
+        const uint64_t kept = before != NULL ? before->kept : 0, changes = before != NULL ? before->changes : 0;
+        vgpu_mutex_unlock(&registry.lock);
+        if (kept == 0 || vgpu_cuda()->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) != CUDA_SUCCESS)
+            return false;
+        vgpu_mutex_lock(&registry.lock);
+        struct pool *pool = known(handle);
+        const bool settled = pool != NULL && pool->changes == changes;
+        const int device = settled ? pool->device : -1;
+        if (settled) {
+            const uint64_t there = pool->live - smaller(pool->live, pool->coming), left = reserved > there ? reserved - there : 0;
+            dropped = pool->kept - smaller(pool->kept, left);
+            if (dropped != 0) change(pool, pool->live, pool->kept - dropped);
+        }
+        vgpu_mutex_unlock(&registry.lock);
+        if (dropped != 0) vgpu_slice_release(device, dropped);
+        if (settled) return dropped != 0;
+    }
+    return false;
+}
+
+/* Pools that keep memory, MOST at most; -1: of any device. */
+enum { MOST = 64, ANY_DEVICE = -1 };
+static int keeping(CUmemoryPool *found, int device, bool beyond_threshold)
+{
+    int count = 0;
+    if (atomic_load_explicit(&registry.keeping, memory_order_acquire) == 0) return 0;
+    vgpu_mutex_lock(&registry.lock);
+    for (const struct pool *pool = registry.pools; pool != NULL && count < MOST; pool = pool->next)
+        if (pool->kept > 0 && (device == ANY_DEVICE || pool->device == device) &&
+            (!beyond_threshold || pool->threshold < pool->live || pool->threshold - pool->live < pool->kept))
+            found[count++] = pool->handle;
+    vgpu_mutex_unlock(&registry.lock);
+    return count;
+}
+
+void vgpu_pool_look_all(bool beyond_threshold)
+{
+    CUmemoryPool found[MOST];
+    const int count = keeping(found, ANY_DEVICE, beyond_threshold);
+    for (int i = 0; i < count; i++) (void)vgpu_pool_look(found[i]);
 }
 
 struct pool *vgpu_pool_end_begin(CUmemoryPool handle)
@@ -163,7 +221,10 @@ struct pool *vgpu_pool_end_begin(CUmemoryPool handle)
     struct pool **at = &registry.pools;
     while (*at != NULL && (*at)->handle != handle) at = &(*at)->next;
     struct pool *ending = *at;
-    if (ending != NULL) *at = ending->next;
+    if (ending != NULL) {
+        *at = ending->next;
+        if (ending->kept != 0) atomic_fetch_sub(&registry.keeping, 1);
+    }
     vgpu_mutex_unlock(&registry.lock);
     return ending;
 }
@@ -175,6 +236,7 @@ void vgpu_pool_end(struct pool *ending, CUresult destroyed)
         vgpu_mutex_lock(&registry.lock);
         ending->next = registry.pools;
         registry.pools = ending;
+        if (ending->kept != 0) atomic_fetch_add(&registry.keeping, 1);
         vgpu_mutex_unlock(&registry.lock);
         return;
     }
@@ -184,15 +246,12 @@ void vgpu_pool_end(struct pool *ending, CUresult destroyed)
 
 bool vgpu_pool_trim_all(int device)
 {
-    enum { MOST = 64 };
-    CUmemoryPool keeping[MOST];
-    int count = 0;
-    vgpu_mutex_lock(&registry.lock);
-    for (const struct pool *pool = registry.pools; pool != NULL && count < MOST; pool = pool->next)
-        if (pool->device == device && pool->kept > 0) keeping[count++] = pool->handle;
-    vgpu_mutex_unlock(&registry.lock);
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    for (int i = 0; i < count; i++)
-        if (cuda->cuMemPoolTrimTo(keeping[i], 0) == CUDA_SUCCESS) vgpu_pool_trimmed(keeping[i], 0);
-    return count > 0;
+    CUmemoryPool found[MOST];
+    bool any = false;
+    const int count = keeping(found, device, false);
+    for (int i = 0; i < count; i++) {
+        (void)vgpu_cuda()->cuMemPoolTrimTo(found[i], 0);
+        any = vgpu_pool_look(found[i]) || any;
+    }
+    return any;
 }

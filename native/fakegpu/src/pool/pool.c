@@ -1,9 +1,10 @@
 /* Stream-ordered memory of the stand-in driver.
  *
  * What is freed in a stream is free when the stream gets there; until then only that stream may have it again, or any stream before an
- * allocation would fail (CUDA Programming Guide, Stream Ordered Memory Allocator: same stream, internal dependencies). A pool keeps what
- * is free up to its release threshold, here at once rather than at the next synchronisation. */
+ * allocation would fail (CUDA Programming Guide, Stream Ordered Memory Allocator: same stream, internal dependencies). The pool keeps what
+ * is free until the program waits for it (held.h), and up to its release threshold for longer: seen on an H100 with driver 580.159. */
 #include "memory/block.h"
+#include "pool/held.h"
 #include "stream/deferred.h"
 
 #include <stdlib.h>
@@ -16,6 +17,8 @@ struct leaving {
     struct fg_block *block;
     CUstream stream;
     uint64_t bytes; /* of them nobody has again */
+    CUcontext context;
+    uint64_t number; /* held.h */
     struct leaving *next;
 };
 static struct leaving *all_leaving;
@@ -39,12 +42,14 @@ static bool pool_take(CUmemoryPool pool, uint64_t bytes, CUstream stream)
     pthread_mutex_lock(&fg_driver.lock);
     for (int any_stream = 0; any_stream <= 1 && !fits; any_stream++) {
         const uint64_t again = reuse(pool, stream, any_stream != 0, bytes, false);
-        const uint64_t used = pool->used + bytes - again, growth = used > pool->reserved ? used - pool->reserved : 0;
+        const uint64_t used = pool->used + bytes - again;
+        const uint64_t have = pool->reserved - (pool->apart ? fg_held_of_others(pool, stream) : 0), growth = used > have ? used - have : 0;
         fits = pool->device < 0 || fg_charge(pool->device, growth);
         if (!fits) continue;
         (void)reuse(pool, stream, any_stream != 0, again, true);
         pool->used = used;
         pool->reserved += growth;
+        fg_held_cut(pool, pool->reserved - pool->used);
         if (pool->used > pool->used_high) pool->used_high = pool->used;
         if (pool->reserved > pool->reserved_high) pool->reserved_high = pool->reserved;
     }
@@ -52,10 +57,10 @@ static bool pool_take(CUmemoryPool pool, uint64_t bytes, CUstream stream)
     return fits;
 }
 
-/* Gives back what is neither used nor below `keep`. With the lock. */
+/* Gives back what is neither used nor held nor below `keep`. With the lock. */
 static void shrink(CUmemoryPool pool, uint64_t keep)
 {
-    const uint64_t target = pool->used > keep ? pool->used : keep;
+    const uint64_t busy = pool->used + pool->held, target = busy > keep ? busy : keep;
     if (pool->reserved <= target) return;
     if (pool->device >= 0) fg_discharge(pool->device, pool->reserved - target);
     pool->reserved = target;
@@ -66,6 +71,25 @@ void fg_pool_give(CUmemoryPool pool, uint64_t bytes)
     pthread_mutex_lock(&fg_driver.lock);
     pool->used -= bytes;
     shrink(pool, pool->threshold);
+    pthread_mutex_unlock(&fg_driver.lock);
+}
+
+/* Freed in a stream that is there. */
+static void hold(const struct leaving *freed)
+{
+    CUmemoryPool pool = freed->block->pool;
+    pthread_mutex_lock(&fg_driver.lock);
+    pool->used -= freed->bytes;
+    if (pool->tag != FG_POOL || !fg_held_add(pool, freed->context, freed->stream, freed->bytes, freed->number))
+        shrink(pool, pool->threshold);
+    pthread_mutex_unlock(&fg_driver.lock);
+}
+
+void fg_pools_waited(CUcontext context, CUstream stream, uint64_t number)
+{
+    CUmemoryPool pool;
+    pthread_mutex_lock(&fg_driver.lock);
+    while ((pool = fg_held_waited(context, stream, number)) != NULL) shrink(pool, pool->threshold);
     pthread_mutex_unlock(&fg_driver.lock);
 }
 
@@ -107,7 +131,18 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemo
     return cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
 
-/* The stream is there: what nobody took again goes back to the pool. */
+/* The block is no more; what nobody took again the pool holds. */
+static void end(struct leaving *freed)
+{
+    struct fg_block *block = freed->block;
+    if (block->kind == FG_POOL_MEMORY) {
+        hold(freed);
+        block->kind = FG_FOREIGN_MEMORY; /* its bytes have been given back */
+    }
+    fg_drop_block(block);
+}
+
+/* The stream is there. */
 static void leave(void *data)
 {
     struct leaving *leaving = data, **at = &all_leaving;
@@ -115,40 +150,38 @@ static void leave(void *data)
     while (*at != leaving) at = &(*at)->next;
     *at = leaving->next;
     pthread_mutex_unlock(&fg_driver.lock);
-    struct fg_block *block = leaving->block;
-    if (block->kind == FG_POOL_MEMORY) {
-        fg_pool_give(block->pool, leaving->bytes);
-        block->kind = FG_FOREIGN_MEMORY; /* its bytes have been given back */
-    }
-    fg_drop_block(block);
+    end(leaving);
     free(leaving);
 }
 
-static CUresult free_later(CUdeviceptr pointer, CUcontext context, CUstream stream)
+static CUresult free_later(const struct leaving *freed)
 {
     struct leaving *leaving = malloc(sizeof *leaving);
     if (leaving == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    struct fg_block *block = fg_remove_block(pointer, 1U << FG_DEVICE_MEMORY | 1U << FG_POOL_MEMORY);
-    if (block == NULL) return free(leaving), cuMemFree_v2(pointer);
-    *leaving = (struct leaving){block, stream, block->kind == FG_POOL_MEMORY ? fg_rounded(block->bytes) : 0, NULL};
+    *leaving = *freed;
     pthread_mutex_lock(&fg_driver.lock);
     leaving->next = all_leaving;
     all_leaving = leaving;
     pthread_mutex_unlock(&fg_driver.lock);
-    if (fg_defer(context, stream, NULL, leave, leaving) == 0) leave(leaving);
+    if (fg_defer(leaving->context, leaving->stream, NULL, leave, leaving) == 0) leave(leaving);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    CUcontext context;
+    struct leaving freed = {.stream = stream};
     CUresult result;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (pointer == 0) return CUDA_ERROR_INVALID_VALUE;
     if (fg_capture_free(stream, pointer, &result)) return result;
-    if (fg_driver.machine->instant_allocations || fg_stream_context(stream, &context) != CUDA_SUCCESS || !fg_is_busy(context, stream))
-        return cuMemFree_v2(pointer);
-    return free_later(pointer, context, stream);
+    if (fg_driver.machine->instant_allocations || fg_stream_context(stream, &freed.context) != CUDA_SUCCESS) return cuMemFree_v2(pointer);
+    freed.block = fg_remove_block(pointer, 1U << FG_DEVICE_MEMORY | 1U << FG_POOL_MEMORY);
+    if (freed.block == NULL) return cuMemFree_v2(pointer);
+    freed.bytes = freed.block->kind == FG_POOL_MEMORY ? fg_rounded(freed.block->bytes) : 0;
+    freed.number = fg_held_next();
+    if (fg_is_busy(freed.context, stream)) return free_later(&freed);
+    end(&freed);
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) { return cuMemFreeAsync(pointer, stream); }
@@ -206,6 +239,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     }
     pthread_mutex_lock(&fg_driver.lock);
     pool->threshold = 0;
+    fg_held_cut(pool, 0);
     shrink(pool, 0);
     pthread_mutex_unlock(&fg_driver.lock);
     pool->tag = 0; /* kept: blocks that live on give their bytes back to it */
@@ -225,6 +259,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
     if (!pool_ok(pool) || value == NULL || attribute < 1 || attribute > 8) return CUDA_ERROR_INVALID_VALUE;
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) pool->threshold = *(uint64_t *)value;
+    if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) pool->apart = *(int *)value == 0;
     return CUDA_SUCCESS;
 }
 
@@ -232,6 +267,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
     if (!pool_ok(pool) || value == NULL) return CUDA_ERROR_INVALID_VALUE;
     switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC: *(int *)value = !pool->apart; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = pool->threshold; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
