@@ -96,3 +96,25 @@ def test_the_build_refuses_a_library_that_older_containers_cannot_load(
     )
     assert done.returncode == 1
     assert sentence in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("linker", "option", "reason"),
+    [
+        ("", "-flto=auto\n", ""),
+        (
+            'case " $* " in *" -flto"*) exit 1 ;; esac\n',
+            "",
+            "libvgpu: built without -flto=auto, which {compiler} cannot link\n",
+        ),
+    ],
+)
+def test_a_compiler_that_cannot_link_with_lto_builds_without_it(
+    tmp_path: Path, linker: str, option: str, reason: str
+) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\n{linker}exec cc "$@"\n')
+    compiler.chmod(0o755)
+    check = ROOT / "native/libvgpu/check-lto"
+    done = subprocess.run([check, compiler], capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == (option, reason.format(compiler=compiler))
