@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pynvml
+
 from tests.native.machine import FAKEGPU, LIBVGPU
 
 GIB = 1 << 30
@@ -39,6 +41,16 @@ def find_card() -> Card | str:
     return Card(uuid, name, int(memory_mib))
 
 
+def used_bytes(card: Card) -> int:
+    """What the whole card has given away, as NVML shows it outside of any container."""
+    pynvml.nvmlInit()
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+    finally:
+        pynvml.nvmlShutdown()
+
+
 @dataclass
 class Tenant:
     """Programs under libvgpu that share one region and one limits file."""
@@ -64,6 +76,10 @@ class Tenant:
             "LD_PRELOAD": f"{LIBVGPU}:{FAKEGPU / 'libpathmap.so'}",
             "HAMI_PATHMAP": f"/etc/hami={self.folder / 'hami'}",
         }
+
+    def bare_env(self) -> dict[str, str]:
+        """The same without the library."""
+        return {name: value for name, value in self.env().items() if name != "LD_PRELOAD"}
 
     def start(self, *command: str | Path) -> subprocess.Popen[str]:
         process = subprocess.Popen(command, env=self.env(), stdout=subprocess.PIPE, text=True)
