@@ -23,6 +23,9 @@ class UpOptions(BaseModel):
     own_cards: bool = Field(
         default=False, description="one node with this machine's cards in place of simulated ones"
     )
+    driver_folder: Path | None = Field(
+        default=None, description="libraries of their driver, where the loader does not find them"
+    )
     external_nodes: tuple[str, ...] = Field(
         default=(), description="nodes whose kubelet and node-agent somebody else runs"
     )

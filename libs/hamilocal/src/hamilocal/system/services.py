@@ -210,7 +210,8 @@ def kubelet(context: Context, node: LocalNode, after: tuple[str, ...]) -> ChildS
 
 def _driver_flags(context: Context, node: LocalNode, home: Path) -> tuple[str, ...]:
     if node.own_cards:
-        return ("--own-driver",)
+        folder = context.options.driver_folder
+        return ("--own-driver", *(("--driver-folder", str(folder)) if folder is not None else ()))
     described = fakegpu_config(
         node, system=str(context.layout.folder), state=str(home / "fakegpu.state")
     )
@@ -221,8 +222,9 @@ def _driver_flags(context: Context, node: LocalNode, home: Path) -> tuple[str, .
 
 def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]:
     """Where the agent's NVML lies; none: as this machine's loader finds it."""
+    folder = context.options.driver_folder
     if node.own_cards:
-        return {}
+        return {} if folder is None else {"LD_LIBRARY_PATH": str(folder)}
     return {
         "LD_LIBRARY_PATH": str(context.project.fakegpu),
         "FAKEGPU_CONFIG": str(home / "fakegpu.json"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import os
 import random
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -200,7 +199,7 @@ def _machine(
         allocator=allocator,
         runtime=runtime,
         recorder=recorder,
-        driver=OwnDriver(tools_dir=driver_dir, library_path=os.environ.get("LD_LIBRARY_PATH", ""))
+        driver=OwnDriver(tools_dir=driver_dir, library_dir=options.driver_folder)
         if options.own_driver
         else StandInDriver(library_dir=driver_dir, config=options.fakegpu_config),
         mode=mode,

@@ -21,6 +21,7 @@ class KubeletOptions:
     root: Path
     fakegpu_config: Path | None
     own_driver: bool
+    driver_folder: Path | None
     native_dir: Path
     cpu: str
     memory: str
@@ -55,6 +56,7 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
     add("--root", required=True, type=Path, help="directory for sockets, logs and state")
     add("--fakegpu-config", type=Path, help="configuration of the stand-in driver")
     add("--own-driver", action="store_true", help="containers find this machine's own driver")
+    add("--driver-folder", type=Path, help="its libraries, where the loader does not find them")
     add("--native-dir", type=Path, default=NATIVE_DIR, help="built native parts")
     add("--cpu", default="16", help="CPUs of the node")
     add("--memory", default="64Gi", help="memory of the node")
@@ -78,6 +80,7 @@ def parse(arguments: Sequence[str] | None = None) -> KubeletOptions:
         root=given.root.resolve(),
         fakegpu_config=None if fakegpu is None else fakegpu.resolve(),
         own_driver=given.own_driver,
+        driver_folder=given.driver_folder,
         native_dir=given.native_dir.resolve(),
         cpu=given.cpu,
         memory=given.memory,

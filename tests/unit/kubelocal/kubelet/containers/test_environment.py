@@ -15,7 +15,7 @@ DRIVER = StandInDriver(library_dir=Path("/driver"), config=Path("/fakegpu.json")
 ANSWER = AllocateAnswer(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-1", "CUDA_DEVICE_SM_LIMIT": "30"})
 
 
-OWN = OwnDriver(tools_dir=Path("/tools"), library_path="/usr/local/nvidia/lib64")
+OWN = OwnDriver(tools_dir=Path("/tools"), library_dir=Path("/usr/local/nvidia/lib64"))
 
 
 def environment(
@@ -55,7 +55,7 @@ def test_on_this_machines_own_driver_a_container_without_a_grant_is_shown_none(
 
 
 def test_a_driver_that_the_loader_finds_by_itself_needs_no_path() -> None:
-    driver = OwnDriver(tools_dir=Path("/tools"), library_path="")
+    driver = OwnDriver(tools_dir=Path("/tools"), library_dir=None)
 
     assert "LD_LIBRARY_PATH" not in environment(driver=driver)
 

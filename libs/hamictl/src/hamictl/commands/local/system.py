@@ -43,6 +43,10 @@ def up(
         bool,
         typer.Option("--own-cards", help="one node with the NVIDIA cards of this machine instead"),
     ] = False,
+    driver_folder: Annotated[
+        Path | None,
+        typer.Option(help="their driver's libraries, where the loader does not find them"),
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="use this API server instead of the emulated one")
     ] = None,
@@ -94,6 +98,7 @@ def up(
             model=model,
             memory_mib=memory_mib,
             own_cards=own_cards,
+            driver_folder=driver_folder.absolute() if driver_folder else None,
             external_nodes=tuple(external_node or ()),
             kubeconfig=kubeconfig.absolute() if kubeconfig else None,
             kubelet_flags=tuple(kubelet_flag or ()),

@@ -42,8 +42,8 @@ class OwnDriver:
 
     tools_dir: Path
     """`vgpu-probe` and `vgpu-load`, which run on any driver."""
-    library_path: str
-    """LD_LIBRARY_PATH of this machine; may be empty."""
+    library_dir: Path | None
+    """Its libraries, where the loader does not find them by itself."""
 
 
 Driver = StandInDriver | OwnDriver
@@ -94,8 +94,8 @@ def _own_driver(
     """No container runtime hides cards here: CUDA is shown those that one would let in."""
     visible = visible_devices(env, answer.mounts)
     found = {"PATH": _with(env["PATH"], str(driver.tools_dir))}
-    if driver.library_path:
-        found["LD_LIBRARY_PATH"] = _with(driver.library_path, env.get("LD_LIBRARY_PATH", ""))
+    if driver.library_dir is not None:
+        found["LD_LIBRARY_PATH"] = _with(str(driver.library_dir), env.get("LD_LIBRARY_PATH", ""))
     if visible != "all":
         found["CUDA_VISIBLE_DEVICES"] = "" if visible == "none" else visible
     return found

@@ -1,7 +1,7 @@
 """`hamictl up --own-cards`: the cards of this machine, by its own driver.
 
-The driver is found where the machine's loader finds it: here the stand-in lies there, and the pod
-names its configuration as a machine with a card need not.
+Here the driver is the stand-in, whose configuration the agent's environment and the pods name; on a
+machine with a card nobody has to name anything.
 """
 
 from __future__ import annotations
@@ -36,11 +36,9 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def own(machine: Path) -> Iterator[System]:
-    environment = {
-        "LD_LIBRARY_PATH": str(project().fakegpu),
-        "FAKEGPU_CONFIG": str(machine),
-    }
-    with running_system("emulated", "--own-cards", environment=environment) as system:
+    flags = ("--own-cards", "--driver-folder", str(project().fakegpu))
+    environment = {"FAKEGPU_CONFIG": str(machine)}
+    with running_system("emulated", *flags, environment=environment) as system:
         yield system
 
 
