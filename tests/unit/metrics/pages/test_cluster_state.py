@@ -120,6 +120,17 @@ def test_a_node_is_counted_again_when_it_changes_and_only_then() -> None:
     assert tallies.of(a_node("n1", a_card(0)), unheard=False) == NodeTally(0, 1, 0)
 
 
+def test_a_node_that_is_gone_is_forgotten_and_the_others_are_not() -> None:
+    tallies = NodeTallies()
+    stays, goes = a_node("stays", a_card(0, "stays")), a_node("goes", a_card(0, "goes"))
+    of_one, of_other = (tallies.of(node, unheard=False) for node in (stays, goes))
+
+    tallies.keep({"stays"})
+
+    assert tallies.of(stays, unheard=False) is of_one
+    assert tallies.of(goes, unheard=False) is not of_other
+
+
 def test_sums_that_are_kept_from_one_state_to_the_next_are_those_of_all_cards() -> None:
     tallies = NodeTallies()
     same = a_node("same", a_card(0, "same", a_holder()), a_card(1, "same", used_slots=10))

@@ -6,7 +6,7 @@ two pages, or two messages of a stream, most of them are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hami_metrics.pages.domain.cluster import (
@@ -110,6 +110,11 @@ class NodeTallies:
         found = _sums(node.cards, unheard=unheard)
         self._known[node.name] = (node.cards, unheard, found)
         return found
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forgets all other nodes: where machines come and go, names never end."""
+        if len(self._known) > len(names):
+            self._known = {name: self._known[name] for name in names if name in self._known}
 
 
 def _sums(cards: tuple[PageCard, ...], *, unheard: bool) -> NodeSums:

@@ -93,6 +93,7 @@ class Site:
             return totals(state)
         if self._totals is None or self._totals[0] != state.version:
             self._totals = (state.version, totals(state, self.tallies))
+            self.tallies.keep(state.nodes)
         return self._totals[1]
 
     def event_id(self, state: PageCluster) -> str:
