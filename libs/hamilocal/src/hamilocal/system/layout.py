@@ -1,11 +1,12 @@
 """Where everything of a local system lies: one folder, `.hami/` unless another is named.
 
 It also knows the project's own folders (migrations, native parts), which an installation from a
-checkout has beside the packages.
+checkout has beside the packages, and whether this machine has a driver of cards of its own.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import tempfile
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from hamicommon.errors import InvalidRequest
 # sockaddr_un holds 108 bytes with the final zero; the longest name we put below a node's folder is
 # "kubelet/device-plugins/nvidia-gpu.sock", with a node name of some 20 characters before it.
 _LONGEST_FOLDER = 107 - 60
+DRIVER_LIBRARIES = ("libnvidia-ml.so.1", "libcuda.so.1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +64,22 @@ def project() -> Project:
         if (parent / "migrations" / "env.py").is_file():
             return Project(root=parent)
     raise InvalidRequest("hamictl up needs a checkout of the project: no migrations/ folder found")
+
+
+def require_driver(folder: Path | None) -> None:
+    """Raises: InvalidRequest when the driver's libraries do not load.
+
+    `folder`: where they lie; None: where the loader looks.
+    """
+    for name in DRIVER_LIBRARIES:
+        path = name if folder is None else str(folder / name)
+        try:
+            ctypes.CDLL(path)
+        except OSError as exc:
+            raise InvalidRequest(
+                f"--own-cards: no NVIDIA driver of this machine is found ({exc});"
+                " --driver-folder names where its libraries lie"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

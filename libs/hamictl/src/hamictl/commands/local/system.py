@@ -15,7 +15,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.client import open_kube_api
 from hamilocal.supervisor.state_file import SupervisorError, read_state, stop_running
 from hamilocal.system import control
-from hamilocal.system.layout import Layout, project
+from hamilocal.system.layout import Layout, project, require_driver
 from hamilocal.system.options import UpOptions
 from pydantic import ValidationError
 from rich.live import Live
@@ -45,7 +45,11 @@ def up(
     ] = False,
     driver_folder: Annotated[
         Path | None,
-        typer.Option(help="their driver's libraries, where the loader does not find them"),
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            help="their driver's libraries, where the loader does not find them",
+        ),
     ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="use this API server instead of the emulated one")
@@ -127,6 +131,8 @@ def up(
             raise InvalidRequest(f"--kubeconfig {kubeconfig}: no such file")
         # A mistake in it is reported here, not in the logs of three services.
         options.vendors()
+        if own_cards:
+            require_driver(options.driver_folder)
         if fresh:
             control.erase(layout)
         try:

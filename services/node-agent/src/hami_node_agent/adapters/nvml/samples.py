@@ -12,6 +12,7 @@ from hami_node_agent.devices.offer import CardFacts, product_type
 from hami_node_agent.devices.processes import BusySample, CardProcesses, busy_shares
 
 MIB = 1024 * 1024
+TRIES = 3
 
 
 def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
@@ -65,7 +66,7 @@ def _add(held_mib: dict[int, int | None], process: Any) -> None:
 def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
     """None where the card can't report it (MIG, some virtual cards)."""
     try:
-        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+        samples = _asked(handle, since_us)
     except pynvml.NVMLError as exc:
         idle = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
         return [] if exc.value in idle else None
@@ -73,6 +74,17 @@ def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
         BusySample(pid=int(one.pid), percent=float(one.smUtil), end_us=int(one.timeStamp))
         for one in samples
     ]
+
+
+def _asked(handle: Any, since_us: int) -> Any:
+    """The binding asks how many processes there are, then for them: one may come in between."""
+    for _ in range(TRIES - 1):
+        try:
+            return pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+        except pynvml.NVMLError as exc:
+            if exc.value != pynvml.NVML_ERROR_INSUFFICIENT_SIZE:
+                raise
+    return pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
 
 
 def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
