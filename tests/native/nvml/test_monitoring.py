@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.native.driver_calls import DATA, nvml_functions
-from tests.native.machine import CARDS, FAKEGPU, MIB, ROOT, Client, Machine, opened
+from tests.native.machine import CARDS, FAKEGPU, ROOT, Client, Machine, opened
 from tests.waiting import wait
 
 NOT_SUPPORTED = {"error": "NVMLError_NotSupported"}
@@ -174,28 +174,6 @@ def test_samples_show_when_the_card_was_busy(machine: Machine, node: Client) -> 
     assert all(each["timeStamp"] > stamps[-2] for each in samples(busy, stamps[-2]))
     assert node.nvml("nvmlDeviceGetSamples", 0, decoder, 0) == NOT_SUPPORTED
     assert node.nvml("nvmlDeviceGetSamples", 0, 99, 0) == INVALID
-
-
-def test_lists_of_processes_with_a_version_show_the_same_processes(
-    machine: Machine, node: Client
-) -> None:
-    tenant = opened(machine.start(machine.env()))
-    details, busy = "nvmlDeviceGetRunningProcessDetailList", "nvmlDeviceGetProcessesUtilizationInfo"
-    version, compute, graphics = 0x1000018, 0, 1
-    tenant.alloc(30 * MIB)
-    (process,) = node.nvml(details, 0, version, compute)
-    assert (process["pid"], process["usedGpuMemory"]) == (tenant.pid, 30 * MIB)
-    assert node.nvml(details, 0, version, graphics) == []
-    assert node.nvml(details, 0, 1, compute) == {"error": "NVMLError_ArgumentVersionMismatch"}
-    assert node.nvml(busy, 0, 0) == {"error": "NVMLError_NotFound"}
-    keep_busy(tenant)
-
-    def busy_pids() -> list[int]:
-        found = node.nvml(busy, 0, 0)
-        return [one["pid"] for one in found if one["smUtil"] > 0] if isinstance(found, list) else []
-
-    # The mean of all samples that are kept: at first, mostly those before the process.
-    assert wait(busy_pids, "a sample of the process") == [tenant.pid]
 
 
 def test_accounting_is_off_and_has_no_processes(node: Client) -> None:

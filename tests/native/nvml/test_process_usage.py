@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-from tests.native.machine import CARDS, FAKEGPU, Client, Machine
+from tests.native.machine import CARDS, FAKEGPU, MIB, Client, Machine, opened
 from tests.waiting import PATIENCE_S, wait
 
 SAMPLE_US = 200_000
@@ -95,3 +95,24 @@ def test_whole_samples_count_for_one_of_the_programs_that_ran_in_them(machine: M
                 break
 
     assert len({pid for one in seen for pid in one}) == 2, seen
+
+
+def test_lists_of_processes_with_a_version_show_the_same_processes(machine: Machine) -> None:
+    node = machine.start(machine.env())
+    tenant = opened(machine.start(machine.env()))
+    details, busy = "nvmlDeviceGetRunningProcessDetailList", "nvmlDeviceGetProcessesUtilizationInfo"
+    version, compute, graphics = 0x1000018, 0, 1
+    tenant.alloc(30 * MIB)
+    (process,) = node.nvml(details, 0, version, compute)
+    assert (process["pid"], process["usedGpuMemory"]) == (tenant.pid, 30 * MIB)
+    assert node.nvml(details, 0, version, graphics) == []
+    assert node.nvml(details, 0, 1, compute) == {"error": "NVMLError_ArgumentVersionMismatch"}
+    assert node.nvml(busy, 0, 0) == {"error": "NVMLError_NotFound"}
+    tenant.send("launch", kernels=20_000, blocks=216 * 100)  # minutes of work
+
+    def busy_pids() -> list[int]:
+        found = node.nvml(busy, 0, 0)
+        return [one["pid"] for one in found if one["smUtil"] > 0] if isinstance(found, list) else []
+
+    # The mean of all samples that are kept: at first, mostly those before the process.
+    assert wait(busy_pids, "a sample of the process") == [tenant.pid]

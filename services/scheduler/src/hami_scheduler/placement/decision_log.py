@@ -143,6 +143,7 @@ class DecisionQueue:
         latest_s, seen = loop.time() + GATHER_MOST_S, -1
         while seen != self._queue.qsize() and loop.time() < latest_s:
             seen = self._queue.qsize()
+            # That nothing comes is no event: it is looked at so often, GATHER_MOST_S at most.
             await asyncio.sleep(GATHER_S)
 
     def _more(self, most: int) -> list[DecisionTrace]:
