@@ -130,6 +130,34 @@ async def test_an_answer_that_was_lost_carries_the_name_of_who_has_it() -> None:
     assert (lost.pod_name, lost.pod_uid, lost.allocation_id) == ("name-of-taker", "taker", "")
 
 
+async def test_an_answer_kept_for_a_pod_and_taken_by_an_unscheduled_one_is_not_its_own() -> None:
+    owner = a_grant(pod="owner")
+    kept = a_record(owner, ids=IDS).lost_to("owner", "main", namespace="default", pod_name="o")
+    world = World(held=(a_holding("unscheduled", ids=IDS, record=kept),))
+    looking, state = finder(world, kept, book=a_book(owner))
+
+    found = await looking.find(frozenset({f"{CARD_B}-0"}), {})
+
+    assert isinstance(found, Candidate)
+    assert found.grant == owner
+    assert state.saved.records[kept.nonce].counts_for("unscheduled", "main")
+
+
+async def test_an_answer_kept_for_a_pod_that_no_kubelet_stored_leaves_the_pod_waiting() -> None:
+    """Asked twice by a killed kubelet, and both times for another pod than was meant."""
+    owner, other = a_grant(pod="owner"), a_grant(pod="other", token=2)
+    kept = a_record(owner, ids=IDS).lost_to("owner", "main", namespace="default", pod_name="o")
+    others = a_record(other, ids={f"{CARD_B}-1"}, nonce="nonce-2")
+    world = World(held=(a_holding("other", ids={f"{CARD_B}-1"}, record=others),))
+    looking, state = finder(world, kept, others, book=a_book(owner, other))
+
+    found = await looking.find(frozenset({f"{CARD_B}-0"}), {})
+
+    assert isinstance(found, Candidate)
+    assert found.grant == owner
+    assert list(state.saved.records) == ["nonce-2"]
+
+
 async def test_without_the_bus_the_annotation_comes_before_what_the_bus_last_announced() -> None:
     failed = a_grant(a_container(a_share(CARD_A)), pod="p", token=7)
     bound = replace(

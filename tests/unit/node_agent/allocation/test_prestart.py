@@ -11,7 +11,7 @@ import pytest
 from hami_node_agent.allocation import container_owners, prestart
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
-from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.candidates import PodsSeen, candidates
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import Reassigned
 from hami_node_agent.grants.records import AgentState, Record
@@ -191,6 +191,21 @@ async def test_a_swap_on_the_same_card_is_nobodys_question() -> None:
 
     assert node.asked == []
     assert node.limits["nonce-b"].shares == (a_share(CARD_B, 4096),)
+
+
+async def test_who_loses_its_answer_to_another_is_kept_the_one_that_was_meant_for_that() -> None:
+    """Else the next pod's Allocate, before the other one starts, is taken for its own."""
+    node = Node(A_HOLDS_BS)
+    same = a_grant(a_container(a_share(CARD_B, 4096)), pod="a", token=1)
+    node.state.book = a_book(same, POD_B)
+
+    await node.starting.check(IDS_B)
+
+    records = node.state.saved.records
+    assert records["nonce-b"].belongs_to("a", "main")
+    assert records["nonce-a"].counts_for("b", "main")
+    assert not records["nonce-a"].belongs_to("b", "main")
+    assert candidates(node.state.book, records.values(), 1, PodsSeen()) == []
 
 
 async def test_a_start_that_the_checkpoint_shows_needs_no_other_book() -> None:

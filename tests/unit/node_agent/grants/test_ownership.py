@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 from hami_node_agent.grants.book import GrantBook
+from hami_node_agent.grants.candidates import PodsSeen, candidates
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     Confirmed,
@@ -10,11 +11,12 @@ from hami_node_agent.grants.ownership import (
     RefusedHolding,
     Verdict,
     cards_for,
+    displaced,
     partners_of,
     record_of,
     verdict,
 )
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import AgentState, Record
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, GpuUuid
 from hypothesis import given
@@ -244,3 +246,30 @@ def test_hamis_answer_is_never_taken_for_an_old_one_of_ours_with_the_same_ids() 
     found = verdict(a_foreign_holding(), records=[ours], book=GrantBook())
     assert isinstance(found, RefusedHolding)
     assert "hamictl adopt" in found.reason
+
+
+@given(st.permutations(range(5)), st.permutations(range(5)), st.booleans())
+def test_while_answers_are_exchanged_nobody_looks_as_if_it_had_none(
+    taken: list[int], starts: list[int], with_checkpoint: bool
+) -> None:
+    """The next Allocate, of another pod, would be given a second answer for it."""
+    grants = [
+        a_grant(a_container(a_share(CARD_A, 4096, 30)), pod=f"pod-{n}", token=n) for n in range(5)
+    ]
+    answers = [
+        a_record(grant, ids={f"{CARD_A}-{n}"}, nonce=f"nonce-{n}") for n, grant in enumerate(grants)
+    ]
+    book, state = a_book(*grants), AgentState().with_records(answers)
+
+    for n in starts:
+        answer = answers[taken[n]]
+        held = a_holding(
+            f"pod-{n}", ids=set(answer.device_ids), record=answer if with_checkpoint else None
+        )
+        found = decide(held, *state.records.values(), book=book)
+        if isinstance(found, Reassigned):
+            state = state.with_records([found.after, *displaced(found, state.records)])
+        assert candidates(book, state.records.values(), 1, PodsSeen()) == []
+
+    for n in range(5):
+        assert state.records[f"nonce-{taken[n]}"].belongs_to(f"pod-{n}", "main")

@@ -116,8 +116,9 @@ class GrantFinder:
             if record.belongs_to(holding.pod_uid, holding.container):
                 if holding.device_ids == ids and holding.pod_uid not in self._pods.seen().ended:
                     return record
-            elif record.allocation_id:
+            elif not (record.provisional or record.counts_for(holding.pod_uid, holding.container)):
                 await self._give_up(record, holding)
+        await self._forget_untaken(holdings)
         return None
 
     def _never_stored(
@@ -143,6 +144,24 @@ class GrantFinder:
             ),
             None,
         )
+
+    async def _forget_untaken(self, holdings: Sequence[Holding]) -> None:
+        """Answers kept for whom they were not meant, that a killed kubelet did not write down.
+
+        The kubelet writes its checkpoint before its next call: nobody has them, and those they
+        were kept for wait still.
+        """
+        if any(holding.answer is None for holding in holdings):
+            return
+        stored = {holding.answer.nonce for holding in holdings if holding.answer is not None}
+        untaken = [
+            record.nonce
+            for record in self._state.saved.records.values()
+            if record.pod_uid and not record.allocation_id and record.nonce not in stored
+        ]
+        if untaken:
+            logger.warning("answers that no container took", extra={"nonces": untaken})
+            await self._state.change(lambda saved: saved.without_records(untaken))
 
     async def _give_up(self, record: Record, holding: Holding) -> None:
         taker = self._pods.name_of(holding.pod_uid)

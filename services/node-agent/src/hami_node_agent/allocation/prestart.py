@@ -30,6 +30,7 @@ from hami_node_agent.grants.ownership import (
     Reassigned,
     RefusedHolding,
     Verdict,
+    displaced,
     partners_of,
     record_of,
     verdict,
@@ -235,7 +236,7 @@ class PreStart:
         await asyncio.to_thread(self._write, change.after)
 
         def edit(saved: AgentState) -> AgentState:
-            after = saved.with_records([change.after])
+            after = saved.with_records([change.after, *displaced(change, saved.records)])
             if is_complete(change.grant, after.records.values()):
                 after = after.with_report(self._reports.allocated(change.grant, after))
             return after

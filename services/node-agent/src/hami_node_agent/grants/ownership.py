@@ -7,7 +7,7 @@ records and the grants. Out: a `Verdict` as data; `prestart.py` carries it out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
@@ -223,6 +223,35 @@ def partners_of(
         left = [change for change in left if change not in leaving]
         needed |= {card for change in leaving for card in change.after.cards}
     return tuple(found)
+
+
+def displaced(change: Reassigned, records: Mapping[str, Record]) -> tuple[Record, ...]:
+    """The answer that was meant for the new owner, kept for the container that lost its own to it.
+
+    The other one has the new owner's answer, or a third one's, until its own PreStartContainer.
+    Until then it must not look like one that waits for an answer: the next Allocate, of some other
+    pod, would be given a second one for it.
+    """
+    owner, before = change.after, records.get(change.after.nonce)
+    if before is None or not before.pod_uid:
+        return ()
+    if any(
+        record.nonce != before.nonce and record.counts_for(before.pod_uid, before.container)
+        for record in records.values()
+    ):
+        return ()
+    return tuple(
+        record.lost_to(
+            before.pod_uid,
+            before.container,
+            namespace=before.namespace,
+            pod_name=before.pod_name,
+        )
+        for record in records.values()
+        if record.nonce != owner.nonce
+        and record.allocation_id in (owner.allocation_id, "")
+        and record.counts_for(owner.pod_uid, owner.container)
+    )[:1]
 
 
 def _same_container(one: Reassigned, other: Reassigned) -> bool:

@@ -59,8 +59,13 @@ class Record:
         """True if the limits are written for this container, under a grant."""
         return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
 
+    def counts_for(self, pod_uid: str, container: str) -> bool:
+        """True if this container is taken to have the answer; its limits may be another's."""
+        return self.pod_uid == pod_uid and self.container == container
+
     def lost_to(self, pod_uid: str, container: str, *, namespace: str, pod_name: str) -> Record:
-        """The kubelet gave this answer to somebody else: it counts for nobody until PreStart."""
+        """Another container has this answer: it shows that one to be answered, and may start none
+        until PreStartContainer has put the limits in."""
         return replace(
             self,
             pod_uid=PodUid(pod_uid),
