@@ -58,13 +58,7 @@ class PodBinding:
             )
             if annotations_of(pod).get(GRANT) != annotations[GRANT]:
                 # By an attempt before this one: its token counts no more.
-                await self._pods.annotate(
-                    allocation.namespace,
-                    allocation.pod_name,
-                    uid=allocation.pod_uid,
-                    annotations=annotations,
-                    labels={},
-                )
+                await self._replace_annotations(allocation, annotations)
 
     async def post_plain(self, namespace: str, name: str, *, uid: PodUid, node: NodeName) -> None:
         """Binds a pod without a grant; a success if it is on the node by now.
@@ -97,6 +91,28 @@ class PodBinding:
             )
         except HamiError as exc:
             logger.info("pod not labelled", extra={"error": str(exc)})
+
+    async def _replace_annotations(
+        self, allocation: Allocation, annotations: Mapping[str, str]
+    ) -> None:
+        """Those of a pod that was just read to be on the node.
+
+        Whatever comes of it, and if the pod is gone by now: it was bound, may run there, and its
+        grant ends as that of any pod does.
+        """
+        try:
+            await self._pods.annotate(
+                allocation.namespace,
+                allocation.pod_name,
+                uid=allocation.pod_uid,
+                annotations=annotations,
+                labels={},
+            )
+        except HamiError as exc:
+            logger.warning(
+                "annotations of an earlier binding not replaced",
+                extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
+            )
 
     def _annotations(self, allocation: Allocation, grant: Grant) -> dict[str, str]:
         """HAMi's keys and ours; they come with the binding, so no pod has them without its node."""
