@@ -142,4 +142,5 @@ async def begun(world: World, batches: int) -> None:
     """Until so many batches are on their way."""
     async with asyncio.timeout(10):
         while len(world.ledger.batches) < batches:
+            # One turn of the event loop, which takes no time: the writer has its own.
             await asyncio.sleep(0)
