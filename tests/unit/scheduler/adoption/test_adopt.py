@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,43 +11,27 @@ from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon import device_config
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.k8s.types import Json
-from hamicommon.testing.ledger import FakeLedger
 from hamicommon.testing.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests.unit.scheduler.readable_ledger import ReadableLedger
+
 VENDORS = Vendors.from_config(device_config.load(None))
 NODE, CARD = NodeName("n1"), GpuUuid("GPU-0")
-
-
-class Ledger(FakeLedger):
-    """The fake ledger, whose cards can be read for the view."""
-
-    async def tally(self) -> tuple[int, int]:
-        return 1, self.version(CARD)
-
-    async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        return {CARD: (NODE, self.version(CARD))}
-
-    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
-        return [LedgerCard(node=NODE, usage=self.usage(CARD), version=self.version(CARD))]
-
-    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
-        return {}
 
 
 class World:
     """One node of HAMi's with one pod, as the watch, the API server and the agent have it."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = ReadableLedger()
         self.ledger.add_card(
             NODE,
             GpuDevice(

@@ -26,7 +26,7 @@ from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import DecisionRow, LedgerCard, PairScores
+from hami_scheduler.ports import DecisionRow
 from hamicommon import device_config
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice
@@ -37,9 +37,10 @@ from hamicommon.errors import Conflict, NotFound
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.model import Change, Entry, StateStep
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.testing.ledger import FakeLedger
 from hamicommon.testing.pods import FakeGrantAnnouncer, FakePodApi, FakePodEvents
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.scheduler.readable_ledger import ReadableLedger
 
 VENDORS = Vendors.from_config(device_config.load(None))
 CARD_MIB = 8192
@@ -63,7 +64,7 @@ class Calls:
             raise Died
 
 
-class CountedLedger(FakeLedger):
+class CountedLedger(ReadableLedger):
     """Of some nodes with two cards each, that are read back for the view."""
 
     def __init__(self, calls: Calls, nodes: Sequence[str]) -> None:
@@ -98,22 +99,6 @@ class CountedLedger(FakeLedger):
         change = await super().advance(step)
         self._calls.one()
         return change
-
-    async def tally(self) -> tuple[int, int]:
-        return len(self.places), sum(self.version(uuid) for uuid in self.places)
-
-    async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        return {uuid: (node, self.version(uuid)) for uuid, node in self.places.items()}
-
-    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
-        return [
-            LedgerCard(node=node, usage=self.usage(uuid), version=self.version(uuid))
-            for uuid, node in self.places.items()
-            if nodes is None or node in nodes
-        ]
-
-    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
-        return {}
 
     def used_mib(self) -> int:
         return sum(self.usage(uuid).used_memory_mib for uuid in self.places)

@@ -12,18 +12,18 @@ from typing import Any
 from hami_scheduler.ledger.early_reservations import CALM_S, EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.model import BindingClaim, Change, Draft, ReservationWrite
-from hamicommon.testing.ledger import FakeLedger
+
+from tests.unit.scheduler.readable_ledger import ReadableLedger
 
 NODE, CARD = NodeName("n"), GpuUuid("GPU-0")
 
 
-class Ledger(FakeLedger):
+class Ledger(ReadableLedger):
     """Writes when it is let, and notes what came together."""
 
     def __init__(self) -> None:
@@ -51,18 +51,6 @@ class Ledger(FakeLedger):
         if self.away:
             raise Unavailable("Postgres is not available")
         return await super().reserve_all(writes)
-
-    async def tally(self) -> tuple[int, int]:
-        return 1, self.version(CARD)
-
-    async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        return {CARD: (NODE, self.version(CARD))}
-
-    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
-        return [LedgerCard(node=NODE, usage=self.usage(CARD), version=self.version(CARD))]
-
-    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
-        return {}
 
 
 @dataclass

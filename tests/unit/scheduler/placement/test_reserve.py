@@ -17,24 +17,25 @@ from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import MOST_S, Reservations, Reserved
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import DecisionRow, LedgerCard, PairScores, PodEvent
+from hami_scheduler.ports import DecisionRow, PodEvent
 from hamicommon import device_config
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import Unavailable
 from hamicommon.ledger.model import Change, Draft
-from hamicommon.testing.ledger import FakeLedger
 from hamicommon.testing.pods import FakePodApi
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.scheduler.readable_ledger import ReadableLedger
 
 VENDORS = Vendors.from_config(device_config.load(None))
 NODE = NodeName("n")
 PODS = 8
 
 
-class SlowLedger(FakeLedger):
+class SlowLedger(ReadableLedger):
     """Others run while a reservation is on its way; reads back its cards for the view."""
 
     def __init__(self, cards: int, slots: int) -> None:
@@ -55,21 +56,6 @@ class SlowLedger(FakeLedger):
     async def reserve(self, draft: Draft) -> Change:
         await asyncio.sleep(0)
         return await super().reserve(draft)
-
-    async def tally(self) -> tuple[int, int]:
-        return len(self.uuids), sum(self.version(uuid) for uuid in self.uuids)
-
-    async def versions(self) -> dict[str, tuple[NodeName, int]]:
-        return {uuid: (NODE, self.version(uuid)) for uuid in self.uuids}
-
-    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
-        return [
-            LedgerCard(node=NODE, usage=self.usage(uuid), version=self.version(uuid))
-            for uuid in self.uuids
-        ]
-
-    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
-        return {}
 
 
 class Nowhere:
