@@ -107,7 +107,9 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
 CMD ["hami-webhook"]
 
 FROM service AS metrics
-ENV HAMI_METRICS_HTTP_BIND=0.0.0.0:9395
+# As the node-agent below: texts of pages and messages are a megabyte each.
+ENV MALLOC_ARENA_MAX=2 MALLOC_MMAP_THRESHOLD_=131072 MALLOC_TRIM_THRESHOLD_=131072 \
+    HAMI_METRICS_HTTP_BIND=0.0.0.0:9395
 HEALTHCHECK --interval=10s --timeout=5s --start-period=60s \
     CMD python -m hamicommon.process.healthcheck "$HAMI_METRICS_HTTP_BIND"
 CMD ["hami-metrics"]

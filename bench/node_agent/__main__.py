@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.filter.figures import fdatasync_ms, machine, percentile, resident_mb
+from bench.image import heap_settings
 from bench.node_agent.bare_server import echoed_ms, serve_echo, stub_of
 from bench.node_agent.pods import CARDS, Run
 from bench.node_agent.processor_time import (
@@ -53,9 +54,7 @@ PRODUCTION = {
     f"{PREFIX}SNAPSHOT_INTERVAL_S": "15",
     f"{PREFIX}SWEEP_INTERVAL_S": "2",
     f"{PREFIX}DEVICE_SPLIT_COUNT": str(SPLIT),
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": "131072",
-    "MALLOC_TRIM_THRESHOLD_": "131072",
+    **heap_settings("node-agent"),
 }
 GOALS = {
     "allocate_p99_ms": 10.0,

@@ -23,6 +23,7 @@ from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
+from bench.image import heap_settings
 from bench.pages.ledger import fill
 
 SCHEDULER = "hami-scheduler"
@@ -78,6 +79,7 @@ def service(
                 [*CHILD, sys.executable, "-m", "hami_metrics"],
                 env={
                     **os.environ,
+                    **heap_settings("metrics"),
                     "HAMI_POSTGRES_DSN": dsn,
                     "HAMI_NATS_URL": bus_url,
                     "HAMI_METRICS_HTTP_BIND": f"127.0.0.1:{port}",
