@@ -11,6 +11,7 @@ is written and announced), and the CPU time per pod by program until the last on
 bench/results/pods.json.
 
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
+`--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
 `--replicas N`: so many processes of our scheduler behind one address (SO_REUSEPORT).
 `--beside URL`: an extender that runs already is asked in place of ours, with the same pods in the
 same rounds, on nodes whose cards are annotations. It must watch the same API server, whose
@@ -44,12 +45,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--binding", choices=("lock", "late"), default="lock")
     parser.add_argument("--replicas", type=int, default=1, help="of our scheduler")
+    parser.add_argument(
+        "--node-percent", type=int, default=0, help="percentageOfNodesToScore of kube-scheduler"
+    )
     parser.add_argument("--beside", default="", metavar="URL", help="an extender in place of ours")
     given = parser.parse_args()
     wanted = Wanted(
         nodes=given.nodes,
         late=given.binding == "late",
         replicas=given.replicas,
+        node_percent=given.node_percent,
         beside=given.beside,
     )
     rows = uvloop.run(measure(wanted, KINDS, given.pods, given.rounds))

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 import uuid
@@ -21,23 +18,20 @@ from typing import Any
 
 from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamicommon.ledger.migrations import upgrade
-from hamicommon.settings import NatsSettings, PostgresSettings
+from hamicommon.settings import NatsSettings
 from hamilocal.servers.control_plane.assets import ControlPlane, control_plane, find_assets
-from hamilocal.servers.data import nats, postgres, valkey
 from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
-from pydantic import SecretStr
 
-from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
+from bench.filter.system import stop, wait_until_ready
 from bench.pods import claims
 from bench.pods.counters import REPORTED_S, Servers, checkpoint, ledger_is_calm
 from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, Cards, PlayedNodes, equal_nodes
 from bench.pods.processor_time import cpu_ms
+from bench.pods.servers import data_servers, scheduler
 
 SCHEDULER = "hami-scheduler"
 CLAIMS = "claims"
@@ -66,6 +60,8 @@ class Wanted:
     """The nodes bind late."""
     replicas: int = 1
     """Of our scheduler, behind one address."""
+    node_percent: int = 0
+    """Of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice."""
     beside: str = ""
     """URL of an extender that runs already, in place of ours."""
     claims: str = ""
@@ -195,7 +191,11 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
             scheduler_name=SCHEDULER,
             resources=UpOptions().vendors().resource_names,
         )["extenders"]
-        plan = plane.scheduler_plan(extenders, profiles=("default-scheduler", SCHEDULER))
+        plan = plane.scheduler_plan(
+            extenders,
+            profiles=("default-scheduler", SCHEDULER),
+            node_percent=wanted.node_percent,
+        )
         kube_scheduler = stack.enter_context(running(plan, die_with_parent=True))
         bench.kube_scheduler = kube_scheduler.value.process.pid
         await bench.calm()
@@ -210,7 +210,7 @@ async def _ours(
     stack: AsyncExitStack,
 ) -> str:
     """Our servers, replicas and played nodes; the extender's URL."""
-    env, monitor = await _servers(folder, stack)
+    env, monitor = await data_servers(folder, stack)
     bench.servers = Servers(
         api=bench.api,
         postgres=env["HAMI_POSTGRES_DSN"],
@@ -236,7 +236,7 @@ async def _ours(
     stack.callback(playing.cancel)
     for number in range(wanted.replicas):
         log = folder / f"scheduler-{number}.log"
-        process = _scheduler(folder, plane, port, env, log)
+        process = scheduler(folder, plane, port, env, log)
         stack.callback(stop, process)
         if wanted.claims:
             bench.schedulers.append(process.pid)
@@ -257,48 +257,3 @@ def _folder() -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _servers(folder: Path, stack: AsyncExitStack) -> tuple[dict[str, str], str]:
-    """Starts the data servers; the environment that a scheduler finds them by, and where NATS
-    shows its counters."""
-
-    def start(plan: Any) -> str:
-        return str(stack.enter_context(running(plan, die_with_parent=True)).value.url)
-
-    dsn = start(postgres.prepare(folder / "postgres", durable=True))
-    await asyncio.to_thread(
-        upgrade.upgrade, PostgresSettings(dsn=SecretStr(dsn)), ROOT / "migrations"
-    )
-    bus, monitor = nats.prepare(folder / "nats"), free_port()
-    config = folder / "nats" / "nats.conf"
-    config.write_text(
-        json.dumps({**json.loads(config.read_text()), "http": f"127.0.0.1:{monitor}"})
-    )
-    env = {
-        "HAMI_POSTGRES_DSN": dsn,
-        "HAMI_REDIS_URL": start(valkey.prepare(folder / "redis")),
-        "HAMI_NATS_URL": start(bus),
-    }
-    return env, f"http://127.0.0.1:{monitor}"
-
-
-def _scheduler(
-    folder: Path, plane: ControlPlane, port: int, env: dict[str, str], log_file: Path
-) -> subprocess.Popen[bytes]:
-    made = ensure_credentials(folder / "credentials", serving=())
-    with log_file.open("wb") as log:
-        return subprocess.Popen(
-            [*CHILD, sys.executable, "-m", "hami_scheduler"],
-            env={
-                **os.environ,
-                **env,
-                "KUBECONFIG": str(plane.kubeconfig),
-                "HAMI_TELEMETRY_TRACES_FILE": str(log_file.with_suffix(".traces.jsonl")),
-                "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
-                "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}",
-                "HAMI_SCHEDULER_REUSE_PORT": "true",
-            },
-            stdout=log,
-            stderr=log,
-        )

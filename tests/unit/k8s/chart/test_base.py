@@ -135,6 +135,23 @@ def test_scores_for_pods_without_cards_are_asked_for_where_they_are_wanted(
     assert sorted(changed) == sorted([*configured, *jobs])
 
 
+def test_kube_scheduler_looks_at_as_many_nodes_as_wanted_and_starts_again_for_it(
+    render: Render,
+) -> None:
+    before = render({})
+    after = render({"scheduler": {"kubeScheduler": {"percentageOfNodesToScore": 2}}})
+
+    def configured(found: Objects) -> Json:
+        text = found["ConfigMap", "hami-kube-scheduler"]["data"]["config.yaml"]
+        return dict(yaml.safe_load(text))
+
+    changed = {key for key, each in after.items() if each != before[key] and key[0] != "Job"}
+
+    assert configured(before)["percentageOfNodesToScore"] == 0
+    assert configured(after) == {**configured(before), "percentageOfNodesToScore": 2}
+    assert changed == {(kind, "hami-kube-scheduler") for kind in ("ConfigMap", "Deployment")}
+
+
 def test_jobs_have_other_names_with_other_values(render: Render) -> None:
     def names(values: Json) -> set[str]:
         return {each["metadata"]["name"] for key, each in render(values).items() if key[0] == "Job"}

@@ -26,6 +26,10 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
             {"scheduler": {"scorePodsWithoutCards": "yes"}},
             "scheduler.scorePodsWithoutCards: Invalid type. Expected: boolean, given: string",
         ),
+        (
+            {"scheduler": {"kubeScheduler": {"percentageOfNodesToScore": 101}}},
+            "percentageOfNodesToScore: Must be less than or equal to 100",
+        ),
         ({"postgres": {"storage": "much"}}, "postgres.storage: Does not match pattern"),
         ({"scheduler": {"replicas": "two"}}, "scheduler.replicas: Invalid type. Expected: integer"),
         (
@@ -87,6 +91,7 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
         "replicas",
         "policy",
         "scores",
+        "nodes",
         "storage",
         "type",
         "card-policy",

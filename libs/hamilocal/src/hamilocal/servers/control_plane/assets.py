@@ -65,6 +65,7 @@ class ControlPlane:
         *,
         profiles: Sequence[str] = ("default-scheduler",),
         back_off_s: tuple[int, int] = (1, 1),
+        node_percent: int = 0,
     ) -> ServerPlan:
         """How to run the real kube-scheduler against this server (see `processes.running`)."""
         kubeconfig = self.server.kubeconfigs[apiserver.SCHEDULER.name]
@@ -74,6 +75,7 @@ class ControlPlane:
             extenders=extenders,
             profiles=profiles,
             back_off_s=back_off_s,
+            node_percent=node_percent,
         )
         return kube_scheduler.prepare(
             self.folder / "scheduler",

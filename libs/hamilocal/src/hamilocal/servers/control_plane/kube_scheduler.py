@@ -32,8 +32,11 @@ def scheduler_config(
     extenders: Sequence[Mapping[str, Any]],
     profiles: Sequence[str] = ("default-scheduler",),
     back_off_s: tuple[int, int] = (1, 1),
+    node_percent: int = 0,
 ) -> dict[str, Any]:
     """A KubeSchedulerConfiguration; `extenders` are entries as that type has them.
+
+    `node_percent`: of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice.
 
     Back-off is 1 s: the scheduler requeues a pod when capacity becomes free (architecture 3.7),
     and a longer back-off would only delay that.
@@ -45,6 +48,7 @@ def scheduler_config(
         "leaderElection": {"leaderElect": False},
         "podInitialBackoffSeconds": back_off_s[0],
         "podMaxBackoffSeconds": back_off_s[1],
+        "percentageOfNodesToScore": node_percent,
         "profiles": [{"schedulerName": name} for name in profiles],
         "extenders": [dict(extender) for extender in extenders],
     }
