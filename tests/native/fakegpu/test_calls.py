@@ -185,6 +185,44 @@ for types in (0, 1):
     assert program.rest() == ["1 0", "0 1"]
 
 
+def test_each_import_is_a_handle_of_its_own_and_the_memory_is_there_once(machine: Machine) -> None:
+    program = Program(
+        machine,
+        """
+made, fd, at, nothing = c_uint64(), ctypes.c_int(), c_uint64(), c_uint64(0)
+unit = c_size_t(2 << 20)
+handles = [made, c_uint64(), c_uint64()]
+properties = (ctypes.c_int * 8)(1, 1, 1, 0, 0, 0, 0, 0)
+ok(cuda.cuMemCreate(byref(made), c_size_t(8 << 20), properties, nothing))
+ok(cuda.cuMemExportToShareableHandle(byref(fd), made, 1, nothing))
+for handle in handles[1:]:
+    ok(cuda.cuMemImportFromShareableHandle(byref(handle), c_void_p(fd.value), 1))
+show(len({handle.value for handle in handles}))
+show([cuda.cuMemExportToShareableHandle(byref(fd), handle, 1, nothing) for handle in handles])
+ok(cuda.cuMemAddressReserve(byref(at), c_size_t(16 << 20), c_size_t(0), nothing, nothing))
+for handle in handles:
+    parts = ((2, 0), (4, 2), (10, 0), (8, 0))
+    show([cuda.cuMemMap(at, c_size_t(mib << 20), c_size_t(o << 20), handle, nothing)
+          for mib, o in parts])
+    ok(cuda.cuMemUnmap(at, c_size_t(8 << 20)))
+for handle in handles:
+    show("held")
+    sys.stdin.readline()
+    ok(cuda.cuMemRelease(handle))
+show("gone")
+""",
+    )
+    assert program.line() == "3"
+    assert program.line() == "[0, 1, 1]"
+    assert [program.line() for _ in range(3)] == ["[801, 801, 801, 0]"] * 3
+    for _ in range(3):
+        assert program.line() == "held"
+        assert machine.used() == 8 * MIB
+        program.go_on()
+    assert program.rest() == ["gone"]
+    assert machine.used() == 0
+
+
 def test_an_exported_handle_keeps_memory_on_the_card_after_its_maker(machine: Machine) -> None:
     body = """
 import os, socket

@@ -22,15 +22,15 @@ void fg_holder_leave(struct fg_state *state, struct fg_shared *shared, int proce
 {
     fg_holder_set(shared, process, false);
     const int heir = any_holder(shared);
-    if (shared->charged_to == process && shared->bytes > 0) {
-        state->processes[process].used_bytes[shared->card] -= shared->bytes;
-        if (heir >= 0)
-            state->processes[heir].used_bytes[shared->card] += shared->bytes;
-        else
-            state->cards[shared->card].used_bytes -= shared->bytes;
-    }
-    shared->charged_to = heir;
     shared->live = heir >= 0;
+    if (shared->charged_to != process) return; /* another one's, who goes on */
+    shared->charged_to = heir;
+    if (shared->bytes == 0) return;
+    state->processes[process].used_bytes[shared->card] -= shared->bytes;
+    if (heir >= 0)
+        state->processes[heir].used_bytes[shared->card] += shared->bytes;
+    else
+        state->cards[shared->card].used_bytes -= shared->bytes;
 }
 
 void fg_holder_leave_all(struct fg_state *state, int process)

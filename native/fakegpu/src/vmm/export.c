@@ -38,7 +38,8 @@ CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHan
     struct exported note = {.magic = EXPORTED};
     pthread_mutex_lock(&fg_physical_lock);
     struct fg_physical *memory = fg_physical_of(handle);
-    const bool may = memory != NULL && (memory->handle_types & POSIX_FILE) != 0; /* as it was asked for when it was made */
+    /* As it was asked for when it was made; not by a handle that was imported (H100). */
+    const bool may = memory != NULL && (memory->handle_types & POSIX_FILE) != 0 && !memory->imported;
     const CUresult result = !may ? CUDA_ERROR_INVALID_VALUE : share(memory) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         note.bytes = memory->bytes;
@@ -69,17 +70,17 @@ static bool hold(struct exported *note, int file)
     return held && pwrite(file, note, sizeof *note, 0) == (ssize_t)sizeof *note;
 }
 
+/* A handle of its own for each import, also in the process that made the memory (H100). */
 static CUresult import(struct exported *note, int file, struct fg_physical **memory)
 {
     int device = fg_driver.device_count - 1;
     while (device >= 0 && fg_driver.card_of[device] != note->card) device--;
     if (note->card >= 0 && device < 0) return CUDA_ERROR_INVALID_DEVICE;
-    *memory = fg_physical_shared(note->entry, note->generation);
-    if (*memory != NULL) return (*memory)->handles++, CUDA_SUCCESS;
     if (!hold(note, file)) return CUDA_ERROR_OUT_OF_MEMORY;
     *memory = fg_add_physical(FG_PHYSICAL, device, note->bytes, note->card < 0);
     if (*memory == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
     (*memory)->handle_types = POSIX_FILE;
+    (*memory)->imported = true;
     (*memory)->shared_entry = note->entry + 1;
     (*memory)->generation = note->generation;
     return CUDA_SUCCESS;

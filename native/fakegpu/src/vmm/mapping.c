@@ -24,14 +24,22 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
                                                                                                           : CUDA_SUCCESS;
 }
 
+/* What processes share is mapped as a whole (H100). */
+static CUresult may_map(const struct fg_physical *memory, size_t bytes, size_t offset)
+{
+    if (memory != NULL && memory->shared_entry != 0 && (bytes != memory->bytes || offset != 0)) return CUDA_ERROR_NOT_SUPPORTED;
+    return memory == NULL || bytes > memory->bytes || offset != 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (pointer == 0 || pointer % FG_PHYSICAL_UNIT != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 || offset != 0 || flags != 0)
+    if (pointer == 0 || pointer % FG_PHYSICAL_UNIT != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0 || offset % FG_PHYSICAL_UNIT != 0 ||
+        flags != 0)
         return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_physical_lock);
     struct fg_physical *memory = fg_physical_of(handle);
-    CUresult result = memory == NULL || bytes > memory->bytes ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    CUresult result = may_map(memory, bytes, offset);
     if (result == CUDA_SUCCESS) {
         const struct fg_block window = {.base = pointer, .bytes = bytes, .device = memory->device, .kind = FG_MAPPED_MEMORY};
         result = fg_add_window(&window);

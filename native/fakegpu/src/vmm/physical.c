@@ -27,7 +27,9 @@ static void collect(struct fg_physical *memory)
     struct fg_physical **at = &all;
     while (*at != memory) at = &(*at)->next;
     *at = memory->next;
-    if (memory->shared_entry != 0) {
+    if (memory->shared_entry != 0 && fg_physical_is_shared(memory->shared_entry - 1, memory->generation)) {
+        /* Another handle of it is here: the process holds it as before. */
+    } else if (memory->shared_entry != 0) {
         fg_lock(fg_driver.state);
         fg_shared_drop(fg_driver.state, memory->shared_entry - 1);
         fg_unlock(fg_driver.state);
@@ -166,11 +168,11 @@ struct fg_physical *fg_mapped_over(uint64_t address)
     return use != NULL ? use->memory : NULL;
 }
 
-struct fg_physical *fg_physical_shared(int entry, uint32_t generation)
+bool fg_physical_is_shared(int entry, uint32_t generation)
 {
-    struct fg_physical *at = all;
+    const struct fg_physical *at = all;
     while (at != NULL && (at->shared_entry != entry + 1 || at->generation != generation)) at = at->next;
-    return at;
+    return at != NULL;
 }
 
 struct fg_physical *fg_mapped_at(CUdeviceptr pointer)

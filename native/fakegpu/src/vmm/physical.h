@@ -15,6 +15,7 @@ struct fg_physical {
     bool foreign;
     bool tile_pool;   /* made for tiles of sparse arrays */
     int handle_types; /* that it may be exported as, a bit each */
+    bool imported;    /* a further handle of memory that was exported, here or elsewhere */
     int shared_entry; /* one more than its entry in the machine's state, once it was exported; 0: none */
     uint32_t generation;
     struct fg_physical *next;
@@ -37,8 +38,8 @@ struct fg_physical *fg_mapped_at(CUdeviceptr pointer);
 /* The memory of a mapping that the address lies in. */
 struct fg_physical *fg_mapped_over(uint64_t address);
 
-/* What is known here of an entry of the machine's state. */
-struct fg_physical *fg_physical_shared(int entry, uint32_t generation);
+/* Whether a handle here is of that entry of the machine's state. */
+bool fg_physical_is_shared(int entry, uint32_t generation);
 
 /* NULL: no memory. `foreign`: it is not charged to a card. */
 struct fg_physical *fg_add_physical(enum fg_tag tag, int device, uint64_t bytes, bool foreign);
