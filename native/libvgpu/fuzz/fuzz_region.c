@@ -54,6 +54,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             if (vgpu_region_reserve(again.region, slot, device, limit + 1, limit) == 0) __builtin_trap();
             const int reserved = vgpu_region_reserve(again.region, slot, device, limit, limit);
             if (reserved == 0 && vgpu_region_reserve(again.region, slot, device, 1, limit) == 0) __builtin_trap();
+            if (vgpu_region_orphan(again.region, device, limit) > limit || vgpu_region_take_orphaned(again.region, device, limit) > limit)
+                __builtin_trap();
             if (reserved == 0) vgpu_region_release(again.region, slot, device, limit);
         }
         vgpu_region_reclaim(&again);

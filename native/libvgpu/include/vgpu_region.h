@@ -11,10 +11,10 @@
  *                              the owner of slot 0; no code that clears a slot may touch it.
  *   slots[1].util[d].spare[0]  until when GPU time that the container used of device d is paid for (bucket.h); the region's, likewise
  *   slots[2].util[d].spare[0]  until when the running time of its launches has been claimed (shared_time.h); the region's, likewise
- *   slots[3].util[d].spare[0]  bytes of processes that have ended, which others of the container still have open; the region's,
- *                              likewise, and part of what is reserved
+ *   slots[3].util[d].spare[0]  orphaned bytes: shared ones whose maker has let go of them or ended, and which processes of the
+ *                              container still have open; the region's, likewise, and part of what is reserved
  *   slots[4].util[0].spare[0]  when the container's first kernel was launched (ms since 1970); 0: none was; the region's, likewise
- *   slot.mem[d].spare[0], [1]  of the process's bytes those that it has shared with others by handle, and bytes of others that it
+ *   slot.mem[d].spare[0], [1]  of the process's bytes those that others may have open by handle, and bytes of others that it
  *                              has open; for device 0 of a bank in the slot's last two fields, as mem[0] holds the process's own
  *   slot.util[d].spare[1], [2] GPU time charged to the process, and when it last waited for its turn (fairness.h)
  *

@@ -53,6 +53,22 @@ static void contexts(void)
     for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }
 
+static void passed_on(void)
+{
+    static int one, two;
+    struct vgpu_block replaced, taken;
+    struct vgpu_block old = block(4096, &one), younger = block(8192, &one), limit = block(12288, &one), others = block(16384, &two);
+    younger.age = 1;
+    limit.kind = VGPU_BLOCK_LIMIT;
+    for (int i = 0; i < 4; i++)
+        CHECK(vgpu_block_table_put(&table, (struct vgpu_block *[]){&old, &younger, &limit, &others}[i], &replaced) == 0);
+    vgpu_block_table_pass_owner(&table, &one, 0, &two);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 4096, &taken) && taken.owner == &two && taken.bytes == old.bytes);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 8192, &taken) && taken.owner == &one);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_LIMIT, 12288, &taken) && taken.owner == &one);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, 16384, &taken) && taken.owner == &two);
+}
+
 static void shared_by_handle(void)
 {
     struct vgpu_block replaced, shared, taken;
@@ -90,6 +106,7 @@ int main(void)
 {
     put_and_take();
     contexts();
+    passed_on();
     shared_by_handle();
     threads();
     return 0;

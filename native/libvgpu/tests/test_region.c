@@ -129,6 +129,34 @@ static void what_others_have_open_stays(void)
     vgpu_region_close(&file);
 }
 
+/* The process lets go of 60 shared bytes of its 100, while 40 are open, by itself or by others. */
+static void what_is_let_go_of_stays_while_it_is_open(void)
+{
+    struct vgpu_region_file file;
+    CHECK(vgpu_region_open(&file, path, &values) == 0);
+    struct vgpu_region_slot *slot = vgpu_region_claim(&file, vgpu_process_start_time(getpid()));
+    struct vgpu_region *region = file.region;
+    CHECK(vgpu_region_reserve(region, slot, 0, 100, 100) == 0);
+    vgpu_region_set_shared(slot, 0, 60, 40);
+    CHECK(vgpu_region_open_bytes(region, 0) == 40 && vgpu_region_orphan(region, 0, 60) == 40);
+    CHECK(*vgpu_region_reserved(region, 0) == 140); /* killed here, it leaves too much, and nobody is refused for long */
+    vgpu_region_release(region, slot, 0, 60);
+    CHECK(vgpu_region_used(region, 0) == 80 && *vgpu_region_reserved(region, 0) == 80);
+    CHECK(vgpu_region_orphan(region, 0, 40) == 0); /* all that is open is orphaned already */
+    CHECK(vgpu_region_take_orphaned(region, 0, 30) == 30 && vgpu_region_take_orphaned(region, 0, 30) == 10);
+    CHECK(vgpu_region_take_orphaned(region, 0, 30) == 0);
+    CHECK(vgpu_region_used(region, 0) == 40 && *vgpu_region_reserved(region, 0) == 40);
+    CHECK(vgpu_region_orphan(region, 0, 25) == 25);
+    vgpu_region_release(region, slot, 0, 40);
+    vgpu_region_set_shared(slot, 0, 0, 10);
+    vgpu_region_settle_orphaned(region, 1);
+    CHECK(vgpu_region_used(region, 0) == 10 && *vgpu_region_reserved(region, 0) == 10);
+    vgpu_region_leave(&file, slot);
+    vgpu_region_reclaim(&file);
+    CHECK(vgpu_region_used(region, 0) == 0 && *vgpu_region_reserved(region, 0) == 0);
+    vgpu_region_close(&file);
+}
+
 /* The same, of another pid namespace by its slot: its pid is nobody's here. */
 static void the_dead_of_other_namespaces_are_known_by_their_locks(void)
 {
@@ -176,6 +204,7 @@ int main(void)
     the_dead_are_swept();
     totals_are_repaired_only_when_quiet();
     what_others_have_open_stays();
+    what_is_let_go_of_stays_while_it_is_open();
     the_dead_of_other_namespaces_are_known_by_their_locks();
     all_slots_taken();
     unlink(path);

@@ -132,17 +132,33 @@ bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kin
     return noted;
 }
 
+static bool is_of(const struct vgpu_block *block, const void *owner, uint32_t age)
+{
+    return block->kind != VGPU_BLOCK_NONE && block->owner == owner && (int32_t)(block->age - age) <= 0;
+}
+
 static void forget_in_shard(struct vgpu_block_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
 {
     for (size_t i = 0; i < shard->capacity;) {
         const struct vgpu_block block = shard->blocks[i];
-        if (block.kind != VGPU_BLOCK_NONE && block.owner == owner && (int32_t)(block.age - age) <= 0) {
+        if (is_of(&block, owner, age)) {
             forget(&block);
             /* A later block of the run may move to this place, so look at it again. None moves to a place already passed. */
             remove_at(shard, i);
         } else {
             i++;
         }
+    }
+}
+
+void vgpu_block_table_pass_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, const void *to)
+{
+    for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++) {
+        struct vgpu_block_shard *shard = &table->shards[i];
+        vgpu_spin_lock(&shard->lock);
+        for (size_t at = 0; at < shard->capacity; at++)
+            if (shard->blocks[at].kind != VGPU_BLOCK_LIMIT && is_of(&shard->blocks[at], owner, age)) shard->blocks[at].owner = to;
+        vgpu_spin_unlock(&shard->lock);
     }
 }
 

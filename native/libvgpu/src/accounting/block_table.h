@@ -60,4 +60,7 @@ bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kin
 void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age,
                                    void (*forget)(const struct vgpu_block *));
 
+/* The same blocks become another owner's, but for limits. */
+void vgpu_block_table_pass_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, const void *to);
+
 #endif

@@ -1,5 +1,6 @@
 #include "accounting/overhead.h"
 
+#include <assert.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,7 +15,8 @@
 
 /* Programs load modules in bursts; a look costs NVML some hundred microseconds. */
 static const int64_t LOOK_EVERY_MS = 100;
-/* So often where NVML does not list us; the node writes pids within seconds. */
+/* So often where NVML does not list us (the node writes pids within seconds), and where what others do with memory that is shared changes
+ * what NVML counts for us. */
 static const int64_t LOOK_AGAIN_MS = 1000;
 /* What NVML answers for "not known". */
 static const unsigned long long UNKNOWN_BYTES = ~0ULL;
@@ -23,8 +25,13 @@ enum { PROCESSES = 1024, DEVICES = 64 };
 /* A load that took less of the card is small beside what a look costs; those come in bursts. */
 static const uint64_t LARGE_LOAD_BYTES = 1 << 20;
 
-static _Atomic bool changed, unlisted;
-static _Atomic int64_t next_look_ms;
+/* What the next look waits for: AGAIN: nothing is known to have changed, and may have. */
+enum { NOTHING, AGAIN, CHANGED };
+static _Atomic int wanted;
+static _Atomic bool unlisted;
+static _Atomic int64_t last_look_ms;
+static _Atomic uint64_t sharing; /* a bit for each device (index) of which this process has had shared memory */
+static_assert(VGPU_MAX_DEVICES <= 64, "sharing");
 
 static int64_t now_ms(void)
 {
@@ -77,10 +84,8 @@ static struct look look_at(const char *uuid)
 }
 
 /* Whether NVML listed the process. */
-static bool settle(CUdevice device)
+static bool settle(int index)
 {
-    if (!vgpu_state_start()) return false;
-    const int index = vgpu_state_cuda_device(device);
     const char *uuid = index >= 0 ? vgpu_state_device_uuid(index) : NULL;
     if (uuid == NULL) return true;
     const struct look seen = look_at(uuid);
@@ -88,54 +93,84 @@ static bool settle(CUdevice device)
     return seen.listed || !seen.known;
 }
 
-/* There is a context and it is not listed: the node may write our pid later than the process starts. */
 static void look_again_later(void)
 {
-    atomic_store(&next_look_ms, now_ms() + LOOK_AGAIN_MS);
-    atomic_store(&changed, true);
+    int before = NOTHING;
+    atomic_store(&last_look_ms, now_ms());
+    atomic_compare_exchange_strong(&wanted, &before, AGAIN);
 }
 
-void vgpu_overhead_settle(CUdevice device)
+/* There is a context; if it is not listed, the node may write our pid later than the process starts. */
+static void settle_context(int index)
 {
-    const bool listed = settle(device);
+    const bool listed = settle(index);
     atomic_store(&unlisted, !listed);
     if (!listed) look_again_later();
 }
 
+void vgpu_overhead_settle(CUdevice device)
+{
+    if (vgpu_state_start()) settle_context(vgpu_state_cuda_device(device));
+}
+
 void vgpu_overhead_settle_current(void)
 {
-    CUdevice device;
-    if (vgpu_cuda()->cuCtxGetDevice(&device) == CUDA_SUCCESS) vgpu_overhead_settle(device);
+    const int index = vgpu_memory_current_device();
+    if (index >= 0) settle_context(index);
 }
 
 void vgpu_overhead_settle_all(void)
 {
     int count = 0;
-    if (vgpu_cuda()->cuDeviceGetCount(&count) != CUDA_SUCCESS) return;
-    for (CUdevice device = 0; device < count && device < DEVICES; device++) (void)settle(device);
+    if (vgpu_cuda()->cuDeviceGetCount(&count) != CUDA_SUCCESS || !vgpu_state_start()) return;
+    for (CUdevice device = 0; device < count && device < DEVICES; device++) (void)settle(vgpu_state_cuda_device(device));
 }
 
 void vgpu_overhead_changed(void)
 {
-    atomic_store(&changed, true);
+    atomic_store(&wanted, CHANGED);
     vgpu_overhead_look_if_changed();
+}
+
+void vgpu_overhead_shared(int index)
+{
+    if (index < 0) return;
+    atomic_fetch_or(&sharing, UINT64_C(1) << index);
+    atomic_store(&wanted, CHANGED);
 }
 
 static void look(void)
 {
-    atomic_store(&next_look_ms, now_ms() + LOOK_EVERY_MS);
-    if (atomic_exchange(&changed, false)) vgpu_overhead_settle_current();
+    atomic_store(&last_look_ms, now_ms());
+    if (atomic_exchange(&wanted, NOTHING) == NOTHING) return;
+    vgpu_overhead_settle_current();
+    const int current = vgpu_memory_current_device();
+    for (uint64_t left = atomic_load(&sharing); left != 0; left &= left - 1)
+        if (__builtin_ctzll(left) != current) (void)settle(__builtin_ctzll(left));
+    if (atomic_load(&sharing) != 0) look_again_later();
+}
+
+static bool is_due(int what)
+{
+    return now_ms() >= atomic_load(&last_look_ms) + (what == CHANGED && !atomic_load(&unlisted) ? LOOK_EVERY_MS : LOOK_AGAIN_MS);
 }
 
 void vgpu_overhead_look_if_changed(void)
 {
-    if (atomic_load_explicit(&changed, memory_order_relaxed) && now_ms() >= atomic_load(&next_look_ms)) look();
+    const int what = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (what != NOTHING && is_due(what)) look();
 }
 
 void vgpu_overhead_look_before_answer(void)
 {
-    if (!atomic_load_explicit(&changed, memory_order_relaxed)) return;
-    if (!atomic_load(&unlisted) || now_ms() >= atomic_load(&next_look_ms)) look();
+    const int what = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (what != NOTHING && ((what == CHANGED && !atomic_load(&unlisted)) || is_due(what))) look();
+}
+
+bool vgpu_overhead_look_before_refusal(int index)
+{
+    if (index < 0 || (atomic_load(&sharing) >> index & 1) == 0) return false;
+    return settle(index);
 }
 
 static uint64_t free_of_card(void)
@@ -157,7 +192,7 @@ bool vgpu_overhead_fits(const struct vgpu_overhead_before *before)
         vgpu_overhead_changed();
         return true;
     }
-    atomic_store(&changed, true);
+    atomic_store(&wanted, CHANGED);
     look();
     return vgpu_slice_overhead(before->device) <= before->own_bytes || vgpu_slice_used(before->device) <= vgpu_slice_limit(before->device);
 }

@@ -1,6 +1,10 @@
 /* Memory that the driver takes for itself: contexts, modules, heaps. No call answers how much, so NVML is asked what
  * the driver holds for this process; what no block explains is charged to the slice as the context's.
  *
+ * Memory that processes share is counted for one of those who hold it, and that is not always its maker: what NVML counts for this process
+ * and no block explains is charged in the same way (shared_memory.h). What others do changes that, so a process that has had shared
+ * memory looks again every second that it allocates in, and before it is refused.
+ *
  * Only where NVML lists this process under a pid that it knows itself by (vgpu_process_own_pids): its own in its pid
  * namespace, or the one that the node wrote beside the limits. Nothing that the tenant can write counts. Where it is
  * not listed yet, allocations look again every second.
@@ -25,6 +29,12 @@ void vgpu_overhead_settle_all(void);
 void vgpu_overhead_changed(void);
 void vgpu_overhead_look_if_changed(void);
 void vgpu_overhead_look_before_answer(void);
+
+/* Memory of a device (index) that others hold too came or went: notes it for the next look. Calls neither the driver nor NVML. */
+void vgpu_overhead_shared(int index);
+
+/* An allocation would be refused: looks if the process has had shared memory of the device. Whether that may have changed anything. */
+bool vgpu_overhead_look_before_refusal(int index);
 
 /* Something is done that may take much memory without naming it (a module with variables is loaded). After it has been
  * done: false if the container now holds more than its slice because of it; then the caller undoes it and looks again

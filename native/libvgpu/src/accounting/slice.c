@@ -2,6 +2,7 @@
 
 #include <errno.h>
 
+#include "accounting/shared_memory.h"
 #include "config/devices.h"
 #include "base/log.h"
 #include "config/quota.h"
@@ -95,32 +96,6 @@ bool vgpu_slice_oversubscribes(void)
     return state != NULL && atomic_load_explicit(&state->oversubscribe, memory_order_relaxed);
 }
 
-/* Adds to one of the process's sums, and shows both. */
-static void change_shared(int index, uint64_t *sums, uint64_t add, uint64_t subtract)
-{
-    struct vgpu_process_state *state = vgpu_state_started();
-    struct vgpu_region_slot *slot = vgpu_state_slot(state);
-    vgpu_spin_lock(&state->account_lock);
-    sums[index] = vgpu_quota_subtract(sums[index] + add, subtract);
-    if (slot != NULL) vgpu_region_set_shared(slot, index, state->exported[index], state->imported[index]);
-    vgpu_spin_unlock(&state->account_lock);
-}
-
-void vgpu_slice_exported(int index, uint64_t add, uint64_t subtract)
-{
-    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
-    if (state != NULL) change_shared(index, state->exported, add, subtract);
-}
-
-void vgpu_slice_imported(int index, uint64_t add, uint64_t subtract)
-{
-    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
-    if (state == NULL) return;
-    change_shared(index, state->imported, add, subtract);
-    /* With the last that has it open, what a maker left goes at once, not with the next sweep. */
-    if (subtract != 0 && atomic_load(vgpu_region_orphaned(state->shared.region, index)) != 0) vgpu_state_reclaim(state);
-}
-
 uint64_t vgpu_slice_overhead(int index)
 {
     struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
@@ -136,12 +111,16 @@ uint64_t vgpu_slice_set_overhead(int index, uint64_t seen_bytes)
     struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
     struct vgpu_region_slot *slot = state != NULL ? vgpu_state_slot(state) : NULL;
     if (slot == NULL) return 0;
+    const bool sharing = vgpu_shared_look_begin(state, index);
     vgpu_spin_lock(&state->account_lock);
     const uint64_t old = state->overhead[index], blocks = vgpu_quota_subtract(state->held[index], old);
     const uint64_t now = vgpu_quota_subtract(seen_bytes, blocks);
+    if (sharing) vgpu_shared_fell(state, slot, index, vgpu_quota_subtract(old, now));
     state->overhead[index] = now;
     state->held[index] = blocks + now;
     vgpu_region_set_overhead(state->shared.region, slot, index, old, now);
+    if (sharing) vgpu_shared_rose(state, slot, index, vgpu_quota_subtract(now, old));
     vgpu_spin_unlock(&state->account_lock);
+    if (sharing) vgpu_shared_look_end(state);
     return now;
 }

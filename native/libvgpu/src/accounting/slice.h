@@ -23,11 +23,6 @@ void vgpu_slice_charge(int index, uint64_t bytes);
 
 void vgpu_slice_release(int index, uint64_t bytes);
 
-/* Changes how many of this process's bytes others may have open by a handle, and how many of theirs it has open. When a
- * process ends, as much of what it had shared as others have open stays charged to the container. */
-void vgpu_slice_exported(int index, uint64_t add, uint64_t subtract);
-void vgpu_slice_imported(int index, uint64_t add, uint64_t subtract);
-
 /* Whether the container was promised more than the card may have: then the host's memory stands in for what is missing. */
 bool vgpu_slice_oversubscribes(void);
 

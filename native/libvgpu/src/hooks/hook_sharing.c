@@ -1,5 +1,5 @@
-/* Memory of one process that others open. Its maker is charged; when the maker ends, the container goes on being charged
- * for what is still open (memory/opened.h). */
+/* Memory of one process that others open. Its maker is charged; when the maker lets go of it or ends, the container goes
+ * on being charged for what is still open (memory/opened.h). */
 #include "intercept/real.h"
 #include "memory/charge.h"
 #include "memory/opened.h"

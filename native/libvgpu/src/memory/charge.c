@@ -10,6 +10,7 @@
 #include "memory/opened.h"
 #include "accounting/overhead.h"
 #include "memory/pool.h"
+#include "accounting/shared_memory.h"
 #include "state/process_state.h"
 #include "accounting/slice.h"
 
@@ -23,7 +24,8 @@ VGPU_WIPE_ON_FORK(charges);
 __attribute__((noinline, cold)) static CUresult reserve_what_others_leave(int device, uint64_t bytes)
 {
     int64_t waited_ms = 0;
-    bool any = vgpu_leaving_let_go(device);
+    bool any = vgpu_overhead_look_before_refusal(device);
+    any = vgpu_leaving_let_go(device) || any;
     do {
         any = vgpu_pool_trim_all(device) || any;
         if (any && vgpu_slice_reserve(device, bytes) == 0) return CUDA_SUCCESS;
@@ -67,14 +69,20 @@ void vgpu_memory_unreserve_pooled(const struct vgpu_pooled *wanted, const struct
     if (reused->leaving != 0) vgpu_leaving_add(wanted->pool, wanted->device, reused->leaving, wanted->stream);
 }
 
+/* Bytes of a block of no pool that nobody has open: the others stay charged. */
+static uint64_t left_of(const struct vgpu_block *block)
+{
+    return __builtin_expect(block->exported, 0) ? vgpu_shared_let_go(block->device, block->bytes) : block->bytes;
+}
+
 static void release(const struct vgpu_block *block)
 {
-    if (__builtin_expect(block->exported, 0)) vgpu_slice_exported(block->device, 0, block->bytes);
     if (block->pooled) {
+        if (__builtin_expect(block->exported, 0)) vgpu_shared_exported(block->device, 0, block->bytes); /* the pool is charged on */
         vgpu_pool_freed((CUmemoryPool)block->owner, block->device, block->bytes);
         (void)vgpu_pool_look((CUmemoryPool)block->owner); /* freed by a call that waits: the pool may have let go of it */
     } else {
-        vgpu_slice_release(block->device, block->bytes);
+        vgpu_slice_release(block->device, left_of(block));
     }
 }
 
@@ -124,7 +132,7 @@ void vgpu_memory_exported(CUdeviceptr pointer)
     CUdeviceptr base;
     size_t bytes;
     if (vgpu_cuda()->cuMemGetAddressRange_v2(&base, &bytes, pointer) != CUDA_SUCCESS) return;
-    if (vgpu_block_table_export(&charges.table, VGPU_BLOCK_POINTER, base, &block)) vgpu_slice_exported(block.device, block.bytes, 0);
+    if (vgpu_block_table_export(&charges.table, VGPU_BLOCK_POINTER, base, &block)) vgpu_shared_exported(block.device, block.bytes, 0);
 }
 
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed)
@@ -142,8 +150,9 @@ void vgpu_memory_settle_in_stream(const struct vgpu_block *block, CUresult freed
         vgpu_memory_settle(block, freed);
         return;
     }
-    if (block->exported) vgpu_slice_exported(block->device, 0, block->bytes);
-    vgpu_leaving_add(block->pooled ? (CUmemoryPool)block->owner : NULL, block->device, block->bytes, stream);
+    if (block->pooled && block->exported) vgpu_shared_exported(block->device, 0, block->bytes);
+    const uint64_t left = block->pooled ? block->bytes : left_of(block);
+    if (left != 0) vgpu_leaving_add(block->pooled ? (CUmemoryPool)block->owner : NULL, block->device, left, stream);
 }
 
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
@@ -153,5 +162,15 @@ void vgpu_memory_forget_context(CUcontext context, uint32_t begun)
     vgpu_pool_look_all(true);
     vgpu_opened_forget_context(context);
     vgpu_block_table_forget_owner(&charges.table, context, begun, release);
+    vgpu_overhead_settle_all();
+}
+
+void vgpu_memory_pass_context(CUcontext from, CUcontext to, uint32_t begun)
+{
+    vgpu_leaving_forget_context(from);
+    vgpu_pool_look_all(true);
+    vgpu_opened_pass_context(from, to);
+    vgpu_block_table_pass_owner(&charges.table, from, begun, to);
+    vgpu_block_table_forget_owner(&charges.table, from, begun, release); /* its limits */
     vgpu_overhead_settle_all();
 }

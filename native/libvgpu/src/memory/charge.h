@@ -62,4 +62,7 @@ void vgpu_memory_exported(CUdeviceptr pointer);
 uint32_t vgpu_memory_end_begin(void);
 void vgpu_memory_forget_context(CUcontext context, uint32_t begun);
 
+/* The other second half: the context has ended, and its memory lives on until it is freed or `to` ends. */
+void vgpu_memory_pass_context(CUcontext from, CUcontext to, uint32_t begun);
+
 #endif

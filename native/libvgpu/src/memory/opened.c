@@ -8,7 +8,8 @@
 #include "base/wipe_on_fork.h"
 #include "intercept/real.h"
 #include "accounting/current.h"
-#include "accounting/slice.h"
+#include "accounting/overhead.h"
+#include "accounting/shared_memory.h"
 
 /* A process opens what its neighbours share: some dozens. */
 struct window {
@@ -35,7 +36,7 @@ void vgpu_opened(CUdeviceptr pointer)
     struct window *window = malloc(sizeof *window);
     if (window == NULL) return;
     *window = (struct window){.pointer = pointer, .context = vgpu_memory_current_context(), .bytes = bytes, .device = device};
-    vgpu_slice_imported(device, bytes, 0);
+    (void)vgpu_shared_opened(device, bytes, 0);
     vgpu_mutex_lock(&registry.lock);
     window->next = registry.windows;
     registry.windows = window;
@@ -63,15 +64,26 @@ static bool close_one(CUdeviceptr pointer, const void *context)
 {
     struct window *window = take(pointer, context);
     if (window == NULL) return false;
-    vgpu_slice_imported(window->device, 0, window->bytes);
+    if (vgpu_shared_opened(window->device, 0, window->bytes)) vgpu_overhead_shared(window->device);
     free(window);
     return true;
 }
 
-void vgpu_opened_closed(CUdeviceptr pointer) { (void)close_one(pointer, NULL); }
+void vgpu_opened_closed(CUdeviceptr pointer)
+{
+    if (close_one(pointer, NULL)) vgpu_overhead_look_if_changed();
+}
 
 void vgpu_opened_forget_context(CUcontext context)
 {
     while (close_one(0, context)) {
     }
+}
+
+void vgpu_opened_pass_context(CUcontext from, CUcontext to)
+{
+    vgpu_mutex_lock(&registry.lock);
+    for (struct window *at = registry.windows; at != NULL; at = at->next)
+        if (at->context == from) at->context = to;
+    vgpu_mutex_unlock(&registry.lock);
 }

@@ -1,6 +1,6 @@
 /* Memory of other processes that this one has open (cuIpcOpenMemHandle, cuMemPoolImportPointer). It is charged to its
  * maker; that this process has it open is shown in the region, so that the container goes on being charged when the
- * maker has ended (slice.h). Any thread, with no lock of this library held. A fork child has nothing open.
+ * maker has let go of it (shared_memory.h). Any thread, with no lock of this library held. A fork child has nothing open.
  */
 #ifndef VGPU_OPENED_H
 #define VGPU_OPENED_H
@@ -15,5 +15,8 @@ void vgpu_opened_closed(CUdeviceptr pointer);
 
 /* The context has ended, and what was opened in it. */
 void vgpu_opened_forget_context(CUcontext context);
+
+/* What was opened in a context that has ended lives on, until another one ends. */
+void vgpu_opened_pass_context(CUcontext from, CUcontext to);
 
 #endif

@@ -117,7 +117,8 @@ static uint64_t orphaned_bytes(struct vgpu_region *region, int device)
 }
 
 /* What all processes but one have open. Handles whose size is not known count as more than any card has. */
-static uint64_t imported_by_others(struct vgpu_region *region, const struct vgpu_region_slot *but, int device)
+/* What all processes but that one (NULL: all) have open. */
+static uint64_t open_bytes(struct vgpu_region *region, const struct vgpu_region_slot *but, int device)
 {
     uint64_t sum = 0;
     for (int i = vgpu_region_process_count(region) - 1; i >= 0; i--) {
@@ -127,16 +128,40 @@ static uint64_t imported_by_others(struct vgpu_region *region, const struct vgpu
     return sum;
 }
 
+uint64_t vgpu_region_open_bytes(struct vgpu_region *region, int device) { return open_bytes(region, NULL, device); }
+
+/* Of the bytes as many as are open become the region's; the total counts them twice until the caller takes them off a share. */
+static uint64_t keep_open(struct vgpu_region *region, int device, uint64_t bytes, uint64_t open)
+{
+    const uint64_t before = orphaned_bytes(region, device), added = vgpu_quota_subtract(smaller(before + bytes, open), before);
+    if (added == 0) return 0;
+    atomic_fetch_add(vgpu_region_reserved(region, device), added);
+    atomic_store(vgpu_region_orphaned(region, device), before + added);
+    return added;
+}
+
+uint64_t vgpu_region_orphan(struct vgpu_region *region, int device, uint64_t bytes)
+{
+    return keep_open(region, device, bytes, open_bytes(region, NULL, device));
+}
+
+uint64_t vgpu_region_take_orphaned(struct vgpu_region *region, int device, uint64_t bytes)
+{
+    const uint64_t orphaned = orphaned_bytes(region, device), taken = smaller(orphaned, bytes);
+    if (taken == 0) return 0;
+    atomic_store(vgpu_region_orphaned(region, device), orphaned - taken);
+    subtract_from_total(vgpu_region_reserved(region, device), taken);
+    return taken;
+}
+
 void vgpu_region_end_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device)
 {
     const uint64_t bytes = atomic_load(&vgpu_slot_mem(slot, device)->total_bytes);
     const uint64_t exported = smaller(atomic_load(vgpu_slot_exported(slot, device)), bytes);
     if (bytes == 0) return;
-    const uint64_t before = orphaned_bytes(region, device), open = exported != 0 ? imported_by_others(region, slot, device) : 0;
-    const uint64_t added = vgpu_quota_subtract(smaller(before + exported, open), before);
-    if (added != 0) atomic_store(vgpu_region_orphaned(region, device), before + added);
+    if (exported != 0) (void)keep_open(region, device, exported, open_bytes(region, slot, device));
     atomic_store(&vgpu_slot_mem(slot, device)->total_bytes, 0);
-    subtract_from_total(vgpu_region_reserved(region, device), bytes - added);
+    subtract_from_total(vgpu_region_reserved(region, device), bytes);
 }
 
 void vgpu_region_settle_orphaned(struct vgpu_region *region, int device_count)
@@ -144,10 +169,8 @@ void vgpu_region_settle_orphaned(struct vgpu_region *region, int device_count)
     for (int device = 0; device < device_count; device++) {
         const uint64_t orphaned = orphaned_bytes(region, device);
         if (orphaned == 0) continue;
-        const uint64_t open = imported_by_others(region, NULL, device);
-        if (open >= orphaned) continue;
-        atomic_store(vgpu_region_orphaned(region, device), open);
-        subtract_from_total(vgpu_region_reserved(region, device), orphaned - open);
+        const uint64_t open = open_bytes(region, NULL, device);
+        if (open < orphaned) (void)vgpu_region_take_orphaned(region, device, orphaned - open);
     }
 }
 

@@ -35,14 +35,24 @@ void vgpu_region_release(struct vgpu_region *region, struct vgpu_region_slot *sl
 /* Shows how many of the process's bytes it has shared with others by handle, and how many of others' it has open. */
 void vgpu_region_set_shared(struct vgpu_region_slot *slot, int device, uint64_t exported, uint64_t imported);
 
-/* Takes the share of a process that has ended off the total, but for what it had shared and others have open: as much
- * stays in the total, and is the region's. Needs the file lock. */
+/* Bytes of others' memory, and of their own by a further handle, that processes have open. */
+uint64_t vgpu_region_open_bytes(struct vgpu_region *region, int device);
+
+/* Of `bytes` that were shared and that the process lets go of, as many as are open become the region's (the sum of all makers, bounded by
+ * what is open): they are in the total twice until the caller has released them. Returns how many. Needs the file lock. */
+uint64_t vgpu_region_orphan(struct vgpu_region *region, int device, uint64_t bytes);
+
+/* Takes up to so many of them off again: they are in a process's share already. Returns how many. Needs the file lock. */
+uint64_t vgpu_region_take_orphaned(struct vgpu_region *region, int device, uint64_t bytes);
+
+/* Takes the share of a process that has ended off the total, but for what it had shared and others have open: that is orphaned. Needs the
+ * file lock. */
 void vgpu_region_end_share(struct vgpu_region *region, struct vgpu_region_slot *slot, int device);
 
-/* Lowers what stayed so to what is still open. Needs the file lock. */
+/* Lowers what is orphaned to what is still open. Needs the file lock. */
 void vgpu_region_settle_orphaned(struct vgpu_region *region, int device_count);
 
-/* Bytes that the processes of this container hold on a device, and those of ended ones that others have open. */
+/* Bytes that the processes of this container hold on a device, and those orphaned. */
 uint64_t vgpu_region_used(struct vgpu_region *region, int device);
 
 /* Sets the total of each of the first devices to the sum of the shares, unless somebody is reserving at this very

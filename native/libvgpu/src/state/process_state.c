@@ -149,7 +149,8 @@ __attribute__((noinline, cold)) static struct vgpu_region_slot *take_slot(struct
         vgpu_spin_lock(&s->account_lock);
         for (int i = 0; slot != NULL && i < VGPU_MAX_DEVICES; i++) {
             if (s->held[i] != 0) vgpu_region_charge(s->shared.region, slot, i, s->held[i]);
-            if (s->exported[i] != 0 || s->imported[i] != 0) vgpu_region_set_shared(slot, i, s->exported[i], s->imported[i]);
+            const uint64_t exported = s->exported[i] + s->taken[i];
+            if (exported != 0 || s->imported[i] != 0) vgpu_region_set_shared(slot, i, exported, s->imported[i]);
         }
         atomic_store_explicit(&s->slot, slot, memory_order_release);
         vgpu_spin_unlock(&s->account_lock);
@@ -206,15 +207,26 @@ int vgpu_state_cuda_device(CUdevice device) { return vgpu_devices_of_cuda(&devic
 
 int vgpu_state_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(&devices, device); }
 
-void vgpu_state_reclaim(struct vgpu_process_state *s)
+bool vgpu_state_lock_region(struct vgpu_process_state *s)
 {
     vgpu_mutex_lock(&s->lock);
-    if (vgpu_region_lock(&s->shared) == 0) {
-        vgpu_region_reclaim(&s->shared);
-        vgpu_region_unlock(&s->shared);
-        note_descriptor(s);
-    }
+    if (vgpu_region_lock(&s->shared) == 0) return true;
     vgpu_mutex_unlock(&s->lock);
+    return false;
+}
+
+void vgpu_state_unlock_region(struct vgpu_process_state *s)
+{
+    vgpu_region_unlock(&s->shared);
+    note_descriptor(s);
+    vgpu_mutex_unlock(&s->lock);
+}
+
+void vgpu_state_reclaim(struct vgpu_process_state *s)
+{
+    if (!vgpu_state_lock_region(s)) return;
+    vgpu_region_reclaim(&s->shared);
+    vgpu_state_unlock_region(s);
 }
 
 int vgpu_state_device_count(void) { return atomic_load_explicit(&devices.count, memory_order_relaxed); }

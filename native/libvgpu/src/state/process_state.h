@@ -46,6 +46,9 @@ struct vgpu_process_state {
     uint64_t held[VGPU_MAX_DEVICES], overhead[VGPU_MAX_DEVICES];
     /* Of the bytes held those that others may have open by a handle; and others' bytes that this process has open. */
     uint64_t exported[VGPU_MAX_DEVICES], imported[VGPU_MAX_DEVICES];
+    /* Of the overhead what was orphaned before NVML counted it for this process; and what rose with the last look and may be that, but
+     * was not orphaned yet (shared_memory.h). */
+    uint64_t taken[VGPU_MAX_DEVICES], unmatched[VGPU_MAX_DEVICES];
     struct vgpu_config config;
     struct vgpu_config_stamp stamp;
     _Atomic uint64_t limit_bytes[VGPU_MAX_DEVICES];
@@ -78,6 +81,10 @@ void vgpu_state_register(void);
  * people do not notice. */
 enum { VGPU_LIMITS_LOOK_MS = 10 };
 void vgpu_state_look_for_new_limits(struct vgpu_process_state *state);
+
+/* Takes `lock` and the lock of the region's file; false: that one cannot be had, and neither is held. */
+bool vgpu_state_lock_region(struct vgpu_process_state *state);
+void vgpu_state_unlock_region(struct vgpu_process_state *state);
 
 /* Frees what dead processes of the container held, and repairs totals. */
 void vgpu_state_reclaim(struct vgpu_process_state *state);

@@ -1,7 +1,7 @@
 #include "vmm/mapping.h"
 
 #include "base/wipe_on_fork.h"
-#include "accounting/slice.h"
+#include "accounting/shared_memory.h"
 #include "vgpu_region.h"
 #include "vmm/handles.h"
 #include "vmm/physical.h"
@@ -11,11 +11,12 @@ static struct VGPU_WIPED mappings {
 } mappings;
 VGPU_WIPE_ON_FORK(mappings);
 
-/* With the lock. */
+/* Shared memory is mapped as a whole or not at all (H100: CUDA_ERROR_NOT_SUPPORTED); what maps in parts has the largest so far. With
+ * the lock. */
 static void note_size(struct vgpu_physical *memory, uint64_t mapped)
 {
     if (!memory->foreign || (memory->bytes != VGPU_UNKNOWN_SIZE && memory->bytes >= mapped)) return;
-    vgpu_slice_imported(memory->device, mapped, memory->bytes);
+    (void)vgpu_shared_opened(memory->device, mapped, memory->bytes);
     memory->bytes = mapped;
 }
 
@@ -81,7 +82,7 @@ void vgpu_physical_unmap_end(struct vgpu_use *taken, CUresult unmapped)
             mappings.chain[vgpu_chain_of(use->at)] = use;
         }
     }
-    vgpu_handles_unlock();
+    vgpu_physical_unlock();
 }
 
 void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr address)

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "base/wipe_on_fork.h"
+#include "accounting/overhead.h"
+#include "accounting/shared_memory.h"
 #include "accounting/slice.h"
 #include "vgpu_region.h"
 #include "vmm/handles.h"
@@ -44,14 +46,20 @@ static void drop_owner(uint64_t owner)
 
 static void finish(struct vgpu_physical *memory)
 {
-    if (memory->exported) vgpu_slice_exported(memory->device, 0, memory->bytes);
     if (memory->foreign)
-        vgpu_slice_imported(memory->device, 0, memory->bytes);
+        (void)vgpu_shared_opened(memory->device, 0, memory->bytes);
     else if (memory->device >= 0)
-        vgpu_slice_release(memory->device, memory->bytes);
+        vgpu_slice_release(memory->device, memory->exported ? vgpu_shared_let_go(memory->device, memory->bytes) : memory->bytes);
     else
         drop_owner(memory->handle);
+    if (memory->exported || memory->foreign) vgpu_overhead_shared(memory->device);
     free(memory);
+}
+
+void vgpu_physical_unlock(void)
+{
+    vgpu_handles_unlock();
+    vgpu_overhead_look_if_changed();
 }
 
 CUresult vgpu_physical_made(CUmemGenericAllocationHandle handle, int device, uint64_t bytes)
@@ -82,7 +90,7 @@ void vgpu_physical_exported(CUmemGenericAllocationHandle handle)
     struct vgpu_physical *memory = vgpu_handle_find(handle);
     if (memory != NULL && !memory->exported && !memory->foreign && memory->device >= 0) {
         memory->exported = true;
-        vgpu_slice_exported(memory->device, memory->bytes, 0);
+        vgpu_shared_exported(memory->device, memory->bytes, 0);
     }
     vgpu_handles_unlock();
 }
@@ -97,10 +105,11 @@ void vgpu_physical_imported(CUmemGenericAllocationHandle handle, int device)
     } else if (made != NULL && device >= 0) {
         *made = (struct vgpu_physical){.handle = handle, .bytes = VGPU_UNKNOWN_SIZE, .device = device, .holds = 1, .foreign = true};
         vgpu_handle_link(made);
-        vgpu_slice_imported(device, made->bytes, 0);
+        (void)vgpu_shared_opened(device, made->bytes, 0);
+        vgpu_overhead_shared(device);
         made = NULL;
     }
-    vgpu_handles_unlock();
+    vgpu_physical_unlock();
     free(made);
 }
 
@@ -129,7 +138,7 @@ void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released)
     } else if (!linked && unused(memory)) {
         finish(memory);
     }
-    vgpu_handles_unlock();
+    vgpu_physical_unlock();
 }
 
 struct vgpu_use *vgpu_use_new(uint64_t owner, uint64_t at, uint64_t bytes, struct vgpu_physical *memory)
@@ -169,12 +178,12 @@ void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t byt
         vgpu_use_end(use);
         place = &bindings.first;
     }
-    vgpu_handles_unlock();
+    vgpu_physical_unlock();
 }
 
 void vgpu_physical_owner_gone(uint64_t owner)
 {
     vgpu_handles_lock();
     drop_owner(owner);
-    vgpu_handles_unlock();
+    vgpu_physical_unlock();
 }

@@ -2,8 +2,9 @@
  * undone (mapping.h) and its last binding (multicast object, sparse array) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
- * What another process made and this one imported is charged to its maker; that this one has it open is shown in the
- * region, so that the container goes on being charged when the maker has ended (slice.h).
+ * What was imported is charged to its maker, which may be this process (a driver gives each import a handle of its own, and nothing tells
+ * whose memory it is); that it is open is shown in the region, so that the container goes on being charged when the maker has let go of it
+ * (shared_memory.h).
  *
  * Any thread; not from signal handlers. One lock for all, never held while the driver is called. A fork child finds no
  * handle.
@@ -45,7 +46,10 @@ struct vgpu_use {
     struct vgpu_use *next;
 };
 
-/* For mapping.c, with the lock of handles.h: counts a use (NULL: it is counted for good), ends one, binds what was found (NULL: nothing).
+/* Gives the lock of handles.h back, and looks at NVML if shared memory came or went with it. */
+void vgpu_physical_unlock(void);
+
+/* For mapping.c, with that lock: counts a use (NULL: it is counted for good), ends one, binds what was found (NULL: nothing).
  */
 struct vgpu_use *vgpu_use_new(uint64_t owner, uint64_t at, uint64_t bytes, struct vgpu_physical *memory);
 void vgpu_use_end(struct vgpu_use *use);
