@@ -15,6 +15,7 @@ from typing import Any
 from tests.native.allocators.allocation import RefusedError
 from tests.native.allocators.allocators import KINDS, GiveBack
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
+from tests.native.allocators.context_makers import OUTLIVED
 from tests.native.nvml.nvml_calls import (
     nvml,
     nvml_codes,
@@ -249,16 +250,21 @@ def own_context(bytes: int) -> dict[str, Any]:
 
 
 def further_context(how: str, bytes: int) -> dict[str, Any]:
-    """A further context, a block in it, and its end: what is free until then and afterwards."""
+    """A further context, a block in it, and the end of each: what is free then. `left` is before
+    the end of a block that outlives its context."""
     try:
         end = CONTEXTS[how]()
     except RefusedError as refused:
         return {"result": int(refused.args[0])}
     made = info()["free"]
-    result = alloc(bytes)["result"]
+    block = alloc(bytes)
     held = info()["free"]
-    ended = end()
-    return {"result": result or ended, "made": made, "held": held, "ended": info()["free"]}
+    result = block["result"] or end()
+    left = info()["free"]
+    if result == 0 and how in OUTLIVED:
+        result = free(block["pointer"])["result"]
+    ended = info()["free"]
+    return {"result": result, "made": made, "held": held, "left": left, "ended": ended}
 
 
 def further_contexts(count: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Every call of the driver that makes a context, and how that context ends.
 
 Runs inside a client: `KINDS[name]` makes one of the first device current and returns its end;
-RefusedError where the driver refuses.
+RefusedError where the driver refuses. What was allocated in one of `OUTLIVED` is there after it.
 """
 
 import ctypes
@@ -55,7 +55,14 @@ def green() -> End:
     ok(cuda.cuGreenCtxCreate(ctypes.byref(green_context), part, 0, DEFAULT_STREAM))
     ok(cuda.cuCtxFromGreenCtx(ctypes.byref(context), green_context))
     ok(cuda.cuCtxPushCurrent_v2(context))
-    return lambda: int(cuda.cuGreenCtxDestroy(green_context))
+
+    def end() -> int:
+        """One that is destroyed while it is current stays so, and is of no use."""
+        popped = ctypes.c_void_p()
+        ok(cuda.cuCtxPopCurrent_v2(ctypes.byref(popped)))
+        return int(cuda.cuGreenCtxDestroy(green_context))
+
+    return end
 
 
 KINDS: dict[str, Callable[[], End]] = {
@@ -68,3 +75,4 @@ KINDS: dict[str, Callable[[], End]] = {
     "cuCtxDetach": attached,
     "cuGreenCtxCreate": green,
 }
+OUTLIVED = frozenset({"cuGreenCtxCreate"})

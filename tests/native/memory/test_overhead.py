@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
+from tests.native.allocators.context_makers import OUTLIVED
+from tests.native.driver_program import Program
+from tests.native.fakegpu.green.green_program import GREEN
 from tests.native.machine import MIB, Client, Container, Machine
 from tests.waiting import wait
 
@@ -66,9 +69,51 @@ def test_every_way_of_making_a_context_is_charged_until_it_ends(
         "result": 0,
         "made": left - CONTEXT,
         "held": left - CONTEXT - MIB,
+        "left": left - MIB if how in OUTLIVED else left,
         "ended": left,
     }
     assert machine.used() == CONTEXT
+
+
+@pytest.mark.parametrize("ends_first", ["green", "primary"])
+def test_blocks_of_a_green_context_end_with_the_primary_one(
+    machine: Machine, costly: Container, ends_first: str
+) -> None:
+    costly.limit(4 * LIMIT)
+    ends = ["cuda.cuGreenCtxDestroy(green)", "cuda.cuDevicePrimaryCtxRelease_v2(0)"]
+    if ends_first == "primary":
+        ends.reverse()
+    program = Program(
+        machine,
+        GREEN
+        + f"""
+group, further = (Resource * 1)(), c_void_p()
+split(group, 1, 26)
+green, made = c_void_p(), c_void_p()
+ok(cuda.cuGreenCtxCreate(byref(green), described(group[0])[1], 0, 1))
+ok(cuda.cuCtxFromGreenCtx(byref(made), green))
+ok(cuda.cuCtxPushCurrent_v2(made))
+alloc(20 << 20)
+ok(cuda.cuCtxCreate_v2(byref(further), 0, 0))
+
+
+def free_mib():
+    free, total = c_size_t(), c_size_t()
+    ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    return free.value >> 20
+
+
+show(free_mib())
+ok({ends[0]})
+show(free_mib())
+ok({ends[1]})
+show(free_mib())
+""",
+        env=costly.env(),
+    )
+    # 400 MiB, three contexts of 64 and the block; the green one holds on to the primary one.
+    between = "252" if ends_first == "green" else "188"
+    assert program.rest() == ["188", between, "336"]
 
 
 def test_retaining_a_context_again_costs_nothing(costly: Container) -> None:

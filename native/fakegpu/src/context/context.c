@@ -17,6 +17,7 @@ CUresult fg_current(CUcontext *context)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     CUcontext current = depth > 0 ? stack[depth - 1] : NULL;
+    if (current != NULL && current->tag == FG_DESTROYED_CONTEXT) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (current == NULL || current->tag != FG_CONTEXT || (current->primary && current->retained == 0)) return CUDA_ERROR_INVALID_CONTEXT;
     if (fg_driver.state->cards[fg_card_of(current)].lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     *context = current;
@@ -166,16 +167,21 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice de
 
 void fg_end_context(CUcontext context)
 {
-    if (depth > 0 && stack[depth - 1] == context) depth--;
     release_context(context);
-    context->tag = 0; /* not freed: another thread may still have it current, and then gets an error */
+    context->tag = FG_DESTROYED_CONTEXT; /* not freed: it may still be current, here or in another thread */
+}
+
+static void end_current(CUcontext context)
+{
+    if (depth > 0 && stack[depth - 1] == context) depth--;
+    fg_end_context(context);
 }
 
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
     if (context == NULL || context->tag != FG_CONTEXT || context->primary || context->green) return CUDA_ERROR_INVALID_CONTEXT;
-    fg_end_context(context);
+    end_current(context);
     return CUDA_SUCCESS;
 }
 
@@ -199,7 +205,7 @@ CUresult cuCtxDetach(CUcontext context)
     if (context->retained > 0)
         context->retained--;
     else
-        fg_end_context(context);
+        end_current(context);
     return CUDA_SUCCESS;
 }
 

@@ -4,7 +4,7 @@
 
 #include "driver/driver.h"
 
-/* Gives its memory back. The context is no longer current in this thread; where another thread has it current, its calls fail. */
+/* Gives its memory back. Where it is current it stays so, and calls fail. */
 void fg_end_context(CUcontext context);
 
 #endif

@@ -187,12 +187,14 @@ CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
     return CUDA_SUCCESS;
 }
 
+/* Where it is current it stays so, and its memory lives on with the primary context (H100). */
 CUresult cuGreenCtxDestroy(CUgreenCtx context)
 {
     CUcontext made;
     const CUresult result = cuCtxFromGreenCtx(&made, context);
     if (result != CUDA_SUCCESS) return result;
     const CUdevice device = made->device;
+    fg_pass_context_memory(made, &fg_driver.primary[device]);
     fg_end_context(made);
     return cuDevicePrimaryCtxRelease_v2(device);
 }

@@ -22,6 +22,7 @@
 /* First member of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
 enum fg_tag {
     FG_CONTEXT = 0x46474358,
+    FG_DESTROYED_CONTEXT = 0x46474344,
     FG_STREAM = 0x46475354,
     FG_EVENT = 0x46474556,
     FG_MODULE = 0x46474d4f,
@@ -176,7 +177,8 @@ int fg_multiprocessors(CUdevice device);
 /* CUDA_SUCCESS if the driver is initialised and the ordinal exists and its card is not lost. */
 CUresult fg_check_device(CUdevice device);
 
-/* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one. Its card must not be lost. */
+/* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED where it has ended and is still
+ * current. Its card must not be lost. */
 CUresult fg_current(CUcontext *context);
 
 /* The card behind a context. */
@@ -185,8 +187,9 @@ int fg_card_of(const struct CUctx_st *context);
 /* Marks the block that holds the range; false when no block does. */
 bool fg_touch(CUdeviceptr at, size_t bytes);
 
-/* Frees all memory that belongs to a context. */
+/* Frees all memory that belongs to a context, or makes it another one's. */
 void fg_free_context_memory(CUcontext context);
+void fg_pass_context_memory(CUcontext from, CUcontext to);
 
 /* Bytes that go back to a stream-ordered pool, or to the memory that graphs of a device share. */
 void fg_pool_give(CUmemoryPool pool, uint64_t bytes);

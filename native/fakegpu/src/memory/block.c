@@ -167,6 +167,25 @@ void fg_free_context_memory(CUcontext context)
     } while (found != NULL);
 }
 
+static struct passing {
+    CUcontext from, to;
+} passing;
+
+static void pass_context(const void *node, VISIT visit, int depth)
+{
+    (void)depth;
+    if ((visit == postorder || visit == leaf) && (*(struct fg_block *const *)node)->context == passing.from)
+        (*(struct fg_block *const *)node)->context = passing.to;
+}
+
+void fg_pass_context_memory(CUcontext from, CUcontext to)
+{
+    pthread_mutex_lock(&fg_driver.lock);
+    passing = (struct passing){from, to};
+    twalk(blocks, pass_context);
+    pthread_mutex_unlock(&fg_driver.lock);
+}
+
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
     CUcontext context;

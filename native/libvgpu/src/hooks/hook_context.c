@@ -26,6 +26,13 @@ static void forget(CUcontext context, uint32_t begun)
     vgpu_cores_forget_context(context);
 }
 
+static void pass(CUcontext context, CUcontext to, uint32_t begun)
+{
+    vgpu_cores_device_changed();
+    vgpu_memory_pass_context(context, to, begun);
+    vgpu_cores_forget_context(context);
+}
+
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
@@ -171,21 +178,24 @@ static bool device_of(const struct vgpu_cuda *cuda, CUcontext context, CUdevice 
 }
 
 /* It gives its device's primary context back, which may be the end of that. What was allocated in it belongs to the context that
- * cuCtxFromGreenCtx names. */
+ * cuCtxFromGreenCtx names, and lives on with the primary context (H100). */
 CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUcontext context = NULL, primary = NULL;
-    CUdevice device;
+    CUdevice device = 0;
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     if (cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS) context = NULL;
-    const bool known = context != NULL && device_of(cuda, context, &device);
-    if (known) primary = primary_of(cuda, device);
+    if (context != NULL && device_of(cuda, context, &device)) primary = primary_of(cuda, device);
     const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = cuda->cuGreenCtxDestroy(green);
     if (result != CUDA_SUCCESS) return result;
-    forget(context, begun);
-    if (known && !primary_is_active(cuda, device)) forget(primary, begun);
+    if (primary != NULL && primary_is_active(cuda, device)) {
+        pass(context, primary, begun);
+    } else {
+        forget(context, begun);
+        forget(primary, begun); /* NULL: nothing is known of it */
+    }
     return result;
 }
 

@@ -1,38 +1,8 @@
 """Green contexts of the stand-in driver: a part of a card's multiprocessors."""
 
 from tests.native.driver_program import Program
-from tests.native.machine import Machine
-
-GREEN = """
-from ctypes import Structure, c_float, c_int, c_uint, c_ulonglong
-
-
-class Resource(Structure):
-    _fields_ = [
-        ("type", c_int),
-        ("internal", ctypes.c_ubyte * 92),
-        ("count", c_uint),
-        ("rest", ctypes.c_ubyte * 44),
-    ]
-
-
-SMS = 1
-whole = Resource()
-ok(cuda.cuDeviceGetDevResource(0, byref(whole), SMS))
-
-
-def split(groups, count, least, left=None, of=whole):
-    number = c_uint(count)
-    return cuda.cuDevSmResourceSplitByCount(
-        groups, byref(number), byref(of), left, 0, c_uint(least)
-    ), number.value
-
-
-def described(*resources):
-    made = c_void_p()
-    some = (Resource * len(resources))(*resources)
-    return cuda.cuDevResourceGenerateDesc(byref(made), some, len(resources)), made
-"""
+from tests.native.fakegpu.green.green_program import GREEN
+from tests.native.machine import MIB, Machine
 
 
 def test_multiprocessors_are_split_into_groups_of_what_the_card_allows(machine: Machine) -> None:
@@ -103,3 +73,36 @@ show(part > 2 * all_of_it, part > 800)
 """,
     )
     assert program.rest() == ["0 26", "101 1", "26 1", "True", "None", "True True"]
+
+
+def test_memory_outlives_a_green_context_that_stays_current(machine: Machine) -> None:
+    program = Program(
+        machine,
+        GREEN
+        + """
+group = (Resource * 1)()
+split(group, 1, 26)
+green, made, now = c_void_p(), c_void_p(), c_void_p()
+ok(cuda.cuGreenCtxCreate(byref(green), described(group[0])[1], 0, 1))
+ok(cuda.cuCtxFromGreenCtx(byref(made), green))
+ok(cuda.cuCtxPushCurrent_v2(made))
+blocks = [alloc(8 << 20), alloc(8 << 20)]
+ok(cuda.cuGreenCtxDestroy(green))
+ok(cuda.cuCtxGetCurrent(byref(now)))
+show(now.value == made.value, cuda.cuMemGetInfo_v2(None, None), cuda.cuCtxPushCurrent_v2(made))
+show(cuda.cuGreenCtxDestroy(green), cuda.cuMemFree_v2(blocks[0]))
+ok(cuda.cuCtxPopCurrent_v2(byref(now)))
+show(now.value == made.value, cuda.cuMemFree_v2(blocks[0]))
+sys.stdin.readline()
+ok(cuda.cuDevicePrimaryCtxRelease_v2(0))
+show("gone")
+sys.stdin.readline()
+""",
+    )
+    assert [program.line() for _ in range(3)] == ["True 709 201", "201 709", "True 0"]
+    assert machine.used() == 8 * MIB
+    program.go_on()
+    assert program.line() == "gone"
+    assert machine.used() == 0
+    program.go_on()
+    assert program.rest() == []
