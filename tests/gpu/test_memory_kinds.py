@@ -18,6 +18,8 @@ SIZE = 512 * MIB
 BLOCK = 64 * MIB  # in a further context
 # What the driver takes beside, which the slice has less then: handles, page tables.
 BESIDE = 4 * MIB
+# What it keeps of a further context that has ended: 6 MiB of a green one (H100, 580.159.04).
+KEPT = 8 * MIB
 # The card's own rounding, which is in no account.
 ROUNDING = 64 * MIB
 OUT_OF_MEMORY = 2
@@ -135,4 +137,4 @@ def test_a_further_context_is_charged_until_it_ends(
     assert answer["result"] == 0
     assert answer["made"] <= at_first
     assert answer["held"] == pytest.approx(answer["made"] - BLOCK, abs=BESIDE)
-    assert answer["ended"] == pytest.approx(at_first, abs=BESIDE)
+    assert answer["ended"] == pytest.approx(at_first, abs=KEPT)
