@@ -154,7 +154,7 @@ def test_memory_that_its_maker_keeps_is_charged_once(start: Start) -> None:
 
 
 def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine) -> None:
-    # The card has it until the descriptor is closed; the stand-in driver takes it anew.
+    # The card has it until the descriptor is closed; the stand-in driver takes it again.
     one, other = start(), start()
     made, where = shared(one, WAYS["handle"])
     ask(one, f"released({made})")

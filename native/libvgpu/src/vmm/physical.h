@@ -2,7 +2,7 @@
  * undone (mapping.h) and its last binding (multicast object, sparse array) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
- * What was imported is charged to its maker, which may be this process (a driver gives each import a handle of its own, and nothing tells
+ * What was imported is charged to its maker, which may be this process (a driver gives each import a handle of its own, and nothing shows
  * whose memory it is); that it is open is shown in the region, so that the container goes on being charged when the maker has let go of it
  * (shared_memory.h).
  *
