@@ -1,8 +1,8 @@
 /* Ordinary device memory: reserve, ask the driver, enter the charge. The outputs are written on success only. */
 #include "memory/charge.h"
 #include "accounting/current.h"
-#include "memory/leaving.h"
-#include "memory/pool.h"
+#include "pools/leaving.h"
+#include "pools/pool.h"
 #include "memory/opened.h"
 #include "accounting/overhead.h"
 #include "config/quota.h"

@@ -2,8 +2,8 @@
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-#include "memory/leaving.h"
-#include "memory/pool.h"
+#include "pools/leaving.h"
+#include "pools/pool.h"
 #include "accounting/slice.h"
 
 struct view {

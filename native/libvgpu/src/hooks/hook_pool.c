@@ -5,9 +5,9 @@
  */
 #include "config/devices.h"
 #include "memory/charge.h"
-#include "memory/leaving.h"
+#include "pools/leaving.h"
 #include "memory/opened.h"
-#include "memory/pool.h"
+#include "pools/pool.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
 

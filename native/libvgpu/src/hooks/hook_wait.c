@@ -1,8 +1,8 @@
 /* Waiting for the device: of what streams have freed by then the card has again what pools do not keep, and that is no longer
- * charged (memory/leaving.h, memory/pool.h). */
+ * charged (pools/leaving.h, pools/pool.h). */
 #include "intercept/real.h"
-#include "memory/leaving.h"
-#include "memory/pool.h"
+#include "pools/leaving.h"
+#include "pools/pool.h"
 
 static CUresult waited(CUresult result)
 {

@@ -1,4 +1,4 @@
-#include "memory/leaving.h"
+#include "pools/leaving.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -8,7 +8,8 @@
 #include "base/mutex.h"
 #include "base/wipe_on_fork.h"
 #include "intercept/real.h"
-#include "memory/pool.h"
+#include "pools/freed_place.h"
+#include "pools/pool.h"
 #include "accounting/slice.h"
 
 /* The driver answers that it waits for work that was queued before. */
@@ -16,21 +17,9 @@ enum { WAIT_MS = 2000, PAUSE_NS = 1000000 };
 /* A stream has two entries at most: one whose event comes soon, and one that all later frees move on. Empty ones wait
  * for the next free, as making an event costs more than recording one again. */
 enum { ENTRIES_OF_A_STREAM = 2, SPARE_ENTRIES = 64 };
-/* CUstreamCaptureMode: relaxed; asking an event while a stream records would end the recording. */
-enum { RELAXED = 2, UNCHANGED = -1 };
-enum { EVENT_DISABLE_TIMING = 2 };
-
-/* The default streams are one per context, and one per thread. */
-struct place {
-    CUcontext context;
-    CUstream stream;
-    uint64_t thread;
-    CUmemoryPool pool;
-    int device;
-};
 
 struct entry {
-    struct place place;
+    struct vgpu_freed_place place;
     CUevent event; /* NULL: none could be had; then the bytes stay until the context ends */
     uint64_t bytes;
     CUmemoryPool ending; /* the pool, once its destruction has begun */
@@ -46,66 +35,14 @@ static struct VGPU_WIPED registry {
 } registry;
 VGPU_WIPE_ON_FORK(registry);
 
-static int relax_capture(void)
-{
-    int mode = RELAXED;
-    return vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : UNCHANGED;
-}
-
-static void restore_capture(int mode)
-{
-    if (mode != UNCHANGED) (void)vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode);
-}
-
-/* Numbers of threads that freed in their own default stream; never given again, unlike pthread_self's. */
-static uint64_t this_thread(void)
-{
-    static _Atomic uint64_t last;
-    static _Thread_local uint64_t number;
-    if (number == 0) number = atomic_fetch_add(&last, 1) + 1;
-    return number;
-}
-
-static struct place place_of(CUmemoryPool pool, int device, CUstream stream)
-{
-    struct place place = {.stream = stream != NULL ? stream : (CUstream)1, .pool = pool, .device = device};
-    const bool own = (uintptr_t)stream > 2;
-    if (stream == VGPU_STREAM_PER_THREAD) place.thread = this_thread();
-    if (!own || vgpu_cuda()->cuStreamGetCtx(stream, &place.context) != CUDA_SUCCESS) (void)vgpu_cuda()->cuCtxGetCurrent(&place.context);
-    return place;
-}
-
-static bool same_place(const struct place *a, const struct place *b)
-{
-    return a->stream == b->stream && a->pool == b->pool && a->device == b->device && a->thread == b->thread && a->context == b->context;
-}
-
-/* Events belong to the stream's context, which need not be the current one. */
-static void record(struct entry *entry)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    CUcontext current = NULL, popped;
-    (void)cuda->cuCtxGetCurrent(&current);
-    const bool other = current != entry->place.context;
-    if (other && cuda->cuCtxPushCurrent_v2(entry->place.context) != CUDA_SUCCESS) return;
-    const int mode = relax_capture();
-    if (entry->event == NULL && cuda->cuEventCreate(&entry->event, EVENT_DISABLE_TIMING) != CUDA_SUCCESS) entry->event = NULL;
-    if (entry->event != NULL && cuda->cuEventRecord(entry->event, entry->place.stream) != CUDA_SUCCESS) {
-        cuda->cuEventDestroy_v2(entry->event);
-        entry->event = NULL;
-    }
-    restore_capture(mode);
-    if (other) (void)cuda->cuCtxPopCurrent_v2(&popped);
-}
-
 /* Takes the entry out that a further free in that place goes to; NULL: a new one. */
-static struct entry *take_entry(const struct place *place)
+static struct entry *take_entry(const struct vgpu_freed_place *place)
 {
     struct entry **found = NULL;
     int have = 0;
     vgpu_mutex_lock(&registry.lock);
     for (struct entry **at = &registry.entries; *at != NULL; at = &(*at)->next) {
-        if (!same_place(&(*at)->place, place)) continue;
+        if (!vgpu_freed_same_place(&(*at)->place, place)) continue;
         have++;
         if (found == NULL || ((*found)->bytes != 0 && (*at)->bytes == 0)) found = at;
     }
@@ -139,7 +76,7 @@ static void release(CUmemoryPool pool, int device, uint64_t bytes)
 
 void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream stream)
 {
-    const struct place place = place_of(pool, device, stream);
+    const struct vgpu_freed_place place = vgpu_freed_place(pool, device, stream);
     struct entry *entry = take_entry(&place);
     if (entry == NULL) {
         entry = calloc(1, sizeof *entry);
@@ -148,7 +85,7 @@ void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream st
     }
     entry->bytes += bytes;
     entry->waited = false;
-    record(entry);
+    entry->event = vgpu_freed_record(&entry->place, entry->event);
     put_entry(entry);
 }
 
@@ -156,13 +93,13 @@ void vgpu_leaving_add(CUmemoryPool pool, int device, uint64_t bytes, CUstream st
 uint64_t vgpu_leaving_take(CUmemoryPool pool, int device, CUstream stream, uint64_t wanted)
 {
     if (atomic_load_explicit(&registry.leaving, memory_order_acquire) == 0) return 0;
-    const struct place place = place_of(pool, device, stream);
+    const struct vgpu_freed_place place = vgpu_freed_place(pool, device, stream);
     uint64_t taken = 0;
     vgpu_mutex_lock(&registry.lock);
     for (bool more = true; more && taken < wanted;) {
         struct entry *oldest = NULL;
         for (struct entry *at = registry.entries; at != NULL; at = at->next)
-            if (at->bytes != 0 && same_place(&at->place, &place)) oldest = at;
+            if (at->bytes != 0 && vgpu_freed_same_place(&at->place, &place)) oldest = at;
         more = oldest != NULL;
         if (!more) break;
         const uint64_t part = oldest->bytes < wanted - taken ? oldest->bytes : wanted - taken;
@@ -176,7 +113,7 @@ uint64_t vgpu_leaving_take(CUmemoryPool pool, int device, CUstream stream, uint6
 
 /* An entry that is done, whose bytes the caller releases without the lock. */
 struct done {
-    struct place place;
+    struct vgpu_freed_place place;
     uint64_t bytes;
 };
 enum { AT_ONCE = 8 };
@@ -237,7 +174,7 @@ static bool settle(int device)
     struct done done[AT_ONCE];
     bool any = false;
     int count = AT_ONCE;
-    const int mode = relax_capture();
+    const int mode = vgpu_freed_relax_capture();
     while (count == AT_ONCE) {
         count = empty_done(done);
         for (int i = 0; i < count; i++) {
@@ -245,7 +182,7 @@ static bool settle(int device)
             any = any || device == ANY_DEVICE || done[i].place.device == device;
         }
     }
-    restore_capture(mode);
+    vgpu_freed_restore_capture(mode);
     return any;
 }
 
@@ -257,12 +194,12 @@ bool vgpu_leaving_settle(void)
 bool vgpu_leaving_let_go(int device)
 {
     bool any = atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && settle(device);
-    const int mode = relax_capture();
+    const int mode = vgpu_freed_relax_capture();
     vgpu_mutex_lock(&registry.lock);
     for (struct entry *at = registry.entries; at != NULL; at = at->next)
         if (at->place.device == device && at->bytes == 0 && !at->waited && is_done(at)) any = let_go(at) || any;
     vgpu_mutex_unlock(&registry.lock);
-    restore_capture(mode);
+    vgpu_freed_restore_capture(mode);
     return any;
 }
 

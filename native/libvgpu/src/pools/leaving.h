@@ -18,9 +18,7 @@
 #include <stdint.h>
 
 #include "cuda_abi.h"
-
-/* CU_STREAM_PER_THREAD: what NULL means to the functions of the per-thread default stream. */
-#define VGPU_STREAM_PER_THREAD ((CUstream)2)
+#include "pools/freed_place.h"
 
 /* Memory of a device was freed in a stream; it came from `pool`, or from none (NULL). Released when the stream is
  * there. */

@@ -1,4 +1,4 @@
-#include "memory/pool.h"
+#include "pools/pool.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
