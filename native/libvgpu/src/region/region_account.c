@@ -116,8 +116,7 @@ static uint64_t orphaned_bytes(struct vgpu_region *region, int device)
     return smaller(atomic_load(vgpu_region_orphaned(region, device)), VGPU_UNKNOWN_SIZE);
 }
 
-/* What all processes but one have open. Handles whose size is not known count as more than any card has. */
-/* What all processes but that one (NULL: all) have open. */
+/* What all processes but that one (NULL: all) have open. Handles whose size is not known count as more than any card has. */
 static uint64_t open_bytes(struct vgpu_region *region, const struct vgpu_region_slot *but, int device)
 {
     uint64_t sum = 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import asyncpg
 import pytest
@@ -17,7 +18,10 @@ async def test_the_pods_that_wait_are_counted_under_their_reason(
     """One pod waits (four_days); another one's last refusal is three hours old."""
     reasons = await answer(reader, "pending-reasons", {})
     waiting = await answer(reader, "waiting-pods", {})
-    before = await answer(reader, "waiting-pods", {"at": "-3h", "namespace": "team-01"})
+    # By the row's own time: the ledger may have been filled long before this case runs.
+    tried = await reader.fetchval("SELECT last_at FROM decisions WHERE pod_name = 'gave-up'")
+    then = (tried + timedelta(minutes=1)).isoformat()
+    before = await answer(reader, "waiting-pods", {"at": then, "namespace": "team-01"})
 
     assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
         ("CardTypeMismatch", 1)
