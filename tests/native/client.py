@@ -5,7 +5,6 @@ Run by the `Client` of machine.py in a process of its own. It looks functions up
 """
 
 import ctypes
-import fcntl
 import json
 import os
 import sys
@@ -16,6 +15,8 @@ from tests.native.allocators.allocation import RefusedError
 from tests.native.allocators.allocators import KINDS, GiveBack
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.allocators.context_makers import OUTLIVED
+from tests.native.compute.launch_calls import launch, launch_as_before_cuda_4, launch_on_both
+from tests.native.descriptors import close_descriptors, files_open
 from tests.native.nvml.nvml_calls import (
     nvml,
     nvml_codes,
@@ -160,65 +161,6 @@ def churn(bytes: int, rounds: int) -> dict[str, Any]:
     return {"refused": refused}
 
 
-def loaded() -> ctypes.c_void_p:
-    """An idle kernel, in the current context."""
-    module, function = ctypes.c_void_p(), ctypes.c_void_p()
-    image = b".version 6.0\n.target sm_50\n.visible .entry idle()\n{ ret; }\n"
-    assert cuda.cuModuleLoadData(ctypes.byref(module), image) == 0
-    assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"idle") == 0
-    return function
-
-
-def launch(kernels: int, blocks: int = 1) -> dict[str, Any]:
-    function, result = loaded(), 0
-    for _ in range(kernels):
-        result = result or cuda.cuLaunchKernel(
-            function, blocks, 1, 1, 1024, 1, 1, 0, None, None, None
-        )
-    return {"result": result or cuda.cuCtxSynchronize()}
-
-
-def launch_as_before_cuda_4(how: str, kernels: int) -> dict[str, Any]:
-    function = loaded()
-    result = cuda.cuFuncSetBlockShape(function, 1024, 1, 1)
-    arguments = {"cuLaunch": (), "cuLaunchGrid": (8, 1), "cuLaunchGridAsync": (8, 1, None)}[how]
-    for _ in range(kernels):
-        result = result or getattr(cuda, how)(function, *arguments)
-    return {"result": result or cuda.cuCtxSynchronize()}
-
-
-own_files: dict[int, tuple[int, int]] = {}
-
-
-def identity(file: int) -> tuple[int, int] | None:
-    """What a number stands for: (device, inode); None: nothing."""
-    try:
-        status = os.fstat(file)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def still_open(file: int) -> bool:
-    """The same file as when the program opened it."""
-    return identity(file) == own_files[file]
-
-
-def close_descriptors(path: str | None) -> dict[str, Any]:
-    """What daemons do: closes everything; then opens a file of its own in all numbers; locks it."""
-    os.closerange(3, 256)
-    files = [os.open(path, os.O_RDWR) for _ in range(32)] if path else []
-    for file in files:
-        own_files[file] = (os.fstat(file).st_dev, os.fstat(file).st_ino)
-    for file in files[:1]:
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return {"files": files}
-
-
-def files_open() -> dict[str, Any]:
-    return {"files_open": sum(map(still_open, own_files))}
-
-
 def fork_and_alloc(bytes: int) -> dict[str, Any]:
     """What a forked child sees and may take (the simulated driver lives on in a child)."""
     read_end, write_end = os.pipe()
@@ -275,32 +217,6 @@ def further_contexts(count: int) -> dict[str, Any]:
         result = result or cuda.cuCtxCreate_v2(ctypes.byref(made), 0, 0)
         result = result or cuda.cuCtxPopCurrent_v2(ctypes.byref(made))
     return {"result": result}
-
-
-def launch_on_both(how: str) -> dict[str, Any]:
-    """A kernel on the device that is current, and at once one on the other."""
-    modules = {0: loaded()}
-    other = ctypes.c_void_p()
-    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(other), 1) == 0
-    assert cuda.cuCtxPushCurrent_v2(other) == 0
-    modules[1] = loaded()
-    if how == "pop":
-        modules = {0: modules[1], 1: modules[0]}
-    else:
-        assert cuda.cuCtxPopCurrent_v2(None) == 0
-    result = cuda.cuLaunchKernel(modules[0], 1, 1, 1, 1, 1, 1, 0, None, None, None)
-    if how == "set":
-        assert cuda.cuCtxSetCurrent(other) == 0
-    elif how == "push":
-        assert cuda.cuCtxPushCurrent_v2(other) == 0
-    elif how == "pop":
-        assert cuda.cuCtxPopCurrent_v2(None) == 0
-    else:
-        assert cuda.cuCtxCreate_v2(ctypes.byref(other), 0, 1) == 0
-        modules[1] = loaded()
-    return {
-        "result": result or cuda.cuLaunchKernel(modules[1], 1, 1, 1, 1, 1, 1, 0, None, None, None)
-    }
 
 
 OPS: dict[str, Callable[..., Any]] = {

@@ -154,7 +154,8 @@ def test_memory_that_its_maker_keeps_is_charged_once(start: Start) -> None:
 
 
 def test_what_a_descriptor_brings_back_is_charged(start: Start, machine: Machine) -> None:
-    # The card has it until the descriptor is closed; the stand-in driver takes it again.
+    # As long as the descriptor is open a card has it, and NVML shows it with nobody (H100); the
+    # stand-in driver takes it again with the import, as a card's NVML shows it after the close.
     one, other = start(), start()
     made, where = shared(one, WAYS["handle"])
     ask(one, f"released({made})")

@@ -24,6 +24,10 @@ STEPS = st.lists(
     max_size=25,
 )
 
+SOME = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
 
 @dataclass
 class Handle:
@@ -105,9 +109,7 @@ def sharing(
 
 
 @given(steps=STEPS)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@SOME
 def test_what_is_held_is_charged_and_goes_with_the_last_of_its_holders(
     sharing: Sharing, steps: list[tuple[str, int, int]]
 ) -> None:
@@ -123,9 +125,7 @@ def test_what_is_held_is_charged_and_goes_with_the_last_of_its_holders(
 
 
 @given(steps=STEPS)
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@SOME
 def test_what_is_made_once_is_charged_once(
     sharing: Sharing, steps: list[tuple[str, int, int]]
 ) -> None:
