@@ -12,7 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.redis import RedisNodeLock
+from hami_scheduler.adapters.redis.node_lock import RedisNodeLock
 
 from tests import measured
 from tests.simulation.runner import check, run

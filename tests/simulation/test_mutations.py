@@ -22,7 +22,7 @@ from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
-from hami_scheduler.adapters.redis import RedisNodeLock
+from hami_scheduler.adapters.redis.node_lock import RedisNodeLock
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.state_machine import POD_DELETED, Transition
 from hamicommon.domain.allocate_order import AllocateOrder

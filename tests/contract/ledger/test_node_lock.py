@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 import redis.asyncio
 from hami_scheduler.adapters.postgres.housekeeping import PostgresNodeLease
-from hami_scheduler.adapters.redis import OPEN_S, RedisNodeLock, open_node_lock
+from hami_scheduler.adapters.redis.node_lock import OPEN_S, RedisNodeLock, open_node_lock
 from hami_scheduler.ports import NodeLock
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict
@@ -193,6 +193,100 @@ async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
 
 
 @pytest.mark.integration
+async def test_what_is_asked_for_in_one_turn_goes_as_one_call(
+    request: pytest.FixtureRequest, redis_url: str
+) -> None:
+    nodes = [NodeName(f"turn-{number}") for number in range(20)]
+    async with (
+        opened_lock(request, away=False) as lock,
+        redis.asyncio.from_url(redis_url) as client,
+    ):
+        await lock.acquire(NODE, holder(99), wait_s=PATIENCE_S)
+        await lock.release(NODE, 99)
+
+        async def calls() -> int:
+            counted = await client.info("commandstats")
+            return int(counted["cmdstat_evalsha"]["calls"])
+
+        before = await calls()
+        async with asyncio.TaskGroup() as tasks:
+            for number, node in enumerate(nodes):
+                tasks.create_task(lock.acquire(node, holder(number), wait_s=PATIENCE_S))
+        assert [await lock.holder(node) for node in nodes] == [holder(n) for n in range(20)]
+        freed = await asyncio.gather(
+            *(lock.release(node, number % 10) for number, node in enumerate(nodes))
+        )
+
+        assert freed == [True] * 10 + [False] * 10
+        assert await calls() == before + 2
+        assert [await lock.holder(node) for node in nodes[9:11]] == [None, holder(10)]
+
+
+@pytest.mark.integration
+async def test_replicas_that_ask_in_the_same_turn_get_one_lock_once(
+    request: pytest.FixtureRequest,
+) -> None:
+    async with opened_lock(request, away=False) as mine, opened_lock(request, away=False) as other:
+        both = await asyncio.gather(
+            mine.acquire(NODE, holder(1), wait_s=0.5),
+            other.acquire(NODE, holder(2), wait_s=0.5),
+            return_exceptions=True,
+        )
+
+        assert [type(each) for each in both].count(Conflict) == 1
+        winner = both.index(None) + 1
+        assert await mine.holder(NODE) == holder(winner)
+
+
+@pytest.mark.integration
+async def test_who_was_cancelled_costs_those_that_asked_with_it_nothing(
+    request: pytest.FixtureRequest,
+) -> None:
+    async with opened_lock(request, away=False) as lock:
+        gone, stays = (
+            asyncio.create_task(lock.acquire(NodeName(f"c{n}"), holder(n), wait_s=PATIENCE_S))
+            for n in (1, 2)
+        )
+        await asyncio.sleep(0)
+        gone.cancel()
+
+        await stays
+
+        assert gone.cancelled()
+        assert await lock.holder(NodeName("c2")) == holder(2)
+
+
+@pytest.mark.integration
+async def test_releases_are_heard_from_replicas_of_before_as_well(
+    request: pytest.FixtureRequest, redis_url: str
+) -> None:
+    heard: asyncio.Queue[tuple[NodeName, int]] = asyncio.Queue()
+
+    async def on_freed(node: NodeName, token: int) -> None:
+        heard.put_nowait((node, token))
+
+    async with opened_lock(request, away=False) as lock:
+        assert isinstance(lock, RedisNodeLock)
+        listening = asyncio.create_task(lock.listen(on_freed))
+        async with redis.asyncio.from_url(redis_url) as client:
+
+            async def published() -> bool:
+                return bool(await client.publish("hami:nodelock:released", "node-b 4"))
+
+            await eventually(published, "the lock to listen")
+            assert await heard.get() == ("node-b", 4)
+            await client.publish("hami:nodelock:released", "node-b")
+            await client.publish("hami:nodelock:freed", "node-b 5\nnode-c 6")
+
+        assert [await heard.get() for _ in range(3)] == [
+            ("node-b", 0),
+            ("node-b", 5),
+            ("node-c", 6),
+        ]
+        listening.cancel()
+
+
+@pytest.mark.integration
 async def test_a_token_that_is_given_back_under_another_ones_hold_is_announced(
     request: pytest.FixtureRequest, redis_url: str
 ) -> None:
@@ -208,7 +302,7 @@ async def test_a_token_that_is_given_back_under_another_ones_hold_is_announced(
         async with redis.asyncio.from_url(redis_url) as client:
 
             async def subscribed() -> bool:
-                [(_, count)] = await client.pubsub_numsub("hami:nodelock:released")
+                [(_, count)] = await client.pubsub_numsub("hami:nodelock:freed")
                 return bool(count)
 
             await eventually(subscribed, "the lock to listen")

@@ -15,6 +15,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
+from hami_scheduler.adapters.redis.lock_keys import LockKeys
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.api.service import Service
 from hami_scheduler.bootstrap.connections import Connections
@@ -113,7 +114,7 @@ class Replica:
             return sign(grant, KEY)
 
         lock = SimLock(
-            cast(Any, RedisConnection(redis, process)),
+            LockKeys(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s),
             process.wire(lease, "ledger"),
             lock_s=SETTINGS.lock_s,
             still_needed=still_needed,
@@ -153,7 +154,8 @@ class Replica:
         """POST /filter."""
         args = ExtenderArgs(pod=pod, node_names=tuple(NodeName(name) for name in names), nodes=None)
         now = asyncio.get_running_loop().time()
-        body = await self._serve(self.service.filtering.filter(args, received=now))
+        body, record = await self._serve(self.service.filtering.filter(args, received=now))
+        record()
         return cast(Json, orjson.loads(body))
 
     async def bind(self, pod: Json, node: str) -> str:

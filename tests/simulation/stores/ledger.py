@@ -210,7 +210,7 @@ class SimLease:
         self._held: dict[NodeName, tuple[LockHolder, float]] = {}
 
     async def attempt(self, node: NodeName, holder: LockHolder) -> bool:
-        """See adapters.redis.Lease."""
+        """See adapters.redis.node_lock.Lease."""
         held = await self.holder(node)
         if held is not None and held.allocation_id != holder.allocation_id:
             return False
@@ -218,7 +218,7 @@ class SimLease:
         return True
 
     async def release(self, node: NodeName, token: int) -> bool:
-        """See adapters.redis.Lease."""
+        """See adapters.redis.node_lock.Lease."""
         held = self._held.get(node)
         if held is None or held[0].token != token:
             return False
@@ -226,7 +226,7 @@ class SimLease:
         return True
 
     async def holder(self, node: NodeName) -> LockHolder | None:
-        """See adapters.redis.Lease."""
+        """See adapters.redis.node_lock.Lease."""
         held = self._held.get(node)
         if held is None or held[1] <= asyncio.get_running_loop().time():
             return None

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 import redis.exceptions
-from hami_scheduler.adapters.redis import OnFreed, RedisNodeLock
+from hami_scheduler.adapters.redis.node_lock import OnFreed, RedisNodeLock
 from hamicommon.errors import Unavailable
 
 from tests.simulation.cluster.processes import Process
@@ -33,25 +33,32 @@ class RedisServer:
             return None
         return held[0]
 
-    async def acquire(self, key: str, args: list[Any]) -> int:
-        """The lock's script."""
-        held = await self.get(key)
-        if held is not None and orjson.loads(held)["allocation_id"] != args[2]:
-            return 0
-        self._keys[key] = (args[0], asyncio.get_running_loop().time() + args[1] / 1000)
-        return 1
+    async def take(self, keys: list[str], args: list[Any]) -> list[int]:
+        """The script that takes locks."""
+        taken = []
+        for number, key in enumerate(keys):
+            value, allocation_id = args[1 + 2 * number : 3 + 2 * number]
+            held = await self.get(key)
+            free = held is None or orjson.loads(held)["allocation_id"] == allocation_id
+            if free:
+                self._keys[key] = (value, asyncio.get_running_loop().time() + args[0] / 1000)
+            taken.append(int(free))
+        return taken
 
-    async def release(self, key: str, args: list[Any]) -> int:
-        """The lock's other script."""
-        held = await self.get(key)
-        if held is None or orjson.loads(held)["token"] != args[0]:
-            return 0
-        del self._keys[key]
-        return 1
+    async def free(self, keys: list[str], args: list[Any]) -> list[int]:
+        """The script that frees them."""
+        freed = []
+        for number, key in enumerate(keys):
+            held = await self.get(key)
+            mine = held is not None and orjson.loads(held)["token"] == args[1 + 2 * number]
+            if mine:
+                del self._keys[key]
+            freed.append(int(mine))
+        return freed
 
 
 class RedisConnection:
-    """The part of `redis.asyncio.Redis` that `RedisNodeLock` calls."""
+    """The part of `redis.asyncio.Redis` that `LockKeys` calls."""
 
     def __init__(self, server: RedisServer, process: Process) -> None:
         self._server = process.wire(server, "redis")
@@ -60,12 +67,12 @@ class RedisConnection:
         """GET."""
         return await _translated(self._server.get(key))
 
-    def register_script(self, text: str) -> Callable[..., Awaitable[int]]:
+    def register_script(self, text: str) -> Callable[..., Awaitable[list[int]]]:
         """Both scripts are known by what they do."""
-        work = self._server.acquire if "'SET'" in text else self._server.release
+        work = self._server.take if "'SET'" in text else self._server.free
 
-        async def script(*, keys: list[str], args: list[Any]) -> int:
-            return await _translated(work(keys[0], args))
+        async def script(*, keys: list[str], args: list[Any]) -> list[int]:
+            return await _translated(work(keys, args))
 
         return script
 

@@ -1,9 +1,8 @@
 """Node locks in Redis, with lease rows in Postgres while Redis is away.
 
-The lock is `SET hami:nodelock:<node> NX PX`, its value names pod, allocation and fencing token;
-it is freed by compare-and-delete on the token. Waiters of one replica queue per node in order of
-arrival, so only the first of them asks Redis; a release is announced on a channel, so that waiters
-of other replicas need no short polling. Who waits for long asks the ledger whether the holder still
+`lock_keys.py` has the keys. Waiters of one replica queue per node in order of arrival, so only the
+first of them asks Redis; a release is published on a channel, so that waiters of other replicas
+need no short polling. Who waits for long asks the ledger whether the holder still
 needs the lock: a release that got lost, or a binder that died, costs a second and not the expiry.
 A Redis that hangs costs one operation in `OPEN_S` its time-out, not every pod several.
 """
@@ -14,49 +13,29 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
-import orjson
 import redis.asyncio
 import redis.exceptions
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import RedisSettings
 
 from hami_scheduler.adapters.circuit_breaker import Circuit
+from hami_scheduler.adapters.redis.lock_keys import LockKeys
 
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-_KEY = "hami:nodelock:{node}"
-_CHANNEL = "hami:nodelock:released"
-# Backs the announcements up: a lost one (or an expiry) delays a waiter by at most this.
+# Backs the channel up: a lost one (or an expiry) delays a waiter by at most this.
 _POLL_S = 0.25
 _RETRY_S = 1.0
 _DOUBT_AFTER_S = 1.0
 OPEN_S = 2.0
-
-# KEYS[1] lock; ARGV: value, ttl in ms, allocation id. A holder of the same allocation takes over.
-_ACQUIRE = """
-local held = redis.call('GET', KEYS[1])
-if held and cjson.decode(held)['allocation_id'] ~= ARGV[3] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
-# KEYS[1] lock; ARGV: token, channel, "node token". A token that goes under another one's hold is
-# announced as well: whose replica it is (`shared_holds.py`) frees the lock when it was the last.
-_RELEASE = """
-local held = redis.call('GET', KEYS[1])
-if not held then return 0 end
-redis.call('PUBLISH', ARGV[2], ARGV[3])
-if cjson.decode(held)['token'] ~= tonumber(ARGV[1]) then return 0 end
-redis.call('DEL', KEYS[1])
-return 1
-"""
 
 
 class Lease(Protocol):
@@ -90,18 +69,16 @@ class RedisNodeLock:
 
     def __init__(
         self,
-        client: redis.asyncio.Redis,
+        keys: LockKeys,
         lease: Lease,
         *,
         lock_s: float,
         still_needed: StillNeeded,
     ) -> None:
-        self._client = client
+        self._keys = keys
         self._lease = lease
         self._lock_s = lock_s
         self._still_needed = still_needed
-        self._acquire = client.register_script(_ACQUIRE)
-        self._release = client.register_script(_RELEASE)
         self._queues: dict[NodeName, asyncio.Lock] = {}
         self._waiting: dict[NodeName, int] = {}
         self._freed: dict[NodeName, asyncio.Event] = {}
@@ -170,17 +147,8 @@ class RedisNodeLock:
         await self.release(node, holder.token)
 
     async def _attempt(self, node: NodeName, holder: LockHolder) -> bool:
-        value = {
-            "pod_uid": holder.pod_uid,
-            "allocation_id": holder.allocation_id,
-            "token": holder.token,
-        }
         try:
-            taken = await self._ask(
-                self._acquire,
-                keys=[_KEY.format(node=node)],
-                args=[orjson.dumps(value), int(self._lock_s * 1000), holder.allocation_id],
-            )
+            taken = await self._ask(self._keys.take(node, holder))
         except _RedisAwayError:
             return await self._lease.attempt(node, holder)
         if not taken:
@@ -198,13 +166,7 @@ class RedisNodeLock:
         freed = False
         # Else the lease below, or the key's expiry.
         with contextlib.suppress(_RedisAwayError):
-            freed = bool(
-                await self._ask(
-                    self._release,
-                    keys=[_KEY.format(node=node)],
-                    args=[token, _CHANNEL, f"{node} {token}"],
-                )
-            )
+            freed = await self._ask(self._keys.free(node, token))
         if self._recently_away():
             freed = await self._lease.release(node, token) or freed
         self._wake(node, token)
@@ -213,17 +175,12 @@ class RedisNodeLock:
     async def holder(self, node: NodeName) -> LockHolder | None:
         """See the port."""
         try:
-            value = await self._ask(self._client.get, _KEY.format(node=node))
+            held = await self._ask(self._keys.holder(node))
         except _RedisAwayError:
             return await self._lease.holder(node)
-        if value is None:
-            return await self._lease.holder(node) if self._recently_away() else None
-        held = orjson.loads(value)
-        return LockHolder(
-            pod_uid=PodUid(held["pod_uid"]),
-            allocation_id=AllocationId(held["allocation_id"]),
-            token=held["token"],
-        )
+        if held is None and self._recently_away():
+            return await self._lease.holder(node)
+        return held
 
     async def listen(self, on_freed: OnFreed) -> None:
         """Wakes waiters on releases by other replicas; runs until cancelled.
@@ -232,17 +189,9 @@ class RedisNodeLock:
         """
         while True:
             try:
-                async with self._client.pubsub() as subscription:
-                    await subscription.subscribe(_CHANNEL)
-                    while True:
-                        message = await subscription.get_message(
-                            ignore_subscribe_messages=True, timeout=None
-                        )
-                        if message is not None:
-                            # The replicas of before announce the node alone.
-                            node, _, token = message["data"].decode().partition(" ")
-                            self._wake(NodeName(node), int(token or 0))
-                            await on_freed(NodeName(node), int(token or 0))
+                async for node, token in self._keys.releases():
+                    self._wake(node, token)
+                    await on_freed(node, token)
             except (redis.exceptions.RedisError, OSError, TimeoutError):
                 await asyncio.sleep(_RETRY_S)
 
@@ -253,13 +202,14 @@ class RedisNodeLock:
         if event := self._freed.get(node):
             event.set()
 
-    async def _ask(self, command: Callable[..., Awaitable[T]], *args: object, **named: object) -> T:
-        """Raises: _RedisAwayError."""
+    async def _ask(self, call: Coroutine[None, None, T]) -> T:
+        """The call's answer, where Redis is asked at all. Raises: _RedisAwayError."""
         if not self._circuit.allows(time.monotonic()):
+            call.close()
             self._went_away("it did not answer just before")
             raise _RedisAwayError
         try:
-            answer = await command(*args, **named)
+            answer = await call
         except (redis.exceptions.RedisError, OSError, TimeoutError) as exc:
             self._circuit.failed(time.monotonic())
             self._went_away(str(exc))
@@ -290,7 +240,8 @@ async def open_node_lock(
         health_check_interval=15,
     )
     try:
-        yield RedisNodeLock(client, lease, lock_s=lock_s, still_needed=still_needed)
+        keys = LockKeys(client, lock_s=lock_s)
+        yield RedisNodeLock(keys, lease, lock_s=lock_s, still_needed=still_needed)
     finally:
         with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
             await client.aclose()
