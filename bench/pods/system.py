@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -138,8 +139,11 @@ class Bench:
         await asyncio.sleep(REPORTED_S)
 
     async def begin(self, kind: str) -> None:
-        """Each round's log begins alike; cards are offered to claims less what limits hold of
-        them, or kube-scheduler would allocate what the ledger refuses for ever."""
+        """Each round's log begins alike, and the played nodes' heap, which the collector would walk
+        ever longer; cards are offered to claims less what limits hold of them, or kube-scheduler
+        would allocate what the ledger refuses for ever."""
+        gc.collect()
+        gc.freeze()
         if kind in BY_CLAIMS and isinstance(self.played, claims.ClaimNodes):
             await self.played.publish()
         if self.servers.postgres:
