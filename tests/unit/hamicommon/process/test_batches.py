@@ -193,16 +193,16 @@ async def test_enough_of_them_wait_for_no_pace() -> None:
 async def test_a_batch_that_had_to_wait_waits_on_while_more_come() -> None:
     server, pace_is_over = Server(), asyncio.Event()
 
-    def may_wait(item: int) -> bool:
+    def waits_on(waiting: Sequence[int]) -> bool:
         pace_is_over.set()
-        return item == 2
+        return waiting == [2]
 
     async with running(
         server,
         pace_s=0.01,
         calm_s=PATIENCE_S,
         most_s=PATIENCE_S,
-        may_wait=may_wait,
+        waits_on=waits_on,
         enough=3,
     ) as batches:
         assert await batches.ask(1) == 2
@@ -214,17 +214,32 @@ async def test_a_batch_that_had_to_wait_waits_on_while_more_come() -> None:
     assert server.batches == [[1], [2, 3, 4]]
 
 
-async def test_a_batch_waits_on_only_while_each_of_it_may() -> None:
-    server = Server()
+async def test_a_batch_waits_on_only_as_long_as_it_is_to() -> None:
+    server, expected, pace_is_over = Server(), [4], asyncio.Event()
+
+    def waits_on(waiting: Sequence[int]) -> bool:
+        assert waiting == [2, 3]
+        pace_is_over.set()
+        return bool(expected)
+
     async with running(
         server,
         pace_s=0.01,
         calm_s=2 * PATIENCE_S,
         most_s=2 * PATIENCE_S,
-        may_wait=lambda item: item != 3,
+        waits_on=waits_on,
     ) as batches:
         assert await batches.ask(1) == 2
-        assert await asyncio.gather(batches.ask(2), batches.ask(3)) == [4, 6]
+        later = [batches.put(2), batches.put(3)]
+        await pace_is_over.wait()
+        batches.look()
+        await asyncio.sleep(0)
+        assert server.batches == [[1]], "something is expected still"
+
+        expected.clear()
+        batches.look()
+
+        assert await asyncio.gather(*later) == [4, 6]
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,13 @@ async def test_reservations_whose_binders_wait_here_are_written_with_those_that_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pace_is_over = asyncio.Event()
-    may_wait = EarlyReservations._may_wait
+    wait_on = EarlyReservations._wait_on
 
-    def seen(early: EarlyReservations, reservation: Any) -> bool:
+    def seen(early: EarlyReservations, waiting: Any) -> bool:
         pace_is_over.set()
-        return may_wait(early, reservation)
+        return wait_on(early, waiting)
 
-    monkeypatch.setattr(EarlyReservations, "_may_wait", seen)
+    monkeypatch.setattr(EarlyReservations, "_wait_on", seen)
     async with opened() as world:
         world.put("a")
         await begun(world, 1)
@@ -106,6 +106,23 @@ async def test_reservations_whose_binders_wait_here_are_written_with_those_that_
         assert await binding is not None
         await world.early.all_written()
         assert [write.draft.pod_uid for write in world.ledger.batches[1]] == ["b", "c", "d"]
+
+
+@pytest.mark.usefixtures("a_burst_waits_for_more")
+async def test_the_last_of_a_burst_wait_for_nobody_once_their_binders_are_here() -> None:
+    expected = {"b", "c"}
+    async with opened(expects_more=lambda: bool(expected)) as world:
+        world.put("a")
+        await begun(world, 1)
+        bindings = []
+        for pod in "bc":
+            expected.discard(pod)
+            world.put(pod)
+            assert len(world.ledger.batches) == 1
+            bindings.append(asyncio.create_task(world.early.claim(claim(pod))))
+
+        assert None not in await asyncio.gather(*bindings)
+        assert [write.draft.pod_uid for write in world.ledger.batches[1]] == ["b", "c"]
 
 
 @pytest.mark.usefixtures("a_burst_waits_for_more")

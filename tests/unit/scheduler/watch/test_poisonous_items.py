@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from hami_scheduler.ledger.quota import QuotaLimits
+from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.watch import backoff
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.nodes import NodeSync
@@ -69,7 +70,7 @@ async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> No
     watch = PodWatch(
         store=cast(Any, store),
         transitions=cast(Any, None),
-        waiting=cast(Any, _Waiting()),
+        waiting=WaitingPods(),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",
     )
@@ -81,15 +82,6 @@ async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> No
     await _until_reached(store, watch.run())
 
     assert store.done == ["first", "last"]
-
-
-class _Waiting:
-    def remove(self, uid: str) -> None:
-        del uid
-
-    def given_up_since(self, pod: Mapping[str, Any]) -> bool:
-        del pod
-        return False
 
 
 @pytest.mark.parametrize("wish", ["cordon", "gone"])

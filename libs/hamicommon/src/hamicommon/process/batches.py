@@ -31,7 +31,7 @@ class Batches(Generic[Item, Answer]):
     long after the one before at the earliest; the first call after a calm still waits for nobody.
     `enough`: so many that wait begin a batch before its pace. `calm_s`: a batch that had to wait
     waits on while items come closer to each other than that, `most_s` from its first one at most,
-    and only while all of them may (`may_wait`).
+    and only while `waits_on` holds for those that wait (`look` when that has changed).
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Batches(Generic[Item, Answer]):
         pace_s: float = 0.0,
         calm_s: float = 0.0,
         most_s: float = 0.0,
-        may_wait: Callable[[Item], bool] = lambda _: True,
+        waits_on: Callable[[Sequence[Item]], bool] = lambda _: True,
         most: int = MOST,
         enough: int = MOST,
     ) -> None:
@@ -53,7 +53,7 @@ class Batches(Generic[Item, Answer]):
         self._pace_s = pace_s
         self._calm_s = calm_s
         self._most_s = most_s
-        self._may_wait = may_wait
+        self._waits_on = waits_on
         self._most = most
         self._enough = enough
         self._waiting: deque[tuple[Item, asyncio.Future[Answer]]] = deque()
@@ -61,6 +61,8 @@ class Batches(Generic[Item, Answer]):
         self._come = asyncio.Event()
         self._pressing = asyncio.Event()
         self._are_enough = asyncio.Event()
+        self._look = asyncio.Event()
+        """Enough wait, or it is to be seen whether the others still do."""
         self._first_at_s = self._last_at_s = 0.0
         """When the first and the last of those that wait came, by the event loop's clock."""
 
@@ -86,7 +88,12 @@ class Batches(Generic[Item, Answer]):
         self._come.set()
         if len(self._waiting) >= self._enough:
             self._are_enough.set()
+            self._look.set()
         return future
+
+    def look(self) -> None:
+        """What `waits_on` goes by has changed."""
+        self._look.set()
 
     async def run(self) -> None:
         """Carries out until cancelled; what waits then is answered with Unavailable."""
@@ -124,9 +131,10 @@ class Batches(Generic[Item, Answer]):
         while waited and not self._are_enough.is_set():
             latest_s = min(self._last_at_s + self._calm_s, self._first_at_s + self._most_s)
             left_s = latest_s - loop.time()
-            if left_s <= 0 or not all(self._may_wait(item) for item, _ in self._waiting):
+            if left_s <= 0 or not self._waits_on([item for item, _ in self._waiting]):
                 break
-            await _until(self._are_enough, left_s)
+            self._look.clear()
+            await _until(self._look, left_s)
 
     async def _next(self) -> int:
         """Carries one batch out; of how many items it was."""

@@ -175,6 +175,7 @@ def _early(core: Core, connections: Connections, watches: Watches) -> EarlyReser
         has_agent=core.liveness.has_agent,
         on_freed=core.requeuer.capacity_freed,
         instruments=core.instruments,
+        expects_more=lambda: core.demand.waiting.expects_more,
         enabled=settings.early_answers and settings.allocate_at == "filter",
     )
 

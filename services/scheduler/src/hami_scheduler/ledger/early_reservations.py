@@ -94,10 +94,13 @@ class EarlyReservations:
         has_agent: Callable[[NodeName], bool],
         on_freed: Callable[[], None],
         instruments: SchedulerInstruments,
+        expects_more: Callable[[], bool] = lambda: True,
         enabled: bool = True,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`has_quota`: whether the namespace has one, or may have; `clock`: seconds."""
+        """`has_quota`: whether the namespace has one, or may have; `expects_more`: whether pods may
+        come that were not asked for yet; `clock`: seconds.
+        """
         self._store = store
         self._view = view
         self._rules = rules
@@ -105,6 +108,7 @@ class EarlyReservations:
         self._has_agent = has_agent
         self._on_freed = on_freed
         self._instruments = instruments
+        self._expects_more = expects_more
         self.enabled = enabled
         # Looked up when it is read: a simulation has a clock of its own.
         self._clock = clock or (lambda: time.monotonic())
@@ -120,7 +124,7 @@ class EarlyReservations:
             pace_s=PACE_S,
             calm_s=NEXT_WITHIN_S,
             most_s=MOST_WAIT_S,
-            may_wait=self._may_wait,
+            waits_on=self._wait_on,
             enough=ENOUGH,
         )
 
@@ -235,6 +239,8 @@ class EarlyReservations:
         mine = unclaimed and early.draft.placement.node == claim.node
         if mine:
             early.claim = claim
+            if not self._expects_more():
+                self._batches.look()
         await asyncio.wait([future])
         answer = future.result()
         if isinstance(answer, Unavailable):
@@ -244,9 +250,15 @@ class EarlyReservations:
         allocation = answer.allocation
         return allocation if allocation.state is AllocationState.BINDING else None
 
-    def _may_wait(self, early: _Early) -> bool:
-        """Whether its /bind waits here, or may not have been asked for yet."""
-        return early.claim is not None or self._clock() - early.made_at < PACE_S
+    def _wait_on(self, waiting: Sequence[_Early]) -> bool:
+        """Whether others may come, while the binders of those that wait do so here.
+
+        A /bind that is not here may not have been asked for yet, or was asked of another replica.
+        """
+        unclaimed = [early.made_at for early in waiting if early.claim is None]
+        if unclaimed:
+            return self._clock() - min(unclaimed) < PACE_S
+        return self._expects_more()
 
     async def _write(self, batch: Sequence[_Early]) -> Sequence[Change | HamiError]:
         for early in batch:

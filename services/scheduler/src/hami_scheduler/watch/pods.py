@@ -110,7 +110,10 @@ class PodWatch:
         refused = scheduled_verdict(pod)[:1] == ("False",)
         if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
             self._waiting.remove(facts.uid)
-        elif refused:
+        elif not refused:
+            if not (pod.get("spec") or {}).get("schedulingGates"):
+                self._waiting.expect(facts.uid)
+        else:
             try:
                 request = self._request_of(pod)
             except InvalidRequest:
