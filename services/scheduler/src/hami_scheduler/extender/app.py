@@ -7,6 +7,7 @@ always answers 200, with what went wrong inside the result, as kube-scheduler ex
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -34,7 +35,23 @@ INTERNAL = "internal error of hami-scheduler; its log has the details"
 # 5000 whole Node objects of a dry run are some 50 MiB; HAMi cuts at 1 MiB and fails there.
 MAX_BODY_BYTES = 64 * 1024 * 1024
 
-Answer = Callable[[bytes], Awaitable[bytes]]
+
+class Afterwards:
+    """What is done about a call once its answer has left, so that nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+
+    def carry_out(self, path: str) -> None:
+        """Does it all; what fails is logged."""
+        for work in self.work:
+            try:
+                work()
+            except Exception:  # the outermost frame
+                logger.exception("failed after the answer", extra={"path": path})
+
+
+Answer = Callable[[bytes, Afterwards], Awaitable[bytes]]
 Refusal = Callable[[str], bytes]
 
 
@@ -72,22 +89,34 @@ class ExtenderApp:
         if scope["type"] != "http" or scope["method"] != "POST" or verb is None:
             await self._rest(scope, receive, send)
             return
-        body = await self._answered(scope["path"], receive, *verb)
+        afterwards = Afterwards()
+        body = await self._answered(scope["path"], receive, afterwards, *verb)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
         ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+            if afterwards.work:
+                # The answer leaves at the end of this turn of the loop (`JoinedWrites`).
+                await asyncio.sleep(0)
+        finally:
+            afterwards.carry_out(scope["path"])
 
     async def _answered(
-        self, path: str, receive: Receive, answer: Answer, refusal: Refusal
+        self,
+        path: str,
+        receive: Receive,
+        afterwards: Afterwards,
+        answer: Answer,
+        refusal: Refusal,
     ) -> bytes:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         try:
             asked = await _read(receive)
             with self._deferred.deciding():
-                return await answer(asked)
+                return await answer(asked, afterwards)
         except HamiError as exc:
             logger.warning("extender call refused", extra={"path": path, "error": str(exc)})
             return refusal(str(exc))
@@ -95,20 +124,22 @@ class ExtenderApp:
             logger.exception("extender call failed", extra={"path": path})
             return refusal(INTERNAL)
 
-    async def _filter(self, body: bytes) -> bytes:
+    async def _filter(self, body: bytes, afterwards: Afterwards) -> bytes:
         received = time.perf_counter()
         args = self._reader.parse(body)
         with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
-            return await self._filtering.filter(args, received=received)
+            answer, record = await self._filtering.filter(args, received=received)
+        afterwards.work.append(record)
+        return answer
 
-    async def _prioritize(self, body: bytes) -> bytes:
+    async def _prioritize(self, body: bytes, _: Afterwards) -> bytes:
         scores = await self._filtering.prioritize(parse_extender_args(body))
         return HostPriorities(scores=scores).to_json()
 
-    async def _score_hosts(self, body: bytes) -> bytes:
+    async def _score_hosts(self, body: bytes, _: Afterwards) -> bytes:
         return HostPriorities(scores=self._hosts.scores(parse_extender_args(body))).to_json()
 
-    async def _bind(self, body: bytes) -> bytes:
+    async def _bind(self, body: bytes, _: Afterwards) -> bytes:
         args = parse_bind_args(body)
         with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
             return bind_result(await self._binding.bind(args))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.admission.tampering.findings import Finding, in_short, refusal
@@ -21,7 +22,7 @@ from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, reason_label
 from hamicommon.placement.unschedulable import Refusal
-from opentelemetry.trace import SpanContext, get_tracer
+from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
 from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.outcomes import Outcomes
@@ -79,25 +80,39 @@ class Filter:
         self._outcomes = outcomes
         self._silent = silent
 
-    async def filter(self, args: ExtenderArgs, *, received: float) -> bytes:
-        """Answers /filter with the body; what went wrong is in it.
+    async def filter(
+        self, args: ExtenderArgs, *, received: float
+    ) -> tuple[bytes, Callable[[], None]]:
+        """The body that answers /filter, what went wrong is in it; and its record.
 
-        `received`: `time.perf_counter` when the call came, for the record and the histogram.
+        The record is called when the answer has left. `received`: `time.perf_counter` when the call
+        came, for the record and the histogram.
         """
         trace = DecisionTrace(pod=args.pod, started=received)
         admission = annotations_of(args.pod).get(TRACEPARENT, "")
-        with tracer.start_as_current_span("filter", links=telemetry.link_to(admission)) as span:
+        with tracer.start_as_current_span(
+            "filter", links=telemetry.link_to(admission), end_on_exit=False
+        ) as span:
             try:
                 result = await self._filter(args, trace)
             except HamiError as exc:
                 result = self._failed(trace, exc)
+            except BaseException:
+                span.end()
+                raise
             body = result.to_json()
-            trace.lap("answer")
-            span.set_attributes(trace.attributes())
+            trace.answered()
+        return body, partial(self._record, trace, span, time.time_ns())
+
+    def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
+        """Writes down where the decision shows; then there may be time for the next one."""
+        span.set_attributes(trace.attributes())
+        with use_span(span):
             self._recorder.add(trace)
-            kept = span.get_span_context()
-        self._measure(trace, time.perf_counter() - trace.started, kept)
-        return body
+        span.end(answered_ns)
+        self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
+        if self._reservations is not None and self._demand.waiting.expects_more:
+            self._reservations.look_ahead()
 
     def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
         """What is ours with its phases and, where the trace is kept, an exemplar that opens it."""

@@ -108,9 +108,10 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
 class NamesReader:
     """Reads the bodies of one caller after the other, and a list of nodes only when it changed.
 
-    kube-scheduler sends the names of thousands of nodes with every pod, mostly the same ones. The
-    end of the body that holds them is compared as bytes; the same tuple is answered for the same
-    end, by which the engine knows it again.
+    kube-scheduler sends the names of thousands of nodes with every pod, mostly the same ones, in
+    the order in which its threads were done with them. The end of the body that holds them is
+    compared as bytes, and names that were read as a set; the same tuple is answered for the same
+    names in any order, by which the engine knows it again.
     """
 
     _KEYS = (b'"nodenames":[', b'"NodeNames":[')
@@ -118,6 +119,7 @@ class NamesReader:
     def __init__(self) -> None:
         self._end = b""
         self._names: tuple[NodeName, ...] | None = None
+        self._known: frozenset[NodeName] = frozenset()
 
     def parse(self, body: bytes) -> ExtenderArgs:
         """As `parse_extender_args`. Raises: InvalidRequest."""
@@ -127,9 +129,21 @@ class NamesReader:
             args = parse_extender_args(body[:cut] + b'"nodenames":null}')
             return replace(args, node_names=self._names)
         args = parse_extender_args(body)
+        if self._are_known(args.node_names):
+            return replace(args, node_names=self._names)
         if cut > 0 and _is_list_of(body[cut:], args.node_names):
             self._end, self._names = body[cut:], args.node_names
+            self._known = frozenset(self._names or ())
         return args
+
+    def _are_known(self, names: tuple[NodeName, ...] | None) -> bool:
+        known = self._names
+        return (
+            names is not None
+            and known is not None
+            and len(names) == len(known)
+            and self._known == set(names)
+        )
 
 
 def _is_list_of(end: bytes, names: Sequence[str] | None) -> bool:

@@ -93,7 +93,9 @@ class DecisionQueue:
         """Queues the record of a pod of ours; never waits, never raises."""
         if not trace.outcome or not trace.uid:
             return
-        trace.phase_ms["total"] = round((time.perf_counter() - trace.started) * 1000, 3)
+        if "total" not in trace.phase_ms:
+            # Of no call of its own: placed at /bind, or what became of an answer.
+            trace.phase_ms["total"] = round((time.perf_counter() - trace.started) * 1000, 3)
         span = get_current_span().get_span_context()
         trace.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
         if self._queue.full():

@@ -29,13 +29,14 @@ from hamicommon.errors import (
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft, Entry
-from hamicommon.placement.engine import Decision, decide
+from hamicommon.placement.engine import Decision
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import cards_beyond
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.ahead import DecisionsAhead
 from hami_scheduler.placement.decision import DecisionTrace
 from hami_scheduler.placement.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of, reserved_early
@@ -86,6 +87,7 @@ class Reservations:
         self._instruments = instruments
         self._early = early
         self._owner_of = owner_of
+        self._ahead = DecisionsAhead(recorder.frozen)
         self._taking: Counter[GpuUuid] = Counter()
         """Cards that reservations of this replica are taking at this moment."""
 
@@ -189,6 +191,10 @@ class Reservations:
             self._recorder.add(trace)
         return found.allocation
 
+    def look_ahead(self) -> None:
+        """Decides for a pod like the last one, which is likely to come next; never waits."""
+        self._ahead.look_ahead(self._view.cluster)
+
     def _decide(
         self,
         request: PodRequest,
@@ -197,9 +203,8 @@ class Reservations:
         trace: DecisionTrace,
     ) -> Decision:
         with tracer.start_as_current_span("place"), trace.phase("place"):
-            decision = decide(request, self._view.cluster, candidates=names, without_cards=lost)
+            decision, trace.frozen = self._ahead.decide(request, self._view.cluster, names, lost)
         trace.view_version, trace.scores = decision.view_version, decision.scores
-        trace.frozen = self._recorder.frozen(self._view.cluster, decision.scores)
         return decision
 
     async def _outdated(self, refusal: Decision, lost: set[GpuUuid]) -> bool:
