@@ -22,7 +22,7 @@ from hami_scheduler.ledger.state_machine import facts_of, verdict
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.pod_events import Announcer

@@ -12,8 +12,8 @@ from hami_scheduler.ledger import early_reservations
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.reserve import MOST_S, Reservations, Reserved
 from hami_scheduler.pod_events import Announcer

@@ -27,7 +27,7 @@ from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.ports import PodApi
 from hami_scheduler.ports.queries import Queries, Row
 

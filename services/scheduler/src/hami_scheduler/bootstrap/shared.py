@@ -18,7 +18,7 @@ from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.demand import ArrivalCounts, Demand
 from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hami_scheduler.placement.pod_requests import PodRequests

@@ -25,8 +25,8 @@ from opentelemetry.trace import Span, get_tracer
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota
 from hami_scheduler.placement.requeue import Requeuer

@@ -29,9 +29,9 @@ from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.decision_row import reason_counts
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota
@@ -97,7 +97,7 @@ class Filter:
                 result = await self._filter(args, trace)
             except HamiError as exc:
                 result = self._failed(trace, exc)
-            except BaseException:
+            except BaseException:  # whatever it is, its span ends with it
                 span.end()
                 raise
             body = result.to_json()

@@ -36,9 +36,9 @@ from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import cards_beyond
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.ahead import DecisionsAhead
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.ahead import DecisionsAhead
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of, reserved_early
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import NoRoom, OverQuota

@@ -58,6 +58,11 @@ class _Made:
     version: int
     decided: Decided
 
+    def answers(self, question: _Question, view: ClusterView) -> bool:
+        """Whether it is what the engine would answer now."""
+        now = self.view is view and self.version == view.version
+        return now and question.is_like(self.question)
+
 
 class DecisionsAhead:
     """Decides, and once more where the same question seems to come again."""
@@ -81,12 +86,7 @@ class DecisionsAhead:
         self._repeats = question.is_like(self._last)
         self._last = question
         made, self._made = self._made, None
-        if (
-            made is not None
-            and made.view is view
-            and made.version == view.version
-            and question.is_like(made.question)
-        ):
+        if made is not None and made.answers(question, view):
             return made.decided
         return self._decided(question, view)
 
@@ -98,6 +98,8 @@ class DecisionsAhead:
         last = self._last
         if last is None or not self._repeats or last.without_cards:
             return
+        if self._made is not None and self._made.answers(last, view):
+            return  # of several calls at once each looks ahead
         policy = last.request.policy
         if FRAGMENTATION in (policy.node, *policy.gpu):
             return

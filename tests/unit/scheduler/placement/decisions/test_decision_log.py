@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from hami_scheduler.placement import decision_log
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_log import DecisionQueue
-from hami_scheduler.placement.decision_row import reason_counts
+from hami_scheduler.placement.decisions import decision_log
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports import DecisionRow, PodEvent
 from hamicommon.domain.ids import GpuUuid, NodeName

@@ -24,8 +24,8 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 from opentelemetry.trace import get_current_span
 
-from hami_scheduler.placement.decision import DecisionTrace
-from hami_scheduler.placement.decision_row import decision_of
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_row import decision_of
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports import DecisionLog, DecisionRow
 

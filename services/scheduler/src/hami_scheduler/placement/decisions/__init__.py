@@ -1,0 +1,1 @@
+"""What one decision is, how it is made ahead, and its record."""
