@@ -67,8 +67,8 @@ def test_the_order_is_priority_then_age() -> None:
 def test_pods_are_expected_until_they_come_or_go() -> None:
     waiting, uid, other = WaitingPods(), REQUEST.uid, PodUid("other")
     assert not waiting.expects_more
-    waiting.expect(uid)
-    waiting.expect(other)
+    waiting.expect(uid, may_come=True)
+    waiting.expect(other, may_come=True)
 
     waiting.saw(pod(1), REQUEST)
     assert waiting.expects_more
@@ -76,7 +76,7 @@ def test_pods_are_expected_until_they_come_or_go() -> None:
     assert not waiting.expects_more
 
     # The watch shows a pod that was here already.
-    waiting.expect(uid)
+    waiting.expect(uid, may_come=True)
     assert not waiting.expects_more
     waiting.remove(uid)
     assert not waiting.expects_more

@@ -53,14 +53,16 @@ def test_pods_are_expected_that_kube_scheduler_may_ask_for(
     assert waiting.expects_more is expected
 
 
-@pytest.mark.parametrize("end", ["bound", "deleted"])
-def test_a_pod_that_another_replica_was_asked_for_is_expected_no_more(end: str) -> None:
+@pytest.mark.parametrize("end", ["bound", "deleted", "refused"])
+def test_a_pod_that_did_not_come_here_is_expected_no_more(end: str) -> None:
     waiting = WaitingPods()
     watch = watching(waiting)
     watch.on_upsert(pod(), None)
 
-    if end == "bound":
+    if end == "bound":  # another replica was asked
         watch.on_upsert(pod(nodeName="n1"), pod())
+    elif end == "refused":  # by kube-scheduler itself
+        watch.on_upsert(pod(status=REFUSED), pod())
     else:
         watch.on_delete(pod())
 

@@ -90,18 +90,18 @@ class Filter:
         """
         trace = DecisionTrace(pod=args.pod, started=received)
         admission = annotations_of(args.pod).get(TRACEPARENT, "")
-        with tracer.start_as_current_span(
-            "filter", links=telemetry.link_to(admission), end_on_exit=False
-        ) as span:
-            try:
-                result = await self._filter(args, trace)
-            except HamiError as exc:
-                result = self._failed(trace, exc)
-            except BaseException:  # whatever it is, its span ends with it
-                span.end()
-                raise
-            body = result.to_json()
-            trace.answered()
+        span = tracer.start_span("filter", links=telemetry.link_to(admission))
+        try:
+            with use_span(span):
+                try:
+                    result = await self._filter(args, trace)
+                except HamiError as exc:
+                    result = self._failed(trace, exc)
+                body = result.to_json()
+        except BaseException:  # whatever it is, its span ends with it
+            span.end()
+            raise
+        trace.answered()
         return body, partial(self._record, trace, span, time.time_ns())
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:

@@ -54,10 +54,12 @@ class WaitingPods:
         """Whether pods are known that kube-scheduler has not asked for yet."""
         return bool(self._expected)
 
-    def expect(self, uid: PodUid) -> None:
-        """The pod has no node, and nothing keeps kube-scheduler from asking for it."""
-        if uid not in self._visits:
+    def expect(self, uid: PodUid, *, may_come: bool) -> None:
+        """The pod has no node; `may_come`: nothing is known that keeps it from coming soon."""
+        if may_come and uid not in self._visits:
             self._expected.add(uid)
+        else:
+            self._expected.discard(uid)
 
     def saw(self, pod: JsonMapping, request: PodRequest) -> None:
         """The pod came to /filter looking like this."""

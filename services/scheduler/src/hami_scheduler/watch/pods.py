@@ -110,10 +110,11 @@ class PodWatch:
         refused = scheduled_verdict(pod)[:1] == ("False",)
         if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
             self._waiting.remove(facts.uid)
-        elif not refused:
-            if not (pod.get("spec") or {}).get("schedulingGates"):
-                self._waiting.expect(facts.uid)
-        else:
+            return
+        gated = bool((pod.get("spec") or {}).get("schedulingGates"))
+        # kube-scheduler refuses many by itself, and they never come here.
+        self._waiting.expect(facts.uid, may_come=not refused and not gated)
+        if refused:
             try:
                 request = self._request_of(pod)
             except InvalidRequest:

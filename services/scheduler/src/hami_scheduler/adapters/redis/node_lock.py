@@ -2,8 +2,8 @@
 
 `lock_keys.py` has the keys. Waiters of one replica queue per node in order of arrival, so only the
 first of them asks Redis; a release is published on a channel, so that waiters of other replicas
-need no short polling. Who waits for long asks the ledger whether the holder still
-needs the lock: a release that got lost, or a binder that died, costs a second and not the expiry.
+need no short polling. Who waits for long asks the ledger whether the holder still needs the lock: a
+release that got lost, or a binder that died, costs a second and not the expiry.
 A Redis that hangs costs one operation in `OPEN_S` its time-out, not every pod several.
 """
 
