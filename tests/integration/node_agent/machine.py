@@ -261,7 +261,10 @@ class Kubelet:
     @asynccontextmanager
     async def plugin(self) -> AsyncIterator[Any]:
         socket = self.machine.sockets / "nvidia-gpu.sock"
-        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        # As a kubelet's new client: it would wait out the back-off of a connection that it shares
+        # with an earlier call, and refuse until then though the agent has come back.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
             # mypy follows the benchmarks to here.
             stub: Any = deviceplugin_pb2_grpc.DevicePluginStub(channel)  # type: ignore[no-untyped-call]
             yield stub
