@@ -286,14 +286,8 @@ class EarlyReservations:
         self._careful_until = self._clock() + CALM_S
         self._view.doubt(draft.placement.node)
         self._instruments.early_answers.labels("broken").inc()
-        logger.warning(
-            "reservation not written, /filter had answered it",
-            extra={
-                "pod_uid": draft.pod_uid,
-                "node": draft.placement.node,
-                "error": str(answer),
-            },
-        )
+        why = {"pod_uid": draft.pod_uid, "node": draft.placement.node, "error": str(answer)}
+        logger.warning("reservation not written, /filter had answered it", extra=why)
         early.broken(answer)
         # Pods may have been refused for the room that it seemed to take.
         self._on_freed()
