@@ -134,7 +134,9 @@ def test_any_sequence_of_changes_ends_as_a_view_built_at_once(
     ours, ours_unknown = view.rows_of(names)
     theirs, theirs_unknown = fresh.rows_of(names)
     assert ours_unknown == theirs_unknown
-    assert view.scores(ours).tolist() == fresh.scores(theirs).tolist()
+    assert dict(zip(view.names(ours), view.scores(ours).tolist(), strict=True)) == dict(
+        zip(fresh.names(theirs), fresh.scores(theirs).tolist(), strict=True)
+    )
     assert view.table(ours).free_slots.sum() == fresh.table(theirs).free_slots.sum()
 
 

@@ -40,7 +40,8 @@ class CardsByRow:
         return self._rows.models.by_number
 
     def rows_of(self, nodes: Collection[NodeName] | None) -> tuple[Int, tuple[NodeName, ...]]:
-        """Rows of the given nodes (None: all), and those that are unknown or have no card.
+        """Rows of the given nodes (None: all), in ascending order, and the nodes that are unknown
+        or have no card.
 
         The answer for a tuple is remembered: a caller that offers the same nodes again, as
         kube-scheduler does pod after pod, hands in the same tuple.

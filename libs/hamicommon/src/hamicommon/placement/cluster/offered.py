@@ -48,9 +48,11 @@ class OfferedRows:
         known = rows >= 0
         # A node's cards are written from place 0 on.
         known[known] = self._rows.table.model[rows[known], 0] != NO_MODEL
-        if known.all():
-            return rows, ()
-        return rows[known], tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
+        # In their own order, whatever that of the offer: all rows are then read where they are.
+        found = np.sort(rows[known])
+        if len(found) == len(rows):
+            return found, ()
+        return found, tuple(name for name, yes in zip(wanted, known, strict=True) if not yes)
 
     def ranks(self, rows: Int) -> Int:
         """Position of the rows' nodes in the order of names."""
