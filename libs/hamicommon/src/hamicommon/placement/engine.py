@@ -27,6 +27,8 @@ from hamicommon.placement.node_costs import Costs, NodeCosts
 from hamicommon.placement.node_scores import MOST_PARTS, NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
+from hamicommon.placement.walks.kept import KeptWalks
+from hamicommon.placement.walks.walked import WalkedShape
 
 TOP_PRIORITY = 10
 """kube-scheduler's MaxExtenderPriority."""
@@ -94,7 +96,7 @@ def decide(
     return Decision(
         placement=judged.placement(int(ranked[-1])),
         refusal=None,
-        scores=_scores(view, survivors, scores, ranked, judged.costs),
+        scores=_scores(view, survivors, scores, ranked, judged.known),
         view_version=view.version,
     )
 
@@ -183,7 +185,8 @@ class _Judged:
     rows: Int
     scores: Floats
     dropped: list[Step] | None = None
-    costs: Costs | None = None
+    known: Costs | WalkedShape | None = None
+    """What is kept of the rows."""
 
     def steps(self) -> list[Step]:
         """Where the others dropped out."""
@@ -194,8 +197,10 @@ class _Judged:
     def placement(self, at: int) -> Placement:
         """On the row at this position."""
         row, containers = self.rows[at : at + 1], None
-        if self.costs is not None:
-            containers = self.costs.grants(at, self.request, self.view)
+        if isinstance(self.known, Costs):
+            containers = self.known.grants(at, self.request, self.view)
+        elif self.known is not None:
+            containers = self.known.grants(int(row[0]), self.request, self.view)
         if containers is None:
             fitted = fit_with_picks(self.request, self.view, row, self.without_cards)
             containers = fitted.grants[0]
@@ -206,12 +211,18 @@ class _Judged:
 def _judged(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> _Judged:
-    costs, steps = None, None
+    known: Costs | WalkedShape | None = None
+    steps = None
     if request.policy.node == FRAGMENTATION:
-        costs = view.memory.kept(NodeCosts).of(request, view, rows, without_cards)
-        survivors, scores = costs.rows, costs.scores
+        known = view.memory.kept(NodeCosts).of(request, view, rows, without_cards)
+        survivors, scores = known.rows, known.scores
     else:
-        survivors, steps = fit(request, view, rows, without_cards)
+        walked = view.memory.kept(KeptWalks)
+        known = kept = None if without_cards else walked.of(request, view, rows)
+        if kept is None:
+            survivors, steps = fit(request, view, rows, without_cards)
+        else:
+            survivors = rows[kept.fits[rows]]
         scores = view.scores(survivors)
     if len(survivors) and wants_scores(request, view):
         scores = scores + own_scores(request, view, survivors, without_cards)
@@ -223,7 +234,7 @@ def _judged(
         rows=survivors,
         scores=scores,
         dropped=steps,
-        costs=costs,
+        known=known,
     )
 
 
@@ -234,9 +245,13 @@ def _ranked(view: ClusterView, rows: Int, scores: Floats, policy: str) -> Int:
 
 
 def _scores(
-    view: ClusterView, rows: Int, scores: Floats, ranked: Int, costs: Costs | None
+    view: ClusterView,
+    rows: Int,
+    scores: Floats,
+    ranked: Int,
+    known: Costs | WalkedShape | None,
 ) -> NodeScores:
-    parts = None if costs is None else costs.parts(ranked[-MOST_PARTS:])
+    parts = known.parts(ranked[-MOST_PARTS:]) if isinstance(known, Costs) else None
     return NodeScores(view.names_by_row(), rows[ranked], scores[ranked], parts)
 
 

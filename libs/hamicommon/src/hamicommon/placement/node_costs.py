@@ -16,6 +16,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.choice.picks import Picks
+from hamicommon.placement.choice.vendor_chooser import asks_chooser
 from hamicommon.placement.cluster.cache import Latest
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
@@ -29,7 +30,7 @@ from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.tables import Tables
 from hamicommon.placement.node_scores import Parts
 from hamicommon.placement.predicates import Ask, needs, type_codes
-from hamicommon.placement.walked import Grants, WalkedShape, grants_of
+from hamicommon.placement.walks.walked import Grants, WalkedShape, grants_of
 
 STEP_MILLI = 30.0
 """Costs are compared in steps of so much: nodes that differ by less are equal, and the first by
@@ -187,7 +188,7 @@ class NodeCosts:
         stale = known.stale(rows, changed)
         if stale.any():
             rows = rows[stale]
-            if _asks_chooser(wanted, selection, view, rows):
+            if asks_chooser(wanted, selection, view, rows):
                 return None
             self._ask_rows(known, request.host.cpu_milli, view, rows)
             known.saw(rows, changed[stale])
@@ -278,19 +279,6 @@ def _plain(request: PodRequest) -> DeviceRequest | None:
     if selection.use_uuids or selection.avoid_uuids or selection.numa_bind:
         return None
     return asked[0]
-
-
-def _asks_chooser(
-    wanted: DeviceRequest, selection: Selection, view: ClusterView, rows: Int
-) -> bool:
-    rules = view.rules(wanted.vendor)
-    if rules.chooser is None:
-        return False
-    for makeup in set(view.makeups(rows).tolist()):
-        mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
-        if mine and rules.applies(wanted, selection, mine):
-            return True
-    return False
 
 
 def _ask(wanted: DeviceRequest, selection: Selection, view: ClusterView) -> Ask:

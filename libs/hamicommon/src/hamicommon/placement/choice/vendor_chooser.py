@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage
-from hamicommon.domain.requests import Policy, Selection
+from hamicommon.domain.requests import DeviceRequest, Policy, Selection
 from hamicommon.placement.choice import ordering
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.cluster.cache import Answers
@@ -163,6 +163,18 @@ class VendorChoosers:
                 f"{count} were asked for"
             )
         return answer
+
+
+def asks_chooser(wanted: DeviceRequest, selection: Selection, view: ClusterView, rows: Int) -> bool:
+    """Whether the vendor's chooser has to be asked of one of the rows."""
+    rules = view.rules(wanted.vendor)
+    if rules.chooser is None:
+        return False
+    for makeup in set(view.makeups(rows).tolist()):
+        mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
+        if mine and rules.applies(wanted, selection, mine):
+            return True
+    return False
 
 
 def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:
