@@ -28,10 +28,11 @@ from hamicommon.telemetry.clipped import ClippedSpans
 from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
 from hamicommon.telemetry.kept import KeptSpans, RecordAll
 from hamicommon.telemetry.logs import JsonFormatter, log_context, log_what_python_prints
-from hamicommon.telemetry.spans import FileSpans, pod_attributes
+from hamicommon.telemetry.spans import FileSpans, current_span, pod_attributes
 
 __all__ = [
     "SPAN_FATES",
+    "current_span",
     "extract",
     "inject",
     "is_probe",

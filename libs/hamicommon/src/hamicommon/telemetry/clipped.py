@@ -85,10 +85,13 @@ def clipped(span: ReadableSpan) -> ReadableSpan:
 
 
 def _fits(attributes: Attributes) -> bool:
-    return all(
-        _text_fits(value) if isinstance(value, str) else not isinstance(value, tuple)
-        for value in (attributes or {}).values()
-    )
+    return all(map(_value_fits, (attributes or {}).values()))
+
+
+def _value_fits(value: AttributeValue) -> bool:
+    if isinstance(value, str):
+        return _text_fits(value)
+    return not isinstance(value, tuple) or all(map(_value_fits, value))
 
 
 def _text_fits(text: str) -> bool:

@@ -113,7 +113,8 @@ class Bind:
             if not await self._pod.is_bound(allocation):
                 await self._pod.post(allocation, _grant(allocation))
             return
-        with tracer.start_as_current_span(
+        with telemetry.current_span(
+            tracer,
             "bind",
             context=telemetry.extract({"traceparent": allocation.traceparent}),
             attributes={
@@ -164,7 +165,7 @@ class Bind:
             await self._offer(allocation, grant, deadline)
         if time.perf_counter() - claimed_at > FRESH_S:
             await self._claims.check(allocation)
-        with tracer.start_as_current_span("mirror"):
+        with telemetry.current_span(tracer, "mirror"):
             await self._pod.post(allocation, grant)
         self._transitions.bound(allocation, actor=ACTOR)
         if labels := self._outcomes.marks.labels(allocation):
@@ -186,7 +187,7 @@ class Bind:
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()
-        with tracer.start_as_current_span("lock"):
+        with telemetry.current_span(tracer, "lock"):
             await self._locks.acquire(allocation, deadline=deadline)
         self._outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 

@@ -202,8 +202,9 @@ class Reservations:
         lost: set[GpuUuid],
         trace: DecisionTrace,
     ) -> Decision:
-        with tracer.start_as_current_span("place"), trace.phase("place"):
-            decision, trace.frozen = self._ahead.decide(request, self._view.cluster, names, lost)
+        with trace.phase("place"):
+            found = self._ahead.decide(request, self._view.cluster, names, lost)
+        decision, trace.frozen, trace.ahead = found
         trace.view_version, trace.scores = decision.view_version, decision.scores
         return decision
 

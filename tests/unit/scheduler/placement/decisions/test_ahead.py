@@ -55,8 +55,9 @@ def test_of_pods_of_one_template_the_third_is_decided_before_it_is_asked_for(
     for number in range(4):
         asked = replace(SMALL, uid=PodUid(str(number)), name=f"pod-{number}")
         before = len(decided)
-        found, moment = decisions.decide(asked, view, NAMES, ())
+        found, moment, was_ahead = decisions.decide(asked, view, NAMES, ())
         assert len(decided) == before + (number < 2), "asked for again"
+        assert was_ahead == (number >= 2)
         assert moment.version == view.version
         take(view, found, 1000)
         for _ in range(2):  # of several calls at once each looks ahead
@@ -87,9 +88,9 @@ def test_it_counts_for_that_question_on_that_view_alone(
         view.shift(GpuUuid("n0-0"), slots=1, memory_mib=1000, core_percent=0)
     decided.clear()
 
-    found, _ = decisions.decide(request, view, names, without)
+    found, _, was_ahead = decisions.decide(request, view, names, without)
 
-    assert decided == [request]
+    assert (decided, was_ahead) == ([request], False)
     assert (
         found.placement == decide(request, view, candidates=names, without_cards=without).placement
     )
@@ -119,7 +120,7 @@ def test_every_answer_is_the_engines_own(steps: list[tuple[str, object]]) -> Non
     for kind, what in steps:
         if kind == "ask":
             assert isinstance(what, PodRequest)
-            found, _ = decisions.decide(what, view, NAMES, ())
+            found, *_ = decisions.decide(what, view, NAMES, ())
             expected = decide(what, view, candidates=NAMES)
             assert (found.placement, found.view_version) == (expected.placement, view.version)
             assert dict(found.scores) == dict(expected.scores)

@@ -12,12 +12,16 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from hamicommon import telemetry
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.placement.node_scores import NodeScores
+from opentelemetry.trace import get_tracer
+
+tracer = get_tracer(__name__)
 
 
 class Decided(NamedTuple):
@@ -25,6 +29,8 @@ class Decided(NamedTuple):
 
     decision: Decision
     frozen: Frozen
+    ahead: bool = False
+    """It was made before it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,8 +93,9 @@ class DecisionsAhead:
         self._last = question
         made, self._made = self._made, None
         if made is not None and made.answers(question, view):
-            return made.decided
-        return self._decided(question, view)
+            return made.decided._replace(ahead=True)
+        with telemetry.current_span(tracer, "place"):
+            return self._decided(question, view)
 
     def look_ahead(self, view: ClusterView) -> None:
         """Decides what was asked last on the view as it is now, if it was asked twice.

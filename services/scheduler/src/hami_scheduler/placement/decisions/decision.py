@@ -20,6 +20,8 @@ from hamicommon.placement.cluster.view import Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Shortfalls
 
+NO_SCORES = NodeScores.of({})
+
 
 @dataclass(slots=True, kw_only=True)
 class DecisionTrace:
@@ -44,9 +46,11 @@ class DecisionTrace:
     shortfalls: Shortfalls | None = None
     silent: tuple[NodeName, ...] = ()
     """Nodes that were not offered, because their agents are silent."""
-    scores: NodeScores = field(default_factory=lambda: NodeScores.of({}))
+    scores: NodeScores = field(default_factory=lambda: NO_SCORES)
     quota: QuotaShort | None = None
     frozen: Frozen | None = None
+    ahead: bool = False
+    """It was made before it was asked for (`ahead.py`)."""
     view_version: int = 0
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
@@ -104,7 +108,7 @@ class DecisionTrace:
     def refuse(self, reasons: Mapping[NodeName, str], shortfalls: Shortfalls | None) -> None:
         """No node fits."""
         self.outcome, self.reasons, self.shortfalls = "refused", reasons, shortfalls
-        self.scores = NodeScores.of({})
+        self.scores = NO_SCORES
         self.message = f"no available node, {self.candidates} nodes do not meet"
 
     def attributes(self) -> dict[str, str | int | list[str]]:
@@ -122,6 +126,8 @@ class DecisionTrace:
         if self.allocation is not None:
             shares = [s.uuid for c in self.allocation.containers for s in c.shares]
             found |= {"k8s.node.name": self.allocation.node, "hami.cards": [str(s) for s in shares]}
+        if self.ahead:
+            found["hami.decided_ahead"] = True
         if self.reasons:
             found["hami.reasons"] = sorted(set(self.reasons.values()))[:5]
         return found
