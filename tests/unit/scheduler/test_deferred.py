@@ -94,3 +94,21 @@ async def test_too_much_of_it_is_refused_and_never_waited_for() -> None:
 
     assert all(desk.put(str(number)) for number in range(MOST_WAITING))
     assert not desk.put("one more")
+
+
+async def test_what_waits_for_calm_goes_on_when_nobody_decides() -> None:
+    desk = Desk()
+    with desk.deferred.deciding():
+        await desk.time.sleep(1.0)
+
+    await desk.deferred.calm(2.0)
+
+    assert desk.time.now_s == 101.0 + QUIET_S
+
+
+async def test_what_waits_for_calm_waits_so_long_at_most() -> None:
+    desk = Desk()
+    with desk.deferred.deciding():
+        await desk.deferred.calm(2.0)
+
+    assert desk.time.now_s == 102.0

@@ -1,4 +1,4 @@
-"""Work that can wait until nobody waits for a decision: the pods' label, and Normal events.
+"""Work that can wait until nobody waits for a decision: labels, Normal events, decisions' records.
 
 kube-scheduler asks for one decision after the other, and a burst of pods is as slow as the CPU time
 that each of them costs. What is only for people to read is kept until no decision has run for a
@@ -79,15 +79,16 @@ class DeferredWrites:
     async def _work(self) -> None:
         while True:
             latest_s, work = await self._queue.get()
-            await self._calm(latest_s)
+            await self.calm(latest_s - self._clock())
             try:
                 with self._bulkhead.item("deferred", getattr(work, "__qualname__", "")):
                     await work()
             except HamiError as exc:
                 logger.info("left undone", extra={"error": str(exc)})
 
-    async def _calm(self, latest_s: float) -> None:
-        """Until no decision has run for a moment, at the latest until then."""
+    async def calm(self, most_s: float) -> None:
+        """Until no decision has run for a moment; so long at most."""
+        latest_s = self._clock() + most_s
         while (now_s := self._clock()) < latest_s:
             quiet_s = 0.0 if self._deciding else now_s - self._decided_at
             if quiet_s >= QUIET_S:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.dra.candidates import Candidates
 from hami_scheduler.dra.claim_status import ClaimStatus
 from hami_scheduler.dra.grants import ClaimGrants
@@ -189,7 +190,11 @@ class World:
         announcer = Announcer(self.events)
         view = LedgerSnapshotCache(self.ledger, VENDORS.rules)
         requests = PodRequests(vendors=VENDORS, defaults=Policy())
-        recorder = DecisionQueue(NoLog(), announcer)  # type: ignore[arg-type]  # the rest is unused
+        recorder = DecisionQueue(
+            NoLog(),  # type: ignore[arg-type]  # the rest is unused
+            announcer,
+            calm=DeferredWrites().calm,
+        )
         early = EarlyReservations(
             self.ledger,
             view,

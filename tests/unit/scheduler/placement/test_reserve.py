@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger import early_reservations
 from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
@@ -117,7 +118,7 @@ async def reserving(
         pods=FakePodApi(),
         requests=PodRequests(vendors=VENDORS, defaults=Policy()),
         reservation_s=60,
-        recorder=DecisionQueue(Nowhere(), Announcer(Nowhere())),
+        recorder=DecisionQueue(Nowhere(), Announcer(Nowhere()), calm=DeferredWrites().calm),
         instruments=instruments,
         early=early,
     )

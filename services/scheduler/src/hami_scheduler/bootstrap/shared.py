@@ -88,7 +88,12 @@ def core_of(
         tables=TableMaker(view.cluster),
         view=view,
         announcer=announcer,
-        recorder=DecisionQueue(connections.decisions, announcer, bulkhead=instruments.bulkhead),
+        recorder=DecisionQueue(
+            connections.decisions,
+            announcer,
+            calm=connections.deferred.calm,
+            bulkhead=instruments.bulkhead,
+        ),
         requeuer=requeuer,
         mirrored=mirrored,
         locks=locks,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.placement.decisions import decision_log
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
@@ -49,6 +50,11 @@ class Log:
     async def tidy(self, *, keep_days: int) -> int:
         del keep_days
         return 0
+
+
+async def at_once(most_s: float) -> None:
+    """Nobody waits for a decision."""
+    del most_s
 
 
 class Events:
@@ -93,65 +99,72 @@ async def written(queue: DecisionQueue, log: Log) -> None:
         await log.written.wait()
 
 
-@pytest.mark.parametrize(
-    ("most_s", "first"),
-    [(PATIENCE_S, 5), (0.0, 1)],
-    ids=["until-it-is-over", "not-for-ever"],
-)
-async def test_decisions_of_a_burst_wait_for_its_end(
-    monkeypatch: pytest.MonkeyPatch, most_s: float, first: int
-) -> None:
-    monkeypatch.setattr(decision_log, "GATHER_S", 0.0)
-    monkeypatch.setattr(decision_log, "GATHER_MOST_S", most_s)
-    log, view = Log(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()))
+async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> None:
+    log, view, calls = Log(), a_view(), DeferredWrites()
+    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
     async with writing(queue):
-        for number in range(5):
-            queue.add(refused(queue, view, uid=f"u{number}"))
-            await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(log.kept) < 5:
+        with calls.deciding():
+            for number in range(5):
+                queue.add(refused(queue, view, uid=f"u{number}"))
                 await asyncio.sleep(0)
+            assert not log.kept
+        async with asyncio.timeout(PATIENCE_S):
+            await log.written.wait()
 
-    assert log.together[0] == first
+    assert log.together == [5]
+
+
+async def test_a_burst_without_end_holds_decisions_for_some_seconds_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decision_log, "GATHER_MOST_S", 0.0)
+    log, view, calls = Log(), a_view(), DeferredWrites()
+    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
+    async with writing(queue), asyncio.timeout(PATIENCE_S):
+        with calls.deciding():
+            queue.add(refused(queue, view))
+            await log.written.wait()
+
+    assert log.together == [1]
 
 
 async def test_a_burst_of_many_batches_waits_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "BATCH", 2)
-    monkeypatch.setattr(decision_log, "GATHER_S", 0.0)
+    waits = 0
 
-    class Once(Log):
-        async def record(self, decisions: Sequence[DecisionRow]) -> None:
-            monkeypatch.setattr(decision_log, "GATHER_S", 2 * PATIENCE_S)
-            await super().record(decisions)
+    async def calm(most_s: float) -> None:
+        nonlocal waits
+        waits += 1
 
-    log, view = Once(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()))
+    log, view = Log(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()), calm=calm)
     for number in range(5):
         queue.add(refused(queue, view, uid=f"u{number}"))
     async with writing(queue), asyncio.timeout(PATIENCE_S):
         while len(log.kept) < 5:
             await asyncio.sleep(0)
 
+    assert waits == 1
+
 
 async def test_what_waits_when_the_service_stops_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decision_log, "BATCH", 2)
-    monkeypatch.setattr(decision_log, "GATHER_S", 2 * PATIENCE_S)
-    log, view = Log(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()))
+    log, view, calls = Log(), a_view(), DeferredWrites()
+    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
     async with writing(queue):
-        for number in range(5):
-            queue.add(refused(queue, view, uid=f"u{number}"))
-        await asyncio.sleep(0)
+        with calls.deciding():
+            for number in range(5):
+                queue.add(refused(queue, view, uid=f"u{number}"))
+            await asyncio.sleep(0)
 
     assert [row.pod_uid for row in log.kept] == [f"u{number}" for number in range(5)]
 
 
 async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> None:
     log, events, view = Log(), Events(), a_view()
-    queue = DecisionQueue(log, Announcer(events))
+    queue = DecisionQueue(log, Announcer(events), calm=at_once)
     queue.add(refused(queue, view))
 
     await written(queue, log)
@@ -196,7 +209,7 @@ async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> Non
 async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "RETRY_S", 0.01)
     log = Log(away=3)
-    queue = DecisionQueue(log, Announcer(Events()))
+    queue = DecisionQueue(log, Announcer(Events()), calm=at_once)
     for number in range(5):
         queue.add(refused(queue, a_view(), uid=f"u{number}"))
 
@@ -208,7 +221,7 @@ async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.Monk
 
 async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "QUEUE_SIZE", 2)
-    queue, view = DecisionQueue(Log(), Announcer(Events())), a_view()
+    queue, view = DecisionQueue(Log(), Announcer(Events()), calm=at_once), a_view()
 
     for _ in range(5):
         queue.add(refused(queue, view))
@@ -222,7 +235,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
     monkeypatch.setattr(decision_log, "MOST_MOMENTS", 2)
     monkeypatch.setattr(decision_log, "NODES_OF_A_PLACEMENT", 0)
     log = Log()
-    queue, view = DecisionQueue(log, Announcer(Events())), a_view()
+    queue, view = DecisionQueue(log, Announcer(Events()), calm=at_once), a_view()
     for version in range(2, 6):
         queue.add(refused(queue, view, uid=f"u{version}"))
         view.apply(GpuUuid("g"), slots=1, memory_mib=1, core_percent=1, version=version)
@@ -238,7 +251,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
 
 
 def test_refusals_of_one_moment_share_the_cards() -> None:
-    queue, view = DecisionQueue(Log(), Announcer(Events())), a_view()
+    queue, view = DecisionQueue(Log(), Announcer(Events()), calm=at_once), a_view()
 
     one, other = refused(queue, view), refused(queue, view)
 
@@ -270,7 +283,7 @@ async def test_decisions_around_one_that_the_ledger_refuses_are_written(
                 self.written.set()
 
     log, view = Refusing(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()))
+    queue = DecisionQueue(log, Announcer(Events()), calm=at_once)
     for uid in ("first", "poison", "last"):
         queue.add(refused(queue, view, uid))
 
@@ -283,7 +296,7 @@ async def test_decisions_around_one_that_can_not_be_encoded_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, view, bulkhead = Log(), a_view(), Bulkhead()
-    queue = DecisionQueue(log, Announcer(Events()), bulkhead=bulkhead)
+    queue = DecisionQueue(log, Announcer(Events()), calm=at_once, bulkhead=bulkhead)
     encode = decision_log.decision_of
 
     def decision_of(trace: DecisionTrace, *rest: Any) -> DecisionRow:

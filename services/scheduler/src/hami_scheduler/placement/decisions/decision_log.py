@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from hamicommon.clipping import clip
 from hamicommon.errors import Conflict, HamiError, Unavailable
@@ -36,7 +37,6 @@ QUEUE_SIZE = 12_000
 BATCH = 64
 # One transaction per batch instead of one per decision. Nobody waits for it, so a burst's decisions
 # are encoded and written when it is over; explain may be this much behind.
-GATHER_S = 0.05
 GATHER_MOST_S = 2.0
 RETRY_S = 1.0
 RETRY_MAX_S = 5.0
@@ -53,8 +53,16 @@ class DecisionQueue:
     """A bounded queue in front of the decision log."""
 
     def __init__(
-        self, log: DecisionLog, announcer: Announcer, *, bulkhead: Bulkhead | None = None
+        self,
+        log: DecisionLog,
+        announcer: Announcer,
+        *,
+        calm: Callable[[float], Awaitable[None]],
+        bulkhead: Bulkhead | None = None,
     ) -> None:
+        """`calm`: returns when nobody waits for a decision or a binding, after so many seconds at
+        the latest (`DeferredWrites.calm`)."""
+        self._calm = calm
         self._bulkhead = bulkhead or Bulkhead()
         self._log = log
         self._announcer = announcer
@@ -126,7 +134,7 @@ class DecisionQueue:
         try:
             while True:
                 taken.append(await self._queue.get())
-                await self._calm()
+                await self._calm(GATHER_MOST_S)
                 left = len(taken) + self.waiting
                 while left > 0:
                     traces = taken + self._more(BATCH - len(taken))
@@ -138,15 +146,6 @@ class DecisionQueue:
             batch += [row for _, row in self._encoded(taken + self._more(QUEUE_SIZE))]
             if batch:
                 await self._write(batch)
-
-    async def _calm(self) -> None:
-        """Until no decision comes any more."""
-        loop = asyncio.get_running_loop()
-        latest_s, seen = loop.time() + GATHER_MOST_S, -1
-        while seen != self._queue.qsize() and loop.time() < latest_s:
-            seen = self._queue.qsize()
-            # That nothing comes is no event: it is looked at so often, GATHER_MOST_S at most.
-            await asyncio.sleep(GATHER_S)
 
     def _more(self, most: int) -> list[DecisionTrace]:
         traces: list[DecisionTrace] = []
