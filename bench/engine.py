@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -274,6 +275,7 @@ def machine() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "load_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
+        "interpreter": os.path.realpath(sys.executable),
         "numpy": np.__version__,
     }
 

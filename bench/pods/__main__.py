@@ -10,6 +10,9 @@ which half and 99 % of the pods ran, what the servers counted per pod (from a ch
 is written and announced), and the CPU time per pod by program until the last one ran; writes
 bench/results/pods.json.
 
+Measure with an interpreter that is built as that of the images is, with profile-guided
+optimisation: `PYTHON=/usr/bin/python3 make setup` (docs/tests-and-benchmarks.md).
+
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
 `--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
 `--replicas N`: so many processes of our scheduler behind one address (SO_REUSEPORT).
@@ -58,11 +61,13 @@ def main() -> None:
         beside=given.beside,
     )
     rows = uvloop.run(measure(wanted, KINDS, given.pods, given.rounds))
+    where = machine()
     print(f"{given.pods} pods at once on {given.nodes} nodes; budget: {BUDGET_RATIO} of `without`")
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
     for row in rows:
         print(shown(row))
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+    RESULTS.write_text(json.dumps({"machine": where, "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":
