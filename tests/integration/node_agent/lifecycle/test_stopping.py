@@ -65,7 +65,10 @@ async def test_a_new_configuration_counts_after_a_hang_up_and_a_broken_one_chang
     agent.start()
     try:
         await agent.ready()
-        await eventually(lambda: {d.slots for d in control.inventories[-1].devices} == {10})
+        # Ready is the agent before what it published has come here.
+        await eventually(
+            lambda: {d.slots for each in control.inventories[-1:] for d in each.devices} == {10}
+        )
         await control.announce(grant("a"))
         before = await kubelet.allocate("a", "main", A_0)
 
