@@ -43,13 +43,13 @@ def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dic
 
     A vendor that is no longer configured has no resource: its slices can still be given back.
     """
-    names_of = {vendor.name: vendor.resources for vendor in vendors}
     vendor_of = {share.uuid: share.vendor for c in containers for share in c.shares}
     amounts: dict[str, int] = {}
     for card in footprints(containers):
-        names = names_of.get(vendor_of[card.uuid])
-        if names is None:
+        vendor = next((each for each in vendors if each.name == vendor_of[card.uuid]), None)
+        if vendor is None:
             continue
+        names = vendor.resources
         for name, amount in ((names.memory, card.memory_mib), (names.core, card.core_percent)):
             if name and amount:
                 amounts[name] = amounts.get(name, 0) + amount
