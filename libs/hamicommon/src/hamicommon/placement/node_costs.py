@@ -30,7 +30,7 @@ from hamicommon.placement.fragmentation.states import States, states_of
 from hamicommon.placement.fragmentation.tables import Tables
 from hamicommon.placement.node_scores import Parts
 from hamicommon.placement.predicates import Ask, needs, type_codes
-from hamicommon.placement.walks.walked import Grants, WalkedShape, grants_of
+from hamicommon.placement.walks.walked import Grants, WalkedShape, grants_of, shape_key
 
 STEP_MILLI = 30.0
 """Costs are compared in steps of so much: nodes that differ by less are equal, and the first by
@@ -204,12 +204,7 @@ class NodeCosts:
 
     def _walked(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape:
         """As `_asked`, for any pod: the changed rows are walked."""
-        shape = (
-            tuple((container.role, container.requests) for container in request.containers),
-            tuple(sorted(request.selections.items(), key=lambda item: item[0])),
-            request.policy,
-            request.host.cpu_milli,
-        )
+        shape = shape_key(request), request.host.cpu_milli
         known = self._kept(shape, lambda: WalkedShape(view.room, self._lots))
         changed = view.changed(rows)
         stale = known.stale(rows, changed)

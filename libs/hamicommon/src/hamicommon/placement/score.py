@@ -12,6 +12,7 @@ from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit_with_picks
+from hamicommon.placement.walks.walked import shape_key
 
 
 def wants_scores(request: PodRequest, view: ClusterView) -> bool:
@@ -26,12 +27,7 @@ def own_scores(
 
     Rows that are as they were when a pod of the same shape came are not asked again.
     """
-    shape = (
-        tuple((container.role, container.requests) for container in request.containers),
-        tuple(sorted(request.selections.items(), key=lambda item: item[0])),
-        request.policy,
-    )
-    known, changed = view.memory.scores(shape, view.room), view.changed(rows)
+    known, changed = view.memory.scores(shape_key(request), view.room), view.changed(rows)
     left_out = view.marks(without_cards, rows).any(axis=1)
     fresh = np.flatnonzero(left_out | known.stale(rows, changed))
     if len(fresh):

@@ -92,8 +92,7 @@ class VendorChoosers:
         makeups = view.makeups(self.rows)
         applies = np.zeros(int(makeups.max(initial=0)) + 1, np.bool_)
         for makeup in np.flatnonzero(np.bincount(makeups)).tolist():
-            mine = [m for m in view.models_of(makeup) if m.vendor == self.ask.request.vendor]
-            applies[makeup] = bool(mine) and rules.applies(self.ask.request, self.selection, mine)
+            applies[makeup] = _applies(self.ask.request, self.selection, view, makeup)
         needed: Bools = applies[makeups]
         return needed
 
@@ -167,14 +166,16 @@ class VendorChoosers:
 
 def asks_chooser(wanted: DeviceRequest, selection: Selection, view: ClusterView, rows: Int) -> bool:
     """Whether the vendor's chooser has to be asked of one of the rows."""
-    rules = view.rules(wanted.vendor)
-    if rules.chooser is None:
+    if view.rules(wanted.vendor).chooser is None:
         return False
-    for makeup in set(view.makeups(rows).tolist()):
-        mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
-        if mine and rules.applies(wanted, selection, mine):
-            return True
-    return False
+    makeups = set(view.makeups(rows).tolist())
+    return any(_applies(wanted, selection, view, makeup) for makeup in makeups)
+
+
+def _applies(wanted: DeviceRequest, selection: Selection, view: ClusterView, makeup: int) -> bool:
+    """Whether the vendor wants its chooser asked of nodes of that make-up."""
+    mine = [model for model in view.models_of(makeup) if model.vendor == wanted.vendor]
+    return bool(mine) and view.rules(wanted.vendor).applies(wanted, selection, mine)
 
 
 def _met(usage: DeviceUsage, earlier: Shares) -> DeviceUsage:

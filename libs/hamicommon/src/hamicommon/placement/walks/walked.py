@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -16,6 +16,15 @@ from hamicommon.placement.fragmentation.kept_rows import KnownShape
 Grants = tuple[ContainerGrant, ...]
 
 _AMOUNTS = ("places", "memory", "core", "slots")
+
+
+def shape_key(request: PodRequest) -> Hashable:
+    """Equal for pods that find the same on the same nodes."""
+    return (
+        tuple((container.role, container.requests) for container in request.containers),
+        tuple(sorted(request.selections.items(), key=lambda item: item[0])),
+        request.policy,
+    )
 
 
 class WalkedShape(KnownShape):
