@@ -106,7 +106,7 @@ async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> Non
         with calls.deciding():
             for number in range(5):
                 queue.add(refused(queue, view, uid=f"u{number}"))
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the writer has its turn, and does not take it
             assert not log.kept
         async with asyncio.timeout(PATIENCE_S):
             await log.written.wait()
@@ -157,7 +157,7 @@ async def test_what_waits_when_the_service_stops_is_written(
         with calls.deciding():
             for number in range(5):
                 queue.add(refused(queue, view, uid=f"u{number}"))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # the writer has the first in its hands
 
     assert [row.pod_uid for row in log.kept] == [f"u{number}" for number in range(5)]
 

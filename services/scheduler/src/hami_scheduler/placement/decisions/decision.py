@@ -21,6 +21,7 @@ from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.unschedulable import Shortfalls
 
 NO_SCORES = NodeScores.of({})
+"""Of a decision that is not made; nothing changes one, so all share it."""
 
 
 @dataclass(slots=True, kw_only=True)
