@@ -65,6 +65,15 @@ class Reader:
         self.rows[name] = replace(card, usage=usage, version=card.version + 1)
         return counters(name, version=card.version + 1, memory_mib=memory_mib)
 
+    def take(self, card: CardDemand) -> CardCounters:
+        usage = self.rows[card.uuid].usage
+        counted = self.use(card.uuid, usage.used_memory_mib + card.memory_mib)
+        self.rows[card.uuid] = replace(
+            self.rows[card.uuid],
+            usage=replace(usage, used_memory_mib=counted.used_memory_mib, used_slots=1),
+        )
+        return counted
+
 
 def counters(name: str, *, version: int, memory_mib: int) -> CardCounters:
     return CardCounters(
@@ -92,6 +101,39 @@ async def test_counters_of_our_own_commit_need_no_reading() -> None:
     assert used(view) == [400]
     assert not await view.refresh()
     assert reader.full_reads == 1
+
+
+async def test_a_promise_that_the_ledger_counts_as_it_was_made_changes_nothing() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerSnapshotCache(reader)
+    await view.refresh()
+    first, second = demand("GPU-0", 100), demand("GPU-0", 300)
+    view.promise(first)
+    view.promise(second)
+    before = view.cluster.version
+
+    view.written([first], [reader.use("GPU-0", 100)])
+
+    assert (view.cluster.version, used(view)) == (before, [400])
+    assert not await view.refresh(), "the ledger's version was not taken over"
+    view.settle(second)
+    assert used(view) == [100]
+
+
+async def test_where_the_ledger_counts_something_else_too_it_is_taken_over() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = LedgerSnapshotCache(reader)
+    await view.refresh()
+    one, other = demand("GPU-0", 100), demand("GPU-1", 300)
+    view.promise(one)
+    before = view.cluster.version
+
+    view.written([one, other], [reader.use("GPU-0", 400)])
+
+    assert view.cluster.version > before
+    assert used(view) == [400]
 
 
 async def test_an_older_count_changes_nothing() -> None:
@@ -228,6 +270,7 @@ change = st.one_of(
     st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
     st.tuples(st.just("promise"), st.sampled_from(CARDS), st.integers(1, 100)),
     st.tuples(st.just("settle"), st.integers(0, 5), st.none()),
+    st.tuples(st.just("written"), st.integers(0, 3), st.integers(0, 1)),
 )
 
 
@@ -259,6 +302,17 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                 for one in promised[what : what + 1]:
                     live.settle(one)
                     promised.remove(one)
+            elif step == "written":
+                done, promised[:what] = promised[:what], []
+                batch = [one for one in done if one.uuid in reader.rows]
+                counted = [reader.take(one) for one in batch]
+                sent += counted
+                if value:  # the bus was quicker than the answer
+                    live.apply(counted)
+                live.written(batch, counted)
+                for one in done:
+                    if one not in batch:
+                        live.settle(one)
             elif step == "use":
                 sent.append(reader.use(names[what], value))
             elif step == "swap":

@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -269,6 +270,15 @@ class EarlyReservations:
             answers = await self._store.reserve_all(writes)
         except HamiError as exc:
             answers = [exc] * len(batch)
+        written = [
+            (early.card, answer.counters)
+            for early, answer in zip(batch, answers, strict=True)
+            if isinstance(answer, Change)
+        ]
+        self._view.written(
+            [card for card, _ in written],
+            chain.from_iterable(counters for _, counters in written),
+        )
         for early, answer in zip(batch, answers, strict=True):
             self._settle(early, answer)
         return answers
@@ -277,12 +287,11 @@ class EarlyReservations:
         draft = early.draft
         early.span.end()
         del self._of_pod[draft.pod_uid]
-        self._view.settle(early.card)
         if isinstance(answer, Change):
-            self._view.apply(answer.counters)
             self._instruments.transitions.labels(AllocationState.RESERVED.value).inc()
             self._instruments.early_answers.labels("kept").inc()
             return
+        self._view.settle(early.card)
         self._careful_until = self._clock() + CALM_S
         self._view.doubt(draft.placement.node)
         self._instruments.early_answers.labels("broken").inc()

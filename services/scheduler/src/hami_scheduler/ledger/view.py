@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 
 from hamicommon.domain.ids import GpuUuid, NodeName
@@ -18,6 +19,10 @@ from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 
 from hami_scheduler.ports import CardReader, LedgerCard, PairScores
+
+_Amounts = tuple[int, int, int]
+"""Slots, MiB and percent."""
+_NOTHING: _Amounts = (0, 0, 0)
 
 
 class LedgerSnapshotCache:
@@ -30,7 +35,7 @@ class LedgerSnapshotCache:
         self._sum = 0
         self._nodes: dict[NodeName, frozenset[GpuUuid]] = {}
         self._node_of: dict[GpuUuid, NodeName] = {}
-        self._promised: dict[GpuUuid, tuple[int, int, int]] = {}
+        self._promised: dict[GpuUuid, _Amounts] = {}
         """Slots, MiB and percent that the counters of a card have beside the ledger's."""
         # Counters came with a gap in the versions: something else about the card may have changed.
         self._doubtful: set[NodeName] = set()
@@ -52,22 +57,30 @@ class LedgerSnapshotCache:
     def apply(self, counters: Iterable[CardCounters]) -> None:
         """Takes over absolute counters; older ones than known change nothing."""
         for card in counters:
-            known = self._versions.get(card.uuid)
-            if known is None or card.version <= known:
-                continue
-            if card.version != known + 1:
-                self._doubtful.add(NodeName(card.node))
-            self._set_version(card.uuid, card.version)
-            taken = self.cluster.apply(
-                card.uuid,
-                slots=card.used_slots,
-                memory_mib=card.used_memory_mib,
-                core_percent=card.used_core_percent,
-                version=card.version,
-                holdings=card.holdings,
-            )
-            if taken:
-                self._shift(card.uuid, 1)
+            if self._is_newer(card):
+                self._count(card)
+
+    def _is_newer(self, card: CardCounters) -> bool:
+        """Whether they are to be taken over; their version is known from now on."""
+        known = self._versions.get(card.uuid)
+        if known is None or card.version <= known:
+            return False
+        if card.version != known + 1:
+            self._doubtful.add(NodeName(card.node))
+        self._set_version(card.uuid, card.version)
+        return True
+
+    def _count(self, card: CardCounters) -> None:
+        taken = self.cluster.apply(
+            card.uuid,
+            slots=card.used_slots,
+            memory_mib=card.used_memory_mib,
+            core_percent=card.used_core_percent,
+            version=card.version,
+            holdings=card.holdings,
+        )
+        if taken:
+            self._shift(card.uuid, 1)
 
     def promise(self, card: CardDemand) -> None:
         """A reservation on the card is on its way to the ledger: it counts from now on."""
@@ -77,14 +90,54 @@ class LedgerSnapshotCache:
         """It is written, or never will be: the ledger's own counters are what counts."""
         self._add(card, -1)
 
+    def written(self, cards: Iterable[CardDemand], counters: Iterable[CardCounters]) -> None:
+        """Promises that the ledger counts now, by these counters: settled and applied.
+
+        Both mostly come to what is counted here already. Nothing has changed for the engine then,
+        and what it found out before still holds.
+        """
+        newest = {card.uuid: card for card in counters if self._is_newer(card)}
+        settled: defaultdict[GpuUuid, list[CardDemand]] = defaultdict(list)
+        for demand in cards:
+            settled[demand.uuid].append(demand)
+        for uuid, demands in settled.items():
+            promised = self._promised.get(uuid, _NOTHING)
+            for demand in demands:
+                promised = _plus(promised, demand, -1)
+            found = newest.pop(uuid, None)
+            if found is None or not self._confirmed(found, promised):
+                self._promise_only(uuid, promised)
+                if found is not None:
+                    self._count(found)
+            elif any(promised):
+                self._promised[uuid] = promised
+            else:
+                self._promised.pop(uuid, None)
+        for found in newest.values():
+            self._count(found)
+
+    def _confirmed(self, card: CardCounters, promised: _Amounts) -> bool:
+        slots, memory_mib, core_percent = promised
+        return self.cluster.confirm(
+            card.uuid,
+            slots=card.used_slots + slots,
+            memory_mib=card.used_memory_mib + memory_mib,
+            core_percent=card.used_core_percent + core_percent,
+            version=card.version,
+            holdings=card.holdings,
+        )
+
     def _add(self, card: CardDemand, sign: int) -> None:
-        self._shift(card.uuid, -1)
-        amounts = card.slots, card.memory_mib, card.core_percent
-        known = self._promised.pop(card.uuid, (0, 0, 0))
-        new = tuple(old + sign * amount for old, amount in zip(known, amounts, strict=True))
-        if any(new):
-            self._promised[card.uuid] = (new[0], new[1], new[2])
-        self._shift(card.uuid, 1)
+        known = self._promised.get(card.uuid, _NOTHING)
+        self._promise_only(card.uuid, _plus(known, card, sign))
+
+    def _promise_only(self, uuid: GpuUuid, promised: _Amounts) -> None:
+        """From now on so much is promised of the card, whatever was before."""
+        self._shift(uuid, -1)
+        self._promised.pop(uuid, None)
+        if any(promised):
+            self._promised[uuid] = promised
+        self._shift(uuid, 1)
 
     def _shift(self, uuid: GpuUuid, sign: int) -> None:
         if uuid in self._promised:
@@ -197,3 +250,12 @@ class LedgerSnapshotCache:
     def _set_version(self, uuid: GpuUuid, version: int) -> None:
         self._sum += version - self._versions.get(uuid, 0)
         self._versions[uuid] = version
+
+
+def _plus(amounts: _Amounts, card: CardDemand, sign: int) -> _Amounts:
+    slots, memory_mib, core_percent = amounts
+    return (
+        slots + sign * card.slots,
+        memory_mib + sign * card.memory_mib,
+        core_percent + sign * card.core_percent,
+    )

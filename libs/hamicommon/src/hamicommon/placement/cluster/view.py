@@ -124,6 +124,35 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
         return True
 
+    def confirm(
+        self,
+        uuid: GpuUuid,
+        *,
+        slots: int,
+        memory_mib: int,
+        core_percent: int,
+        version: int,
+        holdings: Sequence[Mapping[str, Any]],
+    ) -> bool:
+        """Takes a newer version over where the card's counters and holdings are these already.
+
+        Nothing changes for the engine then. False where something would: `apply` is for that.
+        """
+        where = self._rows.places.get(uuid)
+        if where is None:
+            return False
+        row, place = where
+        usage = self._rows.usages[row][place]
+        if (usage.used_slots, usage.used_memory_mib, usage.used_core_percent, usage.holdings) != (
+            slots,
+            memory_mib,
+            core_percent,
+            tuple(holdings),
+        ) or version <= self._rows.versions[row][place]:
+            return False
+        self._rows.versions[row][place] = version
+        return True
+
     def shift(self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int) -> None:
         """Adds to a card's counters what the ledger does not count yet, or takes it back.
 
