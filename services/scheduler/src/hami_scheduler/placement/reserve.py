@@ -242,7 +242,9 @@ class Reservations:
         )
         if early and self._early.fits(draft):
             with trace.phase("reserve"):
+                before = self._view.cluster.version
                 self._early.put(draft, partial(self._broken, trace))
+                self._ahead.counted(placement, before=before, view=self._view.cluster)
             return reserved_early(draft, datetime.now(UTC))
         self._early.note_own(draft)
         uuids = [share.uuid for container in placement.containers for share in container.shares]

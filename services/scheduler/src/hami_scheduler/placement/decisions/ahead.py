@@ -1,18 +1,22 @@
-"""The next decision, made while kube-scheduler has the answer to the last one.
+"""The next decisions, made while kube-scheduler has the answer to the last one.
 
 A burst is mostly pods of one template, and kube-scheduler asks for one after the other: while it
 takes an answer in, this process had nothing to do, and while this process chooses, kube-scheduler
-waits. So after two questions that were alike the same one is decided once more. What was found
-counts for that very question on the very view it was made on, and for no other.
+waits. So after two questions that were alike the same one is decided again, and again as if the
+pods before had been counted: one after the other costs a third of each by itself, because nothing
+else runs between. What was found counts for that very question on the very view that it was made
+for, and for no other.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hamicommon import telemetry
+from hamicommon.domain.allocations import Footprint, Placement, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.placement.choice.ordering import FRAGMENTATION
@@ -22,6 +26,9 @@ from hamicommon.placement.node_scores import NodeScores
 from opentelemetry.trace import get_tracer
 
 tracer = get_tracer(__name__)
+
+MOST = 8
+"""Decisions made at once; while they are, nobody else is answered (1 ms at 100 nodes)."""
 
 
 class Decided(NamedTuple):
@@ -57,28 +64,35 @@ class _Question:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
+@dataclass(slots=True)
+class _Plan:
+    """Decisions of one question, each as if the pods before it were counted in the view."""
+
     question: _Question
     view: ClusterView
     version: int
-    decided: Decided
+    """Of the view that the first of `rest` is for."""
+    rest: deque[Decided]
+    given: Placement | None = None
+    """Of the last one that was handed out and is not counted yet."""
 
-    def answers(self, question: _Question, view: ClusterView) -> bool:
-        """Whether it is what the engine would answer now."""
-        now = self.view is view and self.version == view.version
-        return now and question.is_like(self.question)
+    def is_for(self, view: ClusterView) -> bool:
+        """Whether the first of the rest is what the engine would answer now."""
+        counted = self.given is None
+        return counted and bool(self.rest) and self.view is view and self.version == view.version
 
 
 class DecisionsAhead:
-    """Decides, and once more where the same question seems to come again."""
+    """Decides, and again where the same question seems to come again."""
 
     def __init__(self, frozen: Callable[[ClusterView, NodeScores], Frozen]) -> None:
         """`frozen`: what is kept of the view for the record of a decision with these scores."""
         self._frozen = frozen
         self._last: _Question | None = None
         self._repeats = False
-        self._made: _Made | None = None
+        self._plan: _Plan | None = None
+        self._length = 1
+        """Of the next plan: twice the last one's where all of it was of use."""
 
     def decide(
         self,
@@ -91,11 +105,24 @@ class DecisionsAhead:
         question = _Question(request, names, frozenset(without_cards))
         self._repeats = question.is_like(self._last)
         self._last = question
-        made, self._made = self._made, None
-        if made is not None and made.answers(question, view):
-            return made.decided._replace(ahead=True)
+        plan = self._plan
+        if plan is not None and plan.is_for(view) and question.is_like(plan.question):
+            return self._hand_out(plan)
+        self._drop_plan()
         with telemetry.current_span(tracer, "place"):
             return self._decided(question, view)
+
+    def counted(self, placement: Placement, *, before: int, view: ClusterView) -> None:
+        """The placement counts in the view from now on; `before`: the view's version without it.
+
+        What follows in the plan was decided as if it did, so it holds on if nothing else changed.
+        """
+        plan = self._plan
+        if plan is None:
+            return
+        given, plan.given = plan.given, None
+        if given is placement and plan.version == before:
+            plan.version = view.version
 
     def look_ahead(self, view: ClusterView) -> None:
         """Decides what was asked last on the view as it is now, if it was asked twice.
@@ -105,15 +132,64 @@ class DecisionsAhead:
         last = self._last
         if last is None or not self._repeats or last.without_cards:
             return
-        if self._made is not None and self._made.answers(last, view):
+        plan = self._plan
+        if plan is not None and plan.is_for(view) and last.is_like(plan.question):
             return  # of several calls at once each looks ahead
         policy = last.request.policy
         if FRAGMENTATION in (policy.node, *policy.gpu):
             return
-        self._made = _Made(last, view, view.version, self._decided(last, view))
+        self._drop_plan()
+        decisions = self._in_a_row(last, view)
+        self._plan = _Plan(last, view, view.version, decisions)
+
+    def _hand_out(self, plan: _Plan) -> Decided:
+        found = plan.rest.popleft()
+        if not plan.rest:
+            self._length = min(2 * self._length, MOST)
+        plan.given = found.decision.placement
+        return Decided(
+            replace(found.decision, view_version=plan.version),
+            found.frozen._replace(version=plan.version),
+            ahead=True,
+        )
+
+    def _drop_plan(self) -> None:
+        if self._plan is not None and self._plan.rest:
+            self._length = 1
+        self._plan = None
+
+    def _in_a_row(self, question: _Question, view: ClusterView) -> deque[Decided]:
+        """Some decisions, each with those before it counted; the view is left as it was."""
+        decisions = deque([self._decided(question, view)])
+        taken: list[Footprint] = []
+        try:
+            while len(decisions) < self._length:
+                placement = decisions[-1].decision.placement
+                cards = () if placement is None else footprints(placement.containers)
+                if len(cards) != 1:
+                    break  # it is not counted before it is written
+                _shift(view, cards[0], 1)
+                taken += cards
+                following = self._decided(question, view)
+                if following.decision.placement is None:
+                    break  # a refusal is to be made on the view itself
+                decisions.append(following)
+        finally:
+            for card in reversed(taken):
+                _shift(view, card, -1)
+        return decisions
 
     def _decided(self, asked: _Question, view: ClusterView) -> Decided:
         decision = decide(
             asked.request, view, candidates=asked.names, without_cards=asked.without_cards
         )
         return Decided(decision, self._frozen(view, decision.scores))
+
+
+def _shift(view: ClusterView, card: Footprint, sign: int) -> None:
+    view.shift(
+        card.uuid,
+        slots=sign * card.slots,
+        memory_mib=sign * card.memory_mib,
+        core_percent=sign * card.core_percent,
+    )
