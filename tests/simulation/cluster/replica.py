@@ -17,6 +17,7 @@ from hami_scheduler.adapters.kubernetes import (
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.redis.lock_keys import LockKeys
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
+from hami_scheduler.after_bursts import AfterBursts
 from hami_scheduler.api.service import Service
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
@@ -119,6 +120,7 @@ class Replica:
             lock_s=SETTINGS.lock_s,
             still_needed=still_needed,
         )
+        deferred = DeferredWrites()
         connections: dict[str, Any] = {
             "store": store,
             "inventory": store,
@@ -135,7 +137,8 @@ class Replica:
             "claims": KubernetesClaimApi(cast(Any, connection)),
             "templates": KubernetesTemplateApi(cast(Any, connection)),
             "events": _Events(),
-            "deferred": DeferredWrites(),
+            "deferred": deferred,
+            "after_bursts": AfterBursts(deferred.calm),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,

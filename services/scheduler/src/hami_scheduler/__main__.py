@@ -20,9 +20,9 @@ def main() -> None:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:
         sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
-    telemetry.setup("hami-scheduler", settings.telemetry)
+    spans = telemetry.setup("hami-scheduler", settings.telemetry)
     try:
-        uvloop.run(serve(settings))
+        uvloop.run(serve(settings, spans))
     except HamiError as exc:
         sys.exit(f"hami-scheduler: {exc}")
     finally:

@@ -26,6 +26,7 @@ from opentelemetry.trace import Link, Span, SpanContext
 from hamicommon.settings import TelemetrySettings
 from hamicommon.telemetry.clipped import ClippedSpans
 from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
+from hamicommon.telemetry.held import HeldSpans
 from hamicommon.telemetry.kept import KeptSpans, RecordAll
 from hamicommon.telemetry.logs import JsonFormatter, log_context, log_what_python_prints
 from hamicommon.telemetry.spans import FileSpans, current_span, pod_attributes
@@ -63,8 +64,11 @@ def is_probe(scope: Mapping[str, Any]) -> bool:
     return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
 
 
-def setup(service_name: str, settings: TelemetrySettings) -> None:
-    """Configures logging and tracing for this process; call it once, before anything else."""
+def setup(service_name: str, settings: TelemetrySettings) -> HeldSpans:
+    """Configures logging and tracing for this process; call it once, before anything else.
+
+    Returns: where its ended spans pass, for a service that lets them wait.
+    """
     # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -81,14 +85,16 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
     provider = TracerProvider(resource=Resource.create(resource(service_name, settings)))
     provider.sampler = RecordAll(provider.sampler)
-    provider.add_span_processor(
+    spans = HeldSpans(
         KeptSpans(
             ClippedSpans(_exporters(settings)),
             slow_s=settings.slow_trace_s,
             unsampled=lambda spans: SPAN_FATES.count(SpanFate.UNSAMPLED, spans),
         )
     )
+    provider.add_span_processor(spans)
     trace.set_tracer_provider(provider)
+    return spans
 
 
 def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:

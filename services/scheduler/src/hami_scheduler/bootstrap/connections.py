@@ -24,6 +24,7 @@ from hamicommon.ledger.database import open_database
 from hamicommon.ledger.model import LockHolder
 from hamicommon.ledger.outbox import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.telemetry.held import HeldSpans
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
@@ -49,6 +50,7 @@ from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis.node_lock import OnFreed, open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
+from hami_scheduler.after_bursts import AfterBursts
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.bus.heartbeats import AgentMarks
 from hami_scheduler.bus.ledger_stats import LedgerStatsReader
@@ -138,6 +140,7 @@ class Connections:
     nodes: NodeApi
     events: QueuedEvents
     deferred: DeferredWrites
+    after_bursts: AfterBursts
     grants: GrantAnnouncer
     witness: NodeWitness
     sign: Callable[[Grant], str]
@@ -160,7 +163,12 @@ class Connections:
 
 
 async def open_connections(
-    settings: Settings, vendors: Vendors, bulkhead: Bulkhead, stack: AsyncExitStack
+    settings: Settings,
+    vendors: Vendors,
+    bulkhead: Bulkhead,
+    stack: AsyncExitStack,
+    *,
+    spans: HeldSpans | None = None,
 ) -> Connections:
     key = load_private_key(settings.grant_key_file)
     faults = faults_of(settings.failpoints.file)
@@ -221,6 +229,7 @@ async def open_connections(
             api, deferred, component=settings.scheduler_name, bulkhead=bulkhead
         ),
         deferred=deferred,
+        after_bursts=AfterBursts(deferred.calm, spans=spans),
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,

@@ -11,6 +11,7 @@ from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 
 async def measure(core: Core, connections: Connections, fitting: WaitingFigures) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
+    connections.after_bursts.finish()
     found = core.instruments
     found.view_age.set(core.view.age_s)
     found.lock_fallbacks.set(connections.lock.fallbacks)

@@ -109,6 +109,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         periodic("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("deferred", connections.deferred.run),
+        ("after-bursts", connections.after_bursts.run),
         ("lock-releases", partial(connections.lock.listen, core.locks.freed_elsewhere)),
         ("requeue", core.requeuer.run),
         periodic("reap", settings.reap_s, reaper.once),

@@ -125,6 +125,10 @@ def core_of(
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
         outcomes=Outcomes(
-            announcer=announcer, marks=marks, lines=LineBudget(), instruments=instruments
+            announcer=announcer,
+            marks=marks,
+            lines=LineBudget(),
+            instruments=instruments,
+            later=connections.after_bursts.put,
         ),
     )

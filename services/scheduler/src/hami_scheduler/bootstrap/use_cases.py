@@ -13,6 +13,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.telemetry.held import HeldSpans
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.adopt import Adopter
@@ -44,8 +45,12 @@ from hami_scheduler.settings import Settings
 
 
 @asynccontextmanager
-async def open_service(settings: Settings) -> AsyncIterator[Service]:
+async def open_service(
+    settings: Settings, spans: HeldSpans | None = None
+) -> AsyncIterator[Service]:
     """Connects to everything and wires the use cases; closes in reverse.
+
+    `spans`: of this process; in a burst they wait for its end.
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """
@@ -59,7 +64,9 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
         instruments.registry.set_target_info(
             telemetry.target_info("hami-scheduler", settings.telemetry)
         )
-        connections = await open_connections(settings, vendors, instruments.bulkhead, stack)
+        connections = await open_connections(
+            settings, vendors, instruments.bulkhead, stack, spans=spans
+        )
         yield build(settings, vendors, instruments, connections)
 
 

@@ -97,10 +97,12 @@ class Bind:
                     },
                 )
         outcome = "failed" if error else "bound"
-        self._outcomes.instruments.bind_seconds.labels(outcome).observe(
-            time.perf_counter() - started
-        )
+        spent_s = time.perf_counter() - started
+        self._outcomes.later(partial(self._measure, outcome, spent_s))
         return error
+
+    def _measure(self, outcome: str, spent_s: float) -> None:
+        self._outcomes.instruments.bind_seconds.labels(outcome).observe(spent_s)
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
         try:

@@ -106,13 +106,16 @@ class Filter:
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
         """Writes down where the decision shows; then there may be time for the next one."""
-        span.set_attributes(trace.attributes())
-        with use_span(span):
-            self._recorder.add(trace)
-        span.end(answered_ns)
-        self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
+        self._recorder.add(trace, span.get_span_context())
+        self._outcomes.later(partial(self._show, trace, span, answered_ns))
         if self._reservations is not None and self._demand.waiting.expects_more:
             self._reservations.look_ahead()
+
+    def _show(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
+        """In the trace and the metrics."""
+        span.set_attributes(trace.attributes())
+        span.end(answered_ns)
+        self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
 
     def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
         """What is ours with its phases and, where the trace is kept, an exemplar that opens it."""

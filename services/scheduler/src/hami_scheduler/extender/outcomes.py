@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from hami_scheduler.line_budget import LineBudget
@@ -19,3 +20,5 @@ class Outcomes:
     """Which pods get Normal events."""
     lines: LineBudget
     instruments: SchedulerInstruments
+    later: Callable[[Callable[[], None]], None]
+    """Takes what nobody's answer needs (`AfterBursts.put`)."""

@@ -23,7 +23,7 @@ from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
-from opentelemetry.trace import get_current_span
+from opentelemetry.trace import SpanContext, get_current_span
 
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_row import decision_of
@@ -97,14 +97,18 @@ class DecisionQueue:
             self._whole = view.frozen()
         return self._whole
 
-    def add(self, trace: DecisionTrace) -> None:
-        """Queues the record of a pod of ours; never waits, never raises."""
+    def add(self, trace: DecisionTrace, span: SpanContext | None = None) -> None:
+        """Queues the record of a pod of ours; never waits, never raises.
+
+        `span`: the decision's; the current one when None.
+        """
         if not trace.outcome or not trace.uid:
             return
         if "total" not in trace.phase_ms:
             # Of no call of its own: placed at /bind, or what became of an answer.
             trace.phase_ms["total"] = round((time.perf_counter() - trace.started) * 1000, 3)
-        span = get_current_span().get_span_context()
+        if span is None:
+            span = get_current_span().get_span_context()
         trace.trace_id = f"{span.trace_id:032x}" if span.is_valid else ""
         if self._queue.full():
             self.dropped += 1
