@@ -21,7 +21,8 @@ from hamicommon.grants.grant import Grant
 
 def sign(grant: Grant, key: Ed25519PrivateKey) -> str:
     """The signed form for the annotation."""
-    payload = grant.model_dump_json().encode()
+    # Defaults are left out: every kubelet, watch and write of the pod carries these bytes.
+    payload = grant.model_dump_json(exclude_defaults=True).encode()
     return f"{_encode(payload)}.{_encode(key.sign(payload))}"
 
 
