@@ -34,12 +34,16 @@ def main() -> None:
         sys.exit(f"hami-node-agent: {exc}")
     telemetry.setup("hami-node-agent", start.settings.telemetry)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    problem = ""
     try:
         asyncio.run(_run(arguments, start))
     except* HamiError as group:
-        sys.exit(f"hami-node-agent: {first(group)}")
+        problem = str(first(group))
     finally:
         telemetry.shutdown()
+    # Not above: CPython before 3.11.4 makes a group of what is raised in an `except*`.
+    if problem:
+        sys.exit(f"hami-node-agent: {problem}")
 
 
 def first(group: BaseExceptionGroup[HamiError]) -> BaseException:

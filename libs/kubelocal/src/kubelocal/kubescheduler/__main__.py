@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--kubeconfig", type=Path, help="default: the one the configuration names")
     parser.add_argument("--config", type=Path, required=True, help="KubeSchedulerConfiguration")
     arguments = parser.parse_args()
+    problem = ""
     try:
         configuration = read_configuration(arguments.config)
         telemetry.setup("kube-scheduler", TelemetrySettings())
@@ -60,7 +61,10 @@ def main() -> None:
         kubeconfig = arguments.kubeconfig or (Path(named) if named else None)
         asyncio.run(schedule(kubeconfig, configuration))
     except* HamiError as errors:
-        sys.exit(f"kube-scheduler: {_first(errors)}")
+        problem = str(_first(errors))
+    # Not above: CPython before 3.11.4 makes a group of what is raised in an `except*`.
+    if problem:
+        sys.exit(f"kube-scheduler: {problem}")
 
 
 def _first(error: BaseException) -> BaseException:

@@ -21,12 +21,16 @@ def main() -> None:
     """Console script `hami-directory-plugin`."""
     given = _parse(sys.argv[1:])
     telemetry.setup("hami-directory-plugin", TelemetrySettings())
+    problem = ""
     try:
         asyncio.run(_run(given))
     except* HamiError as group:
-        sys.exit(f"hami-directory-plugin: {group.exceptions[0]}")
+        problem = str(group.exceptions[0])
     finally:
         telemetry.shutdown()
+    # Not above: CPython before 3.11.4 makes a group of what is raised in an `except*`.
+    if problem:
+        sys.exit(f"hami-directory-plugin: {problem}")
 
 
 async def _run(given: argparse.Namespace) -> None:
