@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -17,7 +18,7 @@ from hamilocal.servers.control_plane.assets import Assets
 
 from tests import measured
 from tests.e2e.system import MIB, slice_of, wait
-from tests.e2e_node.node_system import NodeSystem
+from tests.e2e_node.node_system import CARDS, NodeSystem
 from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES
 
 pytestmark = pytest.mark.e2e
@@ -240,6 +241,33 @@ def test_twenty_pods_at_once_are_each_held_to_their_own_slice(system: NodeSystem
     )
     assert wrong == {}
     assert system.sql("SELECT DISTINCT used_slots FROM devices") == "10"
+
+
+def test_twenty_pods_of_one_template_get_the_cards_that_they_were_granted(
+    system: NodeSystem,
+) -> None:
+    """Those of a card share the node's lock, and their answers may be exchanged, none with another
+    card's."""
+    names = [f"template-{number}" for number in range(BURST)]
+    before = len(system.agent.log)
+    began_s = time.monotonic()
+    for name in names:
+        assert system.create(system.pod_like(name, slice_of(2000, 10))).status_code == 201
+    pods = [system.wait_for_phase(name, "Running", timeout_s=BURST_TIMEOUT_S) for name in names]
+    took_s = time.monotonic() - began_s
+
+    wrong = [each for pod in pods for each in system.wrong_slice(pod, 2000, core_percent=10)]
+    lines = [json.loads(line) for line in system.agent.log[before:].splitlines()]
+    exchanged = [line for line in lines if "limits rewritten" in line["message"]]
+    measured.note(
+        f"{BURST} pods of one template on {CARDS} cards: all Running after {took_s:.1f} s, "
+        f"{len(exchanged)} answers exchanged, {sum(line['moved'] for line in exchanged)} with "
+        f"another card, {len(wrong)} wrong limits"
+    )
+    assert wrong == []
+    assert system.sql("SELECT DISTINCT used_slots FROM devices") == "10"
+    assert [line for line in exchanged if line["moved"]] == []
+    system.check_invariants()
 
 
 @pytest.mark.slow

@@ -4,7 +4,9 @@ Allocate does not name its pod (HAMi#3096). Waves of pods of many shapes come wh
 the wave before are deleted, so device ids are given again at once; each kubelet admits what came
 within a window in any order; pods that bypassed the scheduler take devices in between. With
 `locks=lost` Redis forgets every node lock again and again, so that many pods are between bind and
-Allocate at the same time and only PreStartContainer can distinguish them.
+Allocate at the same time and only PreStartContainer can distinguish them. With pods of one
+template that nearly fill the cards, an answer that goes to another pod of another card finds no
+room there.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ WINDOW_MS = 200
 CREATORS = 8
 UNMANAGED_PERCENT = 10
 LOST_EVERY_S = 0.02
+FULL_MIB = 26_000
+"""Three on each card: a wave, and the one that goes at the same moment, nearly fill the 64."""
 WAVE_S = 300.0
 EMPTY_S = 120.0
 """200 pods end at once; well below the 5 min after which slices are freed unconfirmed."""
@@ -50,6 +54,8 @@ class Crowd:
 
     system: System
     chance: random.Random
+    template_mib: int = 0
+    """Of pods that are all alike; 0: of many shapes."""
     managed: list[str] = field(default_factory=list)
     """Names of the wave's pods that came through the scheduler."""
     bypassing: list[str] = field(default_factory=list)
@@ -86,7 +92,9 @@ class Crowd:
                 done.result()
 
     def _pod(self, name: str) -> Json:
-        """One container, two, or one with two cards; every size its own."""
+        """One container, two, or one with two cards, every size its own; or all alike."""
+        if self.template_mib:
+            return a_pod(name, slice_of(self.template_mib, 1), command=PROBE)
         size_mib = 1024 + self.chance.randrange(4096)
         shape = self.chance.randrange(10)
         if shape == 0:
@@ -219,19 +227,22 @@ def forgetting(url: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("locks", "waves", "size"),
+    ("locks", "template_mib", "waves", "size"),
     [
-        pytest.param("held", 2, 30, id="60-pods"),
-        pytest.param("lost", 2, 30, id="60-pods-without-locks"),
-        pytest.param("held", 5, 200, id="1000-pods", marks=pytest.mark.slow),
-        pytest.param("lost", 5, 200, id="1000-pods-without-locks", marks=pytest.mark.slow),
+        pytest.param("held", 0, 2, 30, id="60-pods"),
+        pytest.param("lost", 0, 2, 30, id="60-pods-without-locks"),
+        pytest.param("held", FULL_MIB, 2, 100, id="200-pods-of-one-template"),
+        pytest.param("held", 0, 5, 200, id="1000-pods", marks=pytest.mark.slow),
+        pytest.param("lost", 0, 5, 200, id="1000-pods-without-locks", marks=pytest.mark.slow),
     ],
 )
-def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: int) -> None:
+def test_no_container_starts_with_anothers_limits(
+    locks: str, template_mib: int, waves: int, size: int
+) -> None:
     flags = ("--nodes", str(NODES), "--gpus", str(CARDS), "--node-policy", "spread")
     kubelet = [f"--kubelet-flag=--shuffle-window-ms={WINDOW_MS}", f"--kubelet-flag=--seed={SEED}"]
     with running_system("emulator", *flags, *kubelet) as system:
-        crowd = Crowd(system=system, chance=random.Random(SEED))
+        crowd = Crowd(system=system, chance=random.Random(SEED), template_mib=template_mib)
         began_s = time.monotonic()
         if locks == "lost":
             with forgetting(str(system.described["redis_url"])):
@@ -240,7 +251,7 @@ def test_no_container_starts_with_anothers_limits(locks: str, waves: int, size: 
             _waves(crowd, waves, size)
         took_s = time.monotonic() - began_s
         measured.note(
-            f"Kubelet order shuffled, locks {locks}: {crowd.made} pods ({crowd.bypassed} past the "
+            f"Kubelet order shuffled, locks {locks}, {template_mib or 'many'} MiB: {crowd.made} pods ({crowd.bypassed} past the "
             f"scheduler) on {NODES} nodes in {took_s:.0f} s; {len(crowd.compared)} containers "
             f"compared with their rows, {len(crowd.repaired)} repaired before their start, "
             f"{crowd.refused} pods refused, {len(crowd.wrong)} with another's limits"
