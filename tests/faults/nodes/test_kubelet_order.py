@@ -251,10 +251,11 @@ def test_no_container_starts_with_anothers_limits(
             _waves(crowd, waves, size)
         took_s = time.monotonic() - began_s
         measured.note(
-            f"Kubelet order shuffled, locks {locks}, {template_mib or 'many'} MiB: {crowd.made} pods ({crowd.bypassed} past the "
-            f"scheduler) on {NODES} nodes in {took_s:.0f} s; {len(crowd.compared)} containers "
-            f"compared with their rows, {len(crowd.repaired)} repaired before their start, "
-            f"{crowd.refused} pods refused, {len(crowd.wrong)} with another's limits"
+            f"Kubelet order shuffled, locks {locks}, {template_mib or 'many'} MiB: {crowd.made} "
+            f"pods ({crowd.bypassed} past the scheduler) on {NODES} nodes in {took_s:.0f} s; "
+            f"{len(crowd.compared)} containers compared with their rows, "
+            f"{len(crowd.repaired)} repaired before their start, {crowd.refused} pods refused, "
+            f"{len(crowd.wrong)} with another's limits"
         )
         # Without the lock a pod may find its cards full; with it none may be lost.
         assert crowd.refused == 0 or locks == "lost"

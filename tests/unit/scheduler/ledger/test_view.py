@@ -113,7 +113,7 @@ async def test_a_promise_that_the_ledger_counts_as_it_was_made_changes_nothing()
     view.promise(second)
     before = view.cluster.version
 
-    view.written([first], [reader.use("GPU-0", 100)])
+    view.written([(first, [reader.use("GPU-0", 100)])])
 
     assert (view.cluster.version, used(view)) == (before, [400])
     assert not await view.refresh(), "the ledger's version was not taken over"
@@ -126,11 +126,11 @@ async def test_where_the_ledger_counts_something_else_too_it_is_taken_over() -> 
     reader.put("GPU-0")
     view = LedgerSnapshotCache(reader)
     await view.refresh()
-    one, other = demand("GPU-0", 100), demand("GPU-1", 300)
+    one, gone = demand("GPU-0", 100), demand("GPU-1", 300)
     view.promise(one)
     before = view.cluster.version
 
-    view.written([one, other], [reader.use("GPU-0", 400)])
+    view.written([(one, [reader.use("GPU-0", 400)]), (gone, [])])
 
     assert view.cluster.version > before
     assert used(view) == [400]
@@ -309,7 +309,7 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                 sent += counted
                 if value:  # the bus was quicker than the answer
                     live.apply(counted)
-                live.written(batch, counted)
+                live.written([(one, [each]) for one, each in zip(batch, counted, strict=True)])
                 for one in done:
                     if one not in batch:
                         live.settle(one)

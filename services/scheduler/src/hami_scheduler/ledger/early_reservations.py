@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain
 from typing import TypeVar
 
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -270,16 +269,11 @@ class EarlyReservations:
             answers = await self._store.reserve_all(writes)
         except HamiError as exc:
             answers = [exc] * len(batch)
-        written = [
-            (early.card, answer.counters)
-            for early, answer in zip(batch, answers, strict=True)
-            if isinstance(answer, Change)
-        ]
+        answered = list(zip(batch, answers, strict=True))
         self._view.written(
-            [card for card, _ in written],
-            chain.from_iterable(counters for _, counters in written),
+            [(early.card, done.counters) for early, done in answered if isinstance(done, Change)]
         )
-        for early, answer in zip(batch, answers, strict=True):
+        for early, answer in answered:
             self._settle(early, answer)
         return answers
 
@@ -298,7 +292,6 @@ class EarlyReservations:
         why = {"pod_uid": draft.pod_uid, "node": draft.placement.node, "error": str(answer)}
         logger.warning("reservation not written, /filter had answered it", extra=why)
         early.broken(answer)
-        # Pods may have been refused for the room that it seemed to take.
         self._on_freed()
 
 

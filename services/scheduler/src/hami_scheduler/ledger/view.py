@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.ledger.model import CardCounters, CardDemand
@@ -90,16 +90,17 @@ class LedgerSnapshotCache:
         """It is written, or never will be: the ledger's own counters are what counts."""
         self._add(card, -1)
 
-    def written(self, cards: Iterable[CardDemand], counters: Iterable[CardCounters]) -> None:
+    def written(self, promises: Sequence[tuple[CardDemand, Iterable[CardCounters]]]) -> None:
         """Promises that the ledger counts now, by these counters: settled and applied.
 
         Both mostly come to what is counted here already. Nothing has changed for the engine then,
         and what it found out before still holds.
         """
-        newest = {card.uuid: card for card in counters if self._is_newer(card)}
+        newest: dict[GpuUuid, CardCounters] = {}
         settled: defaultdict[GpuUuid, list[CardDemand]] = defaultdict(list)
-        for demand in cards:
-            settled[demand.uuid].append(demand)
+        for promise, counters in promises:
+            settled[promise.uuid].append(promise)
+            newest |= {card.uuid: card for card in counters if self._is_newer(card)}
         for uuid, demands in settled.items():
             promised = self._promised.get(uuid, _NOTHING)
             for demand in demands:
