@@ -99,6 +99,18 @@ def test_the_more_of_them_were_of_use_the_more_are_decided_at_once(
     assert len(decided) == before + 1, "so many may be for nothing again"
 
 
+def test_where_placements_are_not_counted_before_they_are_written_one_is_made_ahead(
+    decided: list[PodRequest],
+) -> None:
+    view, decisions = large(), DecisionsAhead(frozen)
+    for number in range(6):
+        decisions.decide(SMALL, view, NAMES, ())
+        view.shift(GpuUuid("n0-0"), slots=1, memory_mib=1, core_percent=0)  # a commit of its own
+        before = len(decided)
+        decisions.look_ahead(view)
+        assert len(decided) == before + (number > 0)
+
+
 def test_looking_ahead_leaves_the_view_as_it_was() -> None:
     view, decisions = large(), DecisionsAhead(frozen)
     for _ in range(12):

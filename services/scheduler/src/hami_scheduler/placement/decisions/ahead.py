@@ -92,7 +92,7 @@ class DecisionsAhead:
         self._repeats = False
         self._plan: _Plan | None = None
         self._length = 1
-        """Of the next plan: twice the last one's where all of it was of use."""
+        """Of the next plan: twice the last one's where all of it was of use and counted early."""
 
     def decide(
         self,
@@ -123,6 +123,8 @@ class DecisionsAhead:
         given, plan.given = plan.given, None
         if given is placement and plan.version == before:
             plan.version = view.version
+            if not plan.rest:
+                self._length = min(2 * self._length, MOST)
 
     def look_ahead(self, view: ClusterView) -> None:
         """Decides what was asked last on the view as it is now, if it was asked twice.
@@ -144,8 +146,6 @@ class DecisionsAhead:
 
     def _hand_out(self, plan: _Plan) -> Decided:
         found = plan.rest.popleft()
-        if not plan.rest:
-            self._length = min(2 * self._length, MOST)
         plan.given = found.decision.placement
         return Decided(
             replace(found.decision, view_version=plan.version),
