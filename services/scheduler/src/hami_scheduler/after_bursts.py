@@ -47,12 +47,13 @@ class AfterBursts:
             self._spans.hold()
         try:
             while True:
+                # By the clock: no event reports that a span has ended.
                 await asyncio.sleep(EVERY_S)
                 await self._calm(MOST_S)
                 more = True
                 while more:
                     more = self._some()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # a call that came has its turn
         finally:
             self.finish()
 
@@ -71,5 +72,5 @@ class AfterBursts:
     def _carry_out(self) -> None:
         try:
             self._work.popleft()()
-        except Exception:  # the outermost frame: what is left of one call
+        except Exception:  # the outermost frame: it takes no other call's with it
             logger.exception("failed after the answer")

@@ -128,6 +128,7 @@ async def test_where_the_ledger_counts_something_else_too_it_is_taken_over() -> 
     await view.refresh()
     one, gone = demand("GPU-0", 100), demand("GPU-1", 300)
     view.promise(one)
+    view.promise(gone)
     before = view.cluster.version
 
     view.written([(one, [reader.use("GPU-0", 400)]), (gone, [])])

@@ -71,16 +71,15 @@ class LedgerSnapshotCache:
         return True
 
     def _count(self, card: CardCounters) -> None:
-        taken = self.cluster.apply(
+        slots, memory_mib, core_percent = self._promised.get(card.uuid, _NOTHING)
+        self.cluster.apply(
             card.uuid,
-            slots=card.used_slots,
-            memory_mib=card.used_memory_mib,
-            core_percent=card.used_core_percent,
+            slots=card.used_slots + slots,
+            memory_mib=card.used_memory_mib + memory_mib,
+            core_percent=card.used_core_percent + core_percent,
             version=card.version,
             holdings=card.holdings,
         )
-        if taken:
-            self._shift(card.uuid, 1)
 
     def promise(self, card: CardDemand) -> None:
         """A reservation on the card is on its way to the ledger: it counts from now on."""
@@ -106,27 +105,13 @@ class LedgerSnapshotCache:
             for demand in demands:
                 promised = _plus(promised, demand, -1)
             found = newest.pop(uuid, None)
-            if found is None or not self._confirmed(found, promised):
+            if found is None:
                 self._promise_only(uuid, promised)
-                if found is not None:
-                    self._count(found)
-            elif any(promised):
-                self._promised[uuid] = promised
             else:
-                self._promised.pop(uuid, None)
+                self._set_promised(uuid, promised)
+                self._count(found)
         for found in newest.values():
             self._count(found)
-
-    def _confirmed(self, card: CardCounters, promised: _Amounts) -> bool:
-        slots, memory_mib, core_percent = promised
-        return self.cluster.confirm(
-            card.uuid,
-            slots=card.used_slots + slots,
-            memory_mib=card.used_memory_mib + memory_mib,
-            core_percent=card.used_core_percent + core_percent,
-            version=card.version,
-            holdings=card.holdings,
-        )
 
     def _add(self, card: CardDemand, sign: int) -> None:
         known = self._promised.get(card.uuid, _NOTHING)
@@ -135,10 +120,13 @@ class LedgerSnapshotCache:
     def _promise_only(self, uuid: GpuUuid, promised: _Amounts) -> None:
         """From now on so much is promised of the card, whatever was before."""
         self._shift(uuid, -1)
+        self._set_promised(uuid, promised)
+        self._shift(uuid, 1)
+
+    def _set_promised(self, uuid: GpuUuid, promised: _Amounts) -> None:
         self._promised.pop(uuid, None)
         if any(promised):
             self._promised[uuid] = promised
-        self._shift(uuid, 1)
 
     def _shift(self, uuid: GpuUuid, sign: int) -> None:
         if uuid in self._promised:

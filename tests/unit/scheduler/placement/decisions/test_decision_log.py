@@ -238,7 +238,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
     queue, view = DecisionQueue(log, Announcer(Events()), calm=at_once), a_view()
     for version in range(2, 6):
         queue.add(refused(queue, view, uid=f"u{version}"))
-        view.apply(GpuUuid("g"), slots=1, memory_mib=1, core_percent=1, version=version)
+        view.apply(GpuUuid("g"), slots=1, memory_mib=version, core_percent=1, version=version)
 
     await written(queue, log)
 

@@ -102,7 +102,8 @@ class ClusterView(CardsByRow):
     ) -> bool:
         """Sets a card's absolute counters; False when they are not newer or the card is unknown.
 
-        `holdings` replace the card's whole list of them; None leaves it as it is.
+        `holdings` replace the card's whole list of them; None leaves it as it is. Where nothing
+        differs, only the card's version is another: what was found out of the node still holds.
         """
         where = self._rows.places.get(uuid)
         if where is None:
@@ -110,6 +111,13 @@ class ClusterView(CardsByRow):
         row, place = where
         if version <= self._rows.versions[row][place]:
             return False
+        usage = self._rows.usages[row][place]
+        counted = (usage.used_slots, usage.used_memory_mib, usage.used_core_percent)
+        if counted == (slots, memory_mib, core_percent) and (
+            holdings is None or usage.holdings == tuple(holdings)
+        ):
+            self._rows.versions[row][place] = version
+            return True
         holdings_changed = self._rows.count(
             row,
             place,
@@ -122,35 +130,6 @@ class ClusterView(CardsByRow):
         self.version += 1
         if holdings_changed:
             self._inventory_changed()
-        return True
-
-    def confirm(
-        self,
-        uuid: GpuUuid,
-        *,
-        slots: int,
-        memory_mib: int,
-        core_percent: int,
-        version: int,
-        holdings: Sequence[Mapping[str, Any]],
-    ) -> bool:
-        """Takes a newer version over where the card's counters and holdings are these already.
-
-        Nothing changes for the engine then. False where something would: `apply` is for that.
-        """
-        where = self._rows.places.get(uuid)
-        if where is None:
-            return False
-        row, place = where
-        usage = self._rows.usages[row][place]
-        if (usage.used_slots, usage.used_memory_mib, usage.used_core_percent, usage.holdings) != (
-            slots,
-            memory_mib,
-            core_percent,
-            tuple(holdings),
-        ) or version <= self._rows.versions[row][place]:
-            return False
-        self._rows.versions[row][place] = version
         return True
 
     def shift(self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int) -> None:
