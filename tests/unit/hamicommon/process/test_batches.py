@@ -69,6 +69,22 @@ async def test_items_of_one_key_go_one_after_the_other_in_their_order() -> None:
     assert server.batches == [[1, 2], [101, 102], [201]]
 
 
+async def test_a_batch_that_takes_more_than_was_left_is_the_last_of_its_round() -> None:
+    server = Server()
+    server.may_answer.clear()
+    async with running(server, most=2) as batches:
+        # Of one key each, so they go one by one; the second finds a third beside it.
+        first = [asyncio.create_task(batches.ask(item)) for item in (1, 101)]
+        await server.asked.wait()
+        later = asyncio.create_task(batches.ask(2))
+        await asyncio.sleep(0)
+        server.may_answer.set()
+        assert await asyncio.gather(*first, later) == [2, 202, 4]
+
+        assert await batches.ask(3) == 6
+    assert server.batches == [[1], [101, 2], [3]]
+
+
 async def test_no_batch_is_larger_than_the_most() -> None:
     server = Server()
     async with running(server, most=2) as batches:

@@ -9,8 +9,9 @@ from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.shared_holds import JOINED_WITHIN_S, SharedHolds, shape_of
 from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
-from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict
+from hamicommon.ledger.model import LockHolder
 from hamicommon.testing.locks import FakeNodeLock
 
 from tests.unit.scheduler.allocations import an_allocation
@@ -92,6 +93,30 @@ async def test_another_pod_waits_until_the_last_of_them_has_its_cards() -> None:
     await locks.acquire(other, deadline=soon())
 
     assert await lock.release(NODE, 3)
+
+
+async def test_locks_taken_before_a_node_was_known_to_bind_late_are_freed() -> None:
+    lock = CountingLock()
+    locks = locks_of(lock, AllocateOrder.ONE_BY_ONE)
+    await locks.acquire(pod(1), deadline=soon())
+    waiting = asyncio.create_task(locks.acquire(pod(2, card="GPU-b"), deadline=soon()))
+    await locks.release(pod(1))
+    locks.note_order(NODE, AllocateOrder.ANY)
+    await waiting
+
+    await locks.release(pod(2, card="GPU-b"))
+
+    assert await lock.holder(NODE) is None
+
+
+async def test_a_node_that_binds_late_is_asked_for_no_lock_that_was_not_taken() -> None:
+    lock = CountingLock()
+    locks = locks_of(lock, AllocateOrder.ANY)
+    await lock.acquire(NODE, LockHolder(pod_uid=PodUid("u"), allocation_id=AllocationId("id-1"), token=1), wait_s=0.1)
+
+    await locks.release(pod(1))
+
+    assert await lock.holder(NODE) is not None
 
 
 async def test_a_report_that_came_twice_frees_nobody_elses_hold() -> None:

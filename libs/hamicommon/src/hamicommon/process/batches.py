@@ -106,9 +106,9 @@ class Batches(Generic[Item, Answer]):
                 earliest_s = loop.time() + self._pace_s
                 self._pressing.clear()
                 self._are_enough.clear()
-                # Also those that a batch had no room for; not those that come from now on.
+                # Also those that a batch had no room for; what comes from now on may fill one up.
                 left = len(self._waiting)
-                while left:
+                while left > 0:
                     left -= await self._next()
                 if not self._waiting:
                     self._come.clear()

@@ -44,6 +44,9 @@ class NodeLocks:
         self._mirrored = mirrored
         self._orders: dict[NodeName, AllocateOrder] = {}
         """As each node's agent reported when it was last asked; absent: one by one."""
+        self._taken: dict[NodeName, int] = {}
+        """The token that last took a node's lock here: it may have, before its node was known to
+        bind late."""
         self._holds = SharedHolds(clock)
 
     def wanted(self, allocation: Allocation) -> bool:
@@ -51,7 +54,7 @@ class NodeLocks:
         return not (allocation.has_agent and self._binds_late(allocation.node))
 
     def note_order(self, node: NodeName, order: AllocateOrder) -> None:
-        """What the node's agent reports; who took a lock where it binds late has freed it."""
+        """What the node's agent reports."""
         if order is AllocateOrder.ONE_BY_ONE:
             self._orders.pop(node, None)
         else:
@@ -86,21 +89,25 @@ class NodeLocks:
             pod_uid=allocation.pod_uid, allocation_id=allocation.id, token=allocation.token
         )
         await self._lock.acquire(allocation.node, holder, wait_s=_left_s(deadline))
+        self._taken[allocation.node] = allocation.token
         if not allocation.has_agent:
             await self._mirrored.acquire(allocation, wait_s=_left_s(deadline))
 
     async def release(self, allocation: Allocation) -> None:
         """Frees what this allocation holds; it ends by itself anyway."""
-        if allocation.token is None or not self.wanted(allocation):
+        if allocation.token is None:
             return
-        await self._mirrored.release(allocation)
+        if self.wanted(allocation):
+            await self._mirrored.release(allocation)
         await self.release_token(allocation.node, allocation.token)
 
     async def release_token(self, node: NodeName, token: int) -> None:
         """Frees our lock of a node with an agent, if the token holds it and nobody else does."""
         held_as = self._holds.leave(node, token)
-        if held_as is None or self._binds_late(node):
+        if held_as is None or (self._binds_late(node) and self._taken.get(node) != held_as):
             return
+        if self._taken.get(node) == held_as:
+            del self._taken[node]
         try:
             await self._lock.release(node, held_as)
         except Unavailable as exc:
