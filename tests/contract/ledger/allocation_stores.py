@@ -18,6 +18,7 @@ from hamicommon.domain.allocations import (
     ContainerGrant,
     DeviceShare,
     Placement,
+    footprints,
 )
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
@@ -77,7 +78,7 @@ def draft(pod: str, *containers: ContainerGrant, node: NodeName = NODE, **change
 
 
 def quota_of(containers: Any) -> dict[str, int]:
-    return {MEMORY: sum(s.memory_mib for c in containers for s in c.shares)}
+    return {MEMORY: sum(card.memory_mib for card in footprints(containers))}
 
 
 LOOSE = tuple(

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.domain.allocations import (
-    Allocation,
-)
-from hamicommon.errors import CapacityConflict
-from hamicommon.ledger.model import Move
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.errors import CapacityConflict, QuotaConflict
+from hamicommon.ledger.cards.moves import Move
 
 from tests.contract.ledger.allocation_stores import (
+    MEMORY,
     Harness,
     S,
     card,
     container,
     draft,
+    quota_of,
 )
 
 
 async def granted(harness: Harness, pod: str, *slices: tuple[str, int, int]) -> Allocation:
     """A pod that is being bound with these slices."""
-    await harness.store.reserve(draft(pod, container(*slices)))
+    containers = [container(*slices)]
+    await harness.store.reserve(draft(pod, *containers, quota=quota_of(containers)))
     return (await harness.advance(pod, S.BINDING, new_token=True)).allocation
 
 
@@ -109,3 +110,58 @@ async def test_a_card_on_which_a_move_changes_nothing_may_be_sick(harness: Harne
     assert await harness.used("2") == (1, 400, 30)
     with pytest.raises(CapacityConflict):
         await harness.store.move([onto(bound, ("1", 400, 30), ("0", 800, 30))])
+
+
+async def test_a_move_counts_in_the_quota_what_the_pod_takes_now(harness: Harness) -> None:
+    apart = await moved_apart(harness, limit=900)
+    other = [container(("0", 200, 10))]
+
+    assert await harness.store.move([apart])
+    with pytest.raises(QuotaConflict):
+        await harness.store.reserve(draft("q", *other, quota=quota_of(other)))
+    await harness.advance("p", S.RELEASED)
+    whole = [container(("0", 900, 10))]
+    await harness.store.reserve(draft("q", *whole, quota=quota_of(whole)))
+
+    with pytest.raises(QuotaConflict):
+        await harness.store.reserve(draft("r", container(("1", 1, 1)), quota={MEMORY: 1}))
+
+
+async def test_a_move_that_the_quota_has_no_room_for_changes_nothing(harness: Harness) -> None:
+    apart = await moved_apart(harness, limit=700)
+    before = await harness.store.get(apart.allocation_id)
+
+    with pytest.raises(QuotaConflict):
+        await harness.store.move([apart])
+
+    assert await harness.used("1") == (0, 0, 0)
+    assert await harness.store.get(apart.allocation_id) == before
+    rest = [container(("1", 300, 10))]
+    await harness.store.reserve(draft("q", *rest, quota=quota_of(rest)))
+
+
+async def test_two_pods_that_change_places_need_no_room_in_the_quota(harness: Harness) -> None:
+    await harness.add(card("0", slots=1), card("1", index=1, slots=1))
+    await harness.limit("team", 1300)
+    first = await granted(harness, "p", ("0", 400, 30))
+    second = await granted(harness, "q", ("1", 900, 70))
+
+    assert await harness.store.move([onto(first, ("1", 400, 30)), onto(second, ("0", 900, 70))])
+
+
+async def moved_apart(harness: Harness, *, limit: int) -> Move:
+    """A pod whose two containers share 400 MiB of a card are to be on two, in a namespace with a
+    quota."""
+    await harness.add(card("0"), card("1", index=1))
+    await harness.limit("team", limit)
+    together = init_and_app("0", "0")
+    await harness.store.reserve(draft("p", *together, quota=quota_of(together)))
+    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+    return Move(allocation_id=bound.id, token=bound.token, containers=init_and_app("0", "1"))
+
+
+def init_and_app(first: str, second: str) -> tuple[ContainerGrant, ContainerGrant]:
+    return (
+        container((first, 400, 30), name="init", role="init"),
+        container((second, 400, 30), index=1),
+    )

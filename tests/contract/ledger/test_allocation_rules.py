@@ -12,7 +12,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict
-from hamicommon.ledger.model import Move
+from hamicommon.ledger.cards.moves import Move
 
 from tests.contract.ledger.allocation_stores import (
     Harness,

@@ -18,7 +18,8 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, Move, StateStep
+from hamicommon.ledger.cards.moves import Move
+from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, StateStep
 
 from tests.simulation.stores.inventories import Inventories
 

@@ -37,8 +37,9 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger import pool as connections
+from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.model import Draft, LockHolder, Move, StateStep
+from hamicommon.ledger.model import Draft, LockHolder, StateStep
 from hamicommon.ledger.outbox import OutboxRelay
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings

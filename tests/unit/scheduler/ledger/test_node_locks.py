@@ -112,7 +112,11 @@ async def test_locks_taken_before_a_node_was_known_to_bind_late_are_freed() -> N
 async def test_a_node_that_binds_late_is_asked_for_no_lock_that_was_not_taken() -> None:
     lock = CountingLock()
     locks = locks_of(lock, AllocateOrder.ANY)
-    await lock.acquire(NODE, LockHolder(pod_uid=PodUid("u"), allocation_id=AllocationId("id-1"), token=1), wait_s=0.1)
+    await lock.acquire(
+        NODE,
+        LockHolder(pod_uid=PodUid("u"), allocation_id=AllocationId("id-1"), token=1),
+        wait_s=0.1,
+    )
 
     await locks.release(pod(1))
 

@@ -13,7 +13,8 @@ from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Unavailable
-from hamicommon.ledger.model import CardCounters, CardDemand
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.model import CardCounters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

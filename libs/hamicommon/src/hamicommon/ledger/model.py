@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from hamicommon.domain.allocations import (
@@ -16,18 +15,12 @@ from hamicommon.domain.allocations import (
     AllocationState,
     ClaimedSlice,
     ContainerGrant,
-    DeviceShare,
-    Footprint,
     Origin,
     Placement,
-    footprints,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_owner import PodOwner
-from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
-
-WHOLE_CARD_CORE_PERCENT = 100
 
 QuotaAmounts = Mapping[str, int]
 """What an allocation takes of its namespace's quota, by resource name: MiB of memory, or cores."""
@@ -37,8 +30,6 @@ QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
 
 Rules = Mapping[str, VendorRules]
 """By vendor; one that is absent follows the standard rules."""
-
-_STANDARD = VendorRules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,40 +124,6 @@ class ReservationWrite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """An allocation's slices on other cards than before."""
-
-    allocation_id: AllocationId
-    token: int
-    """The row must still carry it."""
-    containers: tuple[ContainerGrant, ...]
-
-
-def exchanged(
-    before: tuple[ContainerGrant, ...], after: tuple[ContainerGrant, ...], rules: Rules
-) -> tuple[tuple[CardDemand, ...], tuple[CardDemand, ...]]:
-    """What a move gives back and what it takes.
-
-    A card on which nothing changes is left alone: it may have fallen sick since it was granted.
-    """
-    held = {card.uuid: card for card in demands(before)}
-    wanted = {card.uuid: card for card in demands(after, rules)}
-    same = {
-        uuid
-        for uuid in held.keys() & wanted.keys()
-        if _amounts(held[uuid]) == _amounts(wanted[uuid])
-    }
-    return (
-        tuple(card for uuid, card in held.items() if uuid not in same),
-        tuple(card for uuid, card in wanted.items() if uuid not in same),
-    )
-
-
-def _amounts(card: CardDemand) -> tuple[object, ...]:
-    return card.slots, card.memory_mib, card.core_percent, card.details
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CardCounters:
     """Absolute counters of one card after a change, with the row's version."""
 
@@ -188,107 +145,6 @@ class Change:
     sequence: int
     """Number of the event in the pod's history, from 1, without a gap."""
     counters: tuple[CardCounters, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardDemand:
-    """What one allocation takes from one card, with the rules that the counters can't show."""
-
-    uuid: GpuUuid
-    slots: int
-    memory_mib: int
-    core_percent: int
-    exclusive: bool = False
-    """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
-    coreless: bool = False
-    """A container wants no cores: the card's must not be used up (rule 14)."""
-    respects_cordon: bool = True
-    """A cordoned card is closed for it."""
-    seen: int | None = None
-    """The card must still be of this version; None: any will do."""
-    core_total: int | None = None
-    """The card's cores as this slice counts them; None: as the card registers them."""
-    details: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    """`{"role", "detail"}` of every slice that has a detail."""
-
-
-_NONE: Mapping[Any, Any] = MappingProxyType({})
-
-
-def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
-    """`demands` of a draft."""
-    return demands(
-        draft.placement.containers, rules, seen=draft.seen, core_totals=draft.core_totals
-    )
-
-
-def is_plain(draft: Draft, rules: Rules) -> bool:
-    """Whether it takes nothing but amounts of one card, which add up with those of other drafts.
-
-    Else the card must be looked at by itself: it is to be empty, of one version, or parted in
-    places.
-    """
-    wanted = wanted_by(draft, rules)
-    if draft.replaces is not None or draft.mutex or len(wanted) != 1:
-        return False
-    [card] = wanted
-    own = card.exclusive or card.core_total is not None or bool(card.details)
-    return not own and card.seen is None
-
-
-def demands(
-    containers: tuple[ContainerGrant, ...],
-    rules: Rules = _NONE,
-    *,
-    seen: Mapping[GpuUuid, int] = _NONE,
-    core_totals: Mapping[GpuUuid, int] = _NONE,
-) -> tuple[CardDemand, ...]:
-    """Per card, ordered by uuid (the order in which rows are locked)."""
-    slices: dict[GpuUuid, list[tuple[ContainerGrant, DeviceShare]]] = {}
-    for container in containers:
-        for share in container.shares:
-            slices.setdefault(share.uuid, []).append((container, share))
-    return tuple(
-        _demand(
-            card,
-            slices[card.uuid],
-            rules,
-            seen=seen.get(card.uuid),
-            core_total=core_totals.get(card.uuid),
-        )
-        for card in footprints(containers)
-    )
-
-
-def _demand(
-    card: Footprint,
-    slices: Sequence[tuple[ContainerGrant, DeviceShare]],
-    rules: Rules,
-    *,
-    seen: int | None,
-    core_total: int | None,
-) -> CardDemand:
-    own = rules.get(slices[0][1].vendor, _STANDARD)
-    cores = [share.core_percent for _, share in slices]
-    whole = max(cores) >= WHOLE_CARD_CORE_PERCENT
-    # On the very version that was seen, every rule of the vendor was asked by its chooser.
-    exact = own.exact and seen is not None
-    return CardDemand(
-        uuid=card.uuid,
-        slots=card.slots,
-        memory_mib=card.memory_mib,
-        core_percent=card.core_percent,
-        exclusive=whole and not exact and Rule.EXCLUSIVE in own.order,
-        coreless=min(cores) == 0 and not exact and Rule.CORES_EXHAUSTED in own.order,
-        respects_cordon=Rule.CORDONED in own.order,
-        seen=seen if exact else None,
-        core_total=core_total,
-        details=tuple(
-            {"role": container.role, "detail": dict(share.detail)}
-            for container, share in slices
-            if share.detail
-        ),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

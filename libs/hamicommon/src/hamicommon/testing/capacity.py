@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.model import CardCounters, CardDemand, QuotaAmounts
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.model import CardCounters, QuotaAmounts
 from hamicommon.testing.cards import CardBuilder
 
 

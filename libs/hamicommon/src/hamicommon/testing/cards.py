@@ -12,7 +12,8 @@ from typing import Any
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, NodeName
-from hamicommon.ledger.model import CardCounters, CardDemand
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.model import CardCounters
 
 
 @dataclass(slots=True)

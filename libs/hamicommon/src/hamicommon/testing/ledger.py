@@ -19,23 +19,19 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
+from hamicommon.ledger.cards.demands import CardDemand, demands, is_plain, wanted_by
+from hamicommon.ledger.cards.moves import Move, exchanged, quota_changes
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.model import (
     BindingClaim,
     CardCounters,
-    CardDemand,
     Change,
     Draft,
     Entry,
-    Move,
     QuotaOf,
     ReservationWrite,
     Rules,
     StateStep,
-    demands,
-    exchanged,
-    is_plain,
-    wanted_by,
 )
 from hamicommon.testing.capacity import LedgerCapacity
 from hamicommon.testing.ledger_rows import Clock, LedgerRows
@@ -247,12 +243,20 @@ class FakeLedger(LedgerRows, LedgerCapacity):
 
     async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
         """See the port."""
-        olds = [self._allocations.get(move.allocation_id) for move in moves]
-        swaps = []
-        for move, old in zip(moves, olds, strict=True):
+        moved = []
+        for move in moves:
+            old = self._allocations.get(move.allocation_id)
             if old is None or old.token != move.token or not old.live:
                 return None
-            swaps.append((old, move, *exchanged(old.containers, move.containers, self._rules)))
+            moved.append((old, move))
+        counted_more = quota_changes(moved, self._quota_of)
+        for namespace, amounts in counted_more.items():
+            more = {resource: amount for resource, amount in amounts.items() if amount > 0}
+            self._check_quota(namespace, {}, more)
+        swaps = [
+            (old, move, *exchanged(old.containers, move.containers, self._rules))
+            for old, move in moved
+        ]
         before = {
             uuid: replace(card, holdings=dict(card.holdings)) for uuid, card in self._cards.items()
         }
@@ -265,6 +269,8 @@ class FakeLedger(LedgerRows, LedgerCapacity):
         except CapacityConflict:
             self._cards = before
             raise
+        for namespace, amounts in counted_more.items():
+            self._count_quota(namespace, amounts, 1)
         return tuple(self._moved(old, move, held, wanted) for old, move, held, wanted in swaps)
 
     def _moved(

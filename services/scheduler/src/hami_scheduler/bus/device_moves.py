@@ -16,9 +16,16 @@ from dataclasses import replace
 from hamicommon.bus.reader import read
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
-from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, Unavailable
+from hamicommon.errors import (
+    CapacityConflict,
+    Conflict,
+    InvalidRequest,
+    QuotaConflict,
+    Unavailable,
+)
 from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
-from hamicommon.ledger.model import Change, Move
+from hamicommon.ledger.cards.moves import Move
+from hamicommon.ledger.model import Change
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import AllocationStore
@@ -83,7 +90,7 @@ class GrantMoves:
                 return
             try:
                 changes = await self._store.move(moves)
-            except CapacityConflict:
+            except (CapacityConflict, QuotaConflict):
                 raise
             except Conflict as exc:
                 logger.info("move lost a race", extra={"error": str(exc)})

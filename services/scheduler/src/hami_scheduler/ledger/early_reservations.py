@@ -25,16 +25,8 @@ from typing import TypeVar
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, HamiError, Unavailable
-from hamicommon.ledger.model import (
-    BindingClaim,
-    CardDemand,
-    Change,
-    Draft,
-    ReservationWrite,
-    Rules,
-    is_plain,
-    wanted_by,
-)
+from hamicommon.ledger.cards.demands import CardDemand, is_plain, wanted_by
+from hamicommon.ledger.model import BindingClaim, Change, Draft, ReservationWrite, Rules
 from hamicommon.process.batches import Batches
 from opentelemetry.trace import Span, get_tracer
 

@@ -14,7 +14,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.ledger.model import CardCounters, CardDemand
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.model import CardCounters
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 

@@ -8,15 +8,8 @@ from typing import Protocol
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import HamiError
-from hamicommon.ledger.model import (
-    BindingClaim,
-    Change,
-    Draft,
-    Entry,
-    Move,
-    ReservationWrite,
-    StateStep,
-)
+from hamicommon.ledger.cards.moves import Move
+from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, ReservationWrite, StateStep
 
 
 class AllocationStore(Protocol):

@@ -13,15 +13,10 @@ from typing import Any
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.cards.moves import Move, exchanged
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import (
-    CardCounters,
-    CardDemand,
-    Move,
-    QuotaAmounts,
-    Rules,
-    exchanged,
-)
+from hamicommon.ledger.model import CardCounters, QuotaAmounts, Rules
 
 from hami_scheduler.adapters.postgres.allocations.encoding import latest_counters
 from hami_scheduler.adapters.postgres.rows import HOLDINGS, counters_of

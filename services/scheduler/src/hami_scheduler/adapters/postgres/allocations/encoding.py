@@ -9,14 +9,8 @@ from hamicommon.domain.allocations import Allocation, AllocationState, Container
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.events import event_subject
-from hamicommon.ledger.model import (
-    CardCounters,
-    Change,
-    Draft,
-    ReservationWrite,
-    Rules,
-    wanted_by,
-)
+from hamicommon.ledger.cards.demands import wanted_by
+from hamicommon.ledger.model import CardCounters, Change, Draft, ReservationWrite, Rules
 
 
 def reserved_change(

@@ -12,17 +12,10 @@ from dataclasses import replace
 
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.errors import CapacityConflict
+from hamicommon.ledger.cards.demands import CardDemand, wanted_by
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import (
-    CardCounters,
-    CardDemand,
-    Change,
-    Entry,
-    QuotaOf,
-    Rules,
-    wanted_by,
-)
+from hamicommon.ledger.model import CardCounters, Change, Entry, QuotaOf, Rules
 
 from hami_scheduler.adapters.postgres.allocations.cards import RETURNING, take_cards, take_quota
 from hami_scheduler.adapters.postgres.allocations.claims import counted_elsewhere, record_claims

@@ -6,19 +6,11 @@ from collections.abc import Callable
 
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.errors import Conflict
+from hamicommon.ledger.cards.demands import demands, wanted_by
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import (
-    CardCounters,
-    Change,
-    Draft,
-    QuotaOf,
-    Rules,
-    StateStep,
-    demands,
-    wanted_by,
-)
+from hamicommon.ledger.model import CardCounters, Change, Draft, QuotaOf, Rules, StateStep
 
 from hami_scheduler.adapters.postgres.allocations.cards import (
     check_seen,

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from hamicommon.domain.allocations import LIVE_STATES, Allocation
 from hamicommon.events import event_subject
+from hamicommon.ledger.cards.demands import demands
 from hamicommon.ledger.claimed import without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import CardCounters, Change, QuotaOf, StateStep, demands
+from hamicommon.ledger.model import CardCounters, Change, QuotaOf, StateStep
 
 from hami_scheduler.adapters.postgres.allocations.cards import give_cards, give_quota
 from hami_scheduler.adapters.postgres.allocations.claims import passed_on

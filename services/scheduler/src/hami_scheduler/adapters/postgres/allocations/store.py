@@ -13,6 +13,7 @@ from types import MappingProxyType
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import Conflict, HamiError
+from hamicommon.ledger.cards.moves import Move, quota_changes
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import (
@@ -20,7 +21,6 @@ from hamicommon.ledger.model import (
     Change,
     Draft,
     Entry,
-    Move,
     QuotaOf,
     ReservationWrite,
     Rules,
@@ -29,7 +29,11 @@ from hamicommon.ledger.model import (
 
 from hami_scheduler.adapters.postgres.allocations.batches.reserving import ReservationsTogether
 from hami_scheduler.adapters.postgres.allocations.batches.steps import StepsTogether
-from hami_scheduler.adapters.postgres.allocations.cards import Swap, exchange_cards
+from hami_scheduler.adapters.postgres.allocations.cards import (
+    Swap,
+    exchange_cards,
+    take_quota,
+)
 from hami_scheduler.adapters.postgres.allocations.entering import enter
 from hami_scheduler.adapters.postgres.allocations.moving import record_move
 from hami_scheduler.adapters.postgres.allocations.reads import PostgresLedgerReader, locked
@@ -106,12 +110,15 @@ class PostgresAllocationStore(PostgresLedgerReader):
     async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
         """See the port."""
         async with self._database.transaction() as connection:
-            swaps: list[Swap] = []
+            moved: list[tuple[Allocation, Move]] = []
             for move in sorted(moves, key=lambda move: move.allocation_id):
                 old = await locked(connection, move.allocation_id)
                 if old is None or old.token != move.token or not old.live:
                     return None
-                swaps.append(Swap.of(old, move, self._rules))
+                moved.append((old, move))
+            for namespace, amounts in quota_changes(moved, self._quota_of).items():
+                await take_quota(connection, namespace, amounts)
+            swaps = [Swap.of(old, move, self._rules) for old, move in moved]
             counters = await exchange_cards(connection, swaps)
             changes = [await record_move(connection, swap, counters) for swap in swaps]
         self._on_commit()

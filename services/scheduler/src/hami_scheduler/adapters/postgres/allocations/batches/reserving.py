@@ -13,9 +13,10 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Conflict, HamiError, Unavailable
 from hamicommon.events import event_subject
+from hamicommon.ledger.cards.demands import is_plain, wanted_by
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import Change, Draft, ReservationWrite, Rules, is_plain, wanted_by
+from hamicommon.ledger.model import Change, Draft, ReservationWrite, Rules
 
 from hami_scheduler.adapters.postgres.allocations.encoding import batch_arguments, reserved_change
 from hami_scheduler.adapters.postgres.allocations.fragments import (
