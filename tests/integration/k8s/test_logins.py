@@ -165,14 +165,26 @@ async def test_an_agent_reaches_nothing_of_another_node(cluster: Cluster) -> Non
 
 
 async def connect(cluster: Cluster, **options: object) -> nats.NATS:
-    """One attempt; nats-py leaves the socket of one that is refused to its owner."""
-    client = nats.NATS()
-    try:
-        await client.connect([cluster.url], allow_reconnect=False, **options)
-    except nats.errors.Error:
-        await client.close()
-        raise
-    return client
+    """A login that was answered; on a busy machine NATS gives it up before the scheduler does.
+
+    Raises: nats.errors.Error when it was refused.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            client = nats.NATS()
+            try:
+                await client.connect([cluster.url], allow_reconnect=False, **options)
+            except BaseException as exc:
+                # nats-py leaves the socket of a login that came to nothing to its owner.
+                await client.close()
+                if not isinstance(exc, (nats.errors.Error, OSError)) or is_refusal(exc):
+                    raise
+            else:
+                return client
+
+
+def is_refusal(exc: Exception) -> bool:
+    return "authorization violation" in str(exc).lower()
 
 
 async def login(cluster: Cluster, token: str, **options: object) -> nats.NATS:
@@ -182,7 +194,7 @@ async def login(cluster: Cluster, token: str, **options: object) -> nats.NATS:
             try:
                 return await connect(cluster, token=token, **options)
             except nats.errors.Error as exc:
-                if "authorization violation" not in str(exc).lower():
+                if not is_refusal(exc):
                     raise
                 await asyncio.sleep(0.2)
 

@@ -1,11 +1,17 @@
 """Free loopback ports, and the same ones again on the next start if they are still free.
 
 Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
-can take one between our choice and the server's bind, nor while a server is restarted.
+can take one between our choice and the server's bind, nor while a server is restarted. So that no
+other local system of this user does either, each is held until this process ends: as a lock on the
+byte of its number in a file that all of them open (fcntl(2), advisory record locking).
 """
 
+import fcntl
+import functools
+import os
 import random
 import socket
+import tempfile
 import threading
 from pathlib import Path
 
@@ -22,7 +28,7 @@ _lock = threading.Lock()
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free and that this process has not been given before.
+    """A TCP port of 127.0.0.1 that is free, and given to nobody else while this process lives.
 
     Raises:
         ServerError: 200 random ports of 20000-32000 were all taken.
@@ -31,7 +37,7 @@ def free_port() -> int:
     with _lock:
         for _ in range(_ATTEMPTS):
             port = choose.randint(_FIRST, _LAST)
-            if port not in _given and is_free(port):
+            if port not in _given and _hold(port) and is_free(port):
                 _given.add(port)
                 return port
     raise ServerError(f"no free TCP port between {_FIRST} and {_LAST} on {LOOPBACK}")
@@ -49,13 +55,34 @@ def stable_ports(names: tuple[str, ...], path: Path) -> dict[str, int]:
     ports: dict[str, int] = {}
     for name in names:
         port = known.get(name, 0)
-        while not port or port in ports.values() or not is_free(port):
+        while not port or port in ports.values() or not (_hold(port) and is_free(port)):
             port = free_port()
         ports[name] = port
     partial = path.with_name(path.name + ".partial")
     partial.write_bytes(orjson.dumps(known | ports))
     partial.replace(path)
     return ports
+
+
+def _hold(port: int) -> bool:
+    """Whether no other process holds the port; then this one does."""
+    try:
+        fcntl.lockf(_held_ports(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@functools.cache
+def _held_ports() -> int:
+    """The file of locks; never closed, for that would free all that this process holds in it."""
+    path = Path(tempfile.gettempdir()) / f"hami-ports-{os.getuid()}"
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as exc:
+        raise ServerError(
+            f"{path} holds the ports of local systems and can't be opened: {exc}"
+        ) from exc
 
 
 def is_free(port: int) -> bool:

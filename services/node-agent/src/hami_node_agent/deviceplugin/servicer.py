@@ -11,8 +11,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -95,7 +94,8 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         return time.monotonic() - min(self._listening_since_s.values())
 
     async def calls_finished(self, timeout_s: float) -> bool:
-        """Returns when no Allocate and no PreStartContainer runs; False: one does still."""
+        """Returns when no Allocate and no PreStartContainer runs and the answers are sent; False:
+        one is not yet."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -103,17 +103,16 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
             return False
         return True
 
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
-        """While a call runs that decides on a pod."""
+    def _count(self, context: Context) -> None:
+        """A call that decides on a pod runs until its answer is sent, or its caller is gone."""
         self._running += 1
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._idle.set()
+        context.add_done_callback(self._sent)  # type: ignore[arg-type]  # stubs: a class of theirs
+
+    def _sent(self, _context: object) -> None:
+        self._running -= 1
+        if not self._running:
+            self._idle.set()
 
     def end_streams(self) -> None:
         """Ends the streams that are open: the kubelet then has nothing to hand out.
@@ -181,10 +180,10 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         self, request: api.AllocateRequest, context: Context
     ) -> api.AllocateResponse:
         """Env, mounts and devices of each container; all or none."""
+        self._count(context)
         try:
-            with self._counted():
-                wanted = [self._known(c.devices_ids) for c in request.container_requests]
-                specs = await self.answers(wanted)
+            wanted = [self._known(c.devices_ids) for c in request.container_requests]
+            specs = await self.answers(wanted)
         except HamiError as exc:
             await _abort(context, exc)
         return api.AllocateResponse(container_responses=[answer_message(spec) for spec in specs])
@@ -193,9 +192,9 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
         """An error keeps the container from starting."""
+        self._count(context)
         try:
-            with self._counted():
-                await self.check(_distinct(request.devices_ids))
+            await self.check(_distinct(request.devices_ids))
         except HamiError as exc:
             await _abort(context, exc)
         return api.PreStartContainerResponse()

@@ -24,6 +24,10 @@ PREFERRED_TIMEOUT_S = 30.0
 # The kubelet's KubeletPreStartContainerRPCTimeoutInSecs.
 PRE_START_TIMEOUT_S = 30.0
 
+# The end of the stream may be read here before an answer that the plugin sent earlier; Go reads
+# both in order.
+ANSWERS_ON_THE_WAY_S = 0.5
+
 _CHANNEL_OPTIONS = (
     # Go servers refuse the socket's path as an authority.
     ("grpc.default_authority", "localhost"),
@@ -136,7 +140,7 @@ class PluginClient:
     async def close(self) -> None:
         """Closes the connection; calls that run fail with PluginError, as the kubelet's do."""
         self._closed = True
-        await self._channel.close()
+        await self._channel.close(ANSWERS_ON_THE_WAY_S)
 
     async def _call(
         self,
