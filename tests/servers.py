@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
 import redis
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
@@ -111,7 +112,7 @@ class Databases:
     ) -> Iterator[str]:
         """The DSN of a new copy of `template`, which `fill(dsn)` makes when first asked for."""
         if fill is not None and template not in self._templates:
-            psql(self._server_dsn, f'CREATE DATABASE "{template}" TEMPLATE template0')
+            execute(self._server_dsn, f'CREATE DATABASE "{template}" TEMPLATE template0')
             fill(self._dsn(template))
             self._templates.add(template)
         ready = self._next.pop(template, None)
@@ -130,7 +131,7 @@ class Databases:
     def _copy(self, template: str, left: Sequence[str]) -> str:
         """A new database; those in `left` are dropped first."""
         name = f"test_{os.getpid()}_{next(self._numbers)}"
-        psql(
+        execute(
             self._server_dsn,
             *(f'DROP DATABASE IF EXISTS "{old}" WITH (FORCE)' for old in left),
             # Faster than through the log, where nothing is synced to disk.
@@ -140,6 +141,20 @@ class Databases:
 
     def _dsn(self, database: str) -> str:
         return urlunsplit(urlsplit(self._server_dsn)._replace(path=f"/{database}"))
+
+
+def execute(dsn: str, *statements: str) -> None:
+    """Run SQL statements, each by itself; without a process of its own, so for each test."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(dsn, timeout=_SQL_TIMEOUT_S)
+        try:
+            for statement in statements:
+                await connection.execute(statement, timeout=_SQL_TIMEOUT_S)
+        finally:
+            await connection.close(timeout=_SQL_TIMEOUT_S)
+
+    in_thread(lambda: asyncio.run(run()))
 
 
 def psql(dsn: str, *statements: str) -> str:
