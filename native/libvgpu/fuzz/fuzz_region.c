@@ -1,5 +1,6 @@
 /* The reader of the region file: whatever a tenant wrote into it, nothing is read or written outside, nothing loops, and a process
  * never gets more than its limit by it. The input is a list of writes, ten bytes each: where, and what. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +19,15 @@ enum { WRITE_BYTES = 10, MOST_WRITES = 64 };
 
 static char path[] = "/tmp/vgpu-fuzz-XXXXXX";
 
+static void remove_file(void) { (void)unlink(path); }
+
+/* Ends the run by its name: it is none of the input's doing. */
+static _Noreturn void failed(const char *call)
+{
+    perror(call);
+    abort();
+}
+
 static void scribble(struct vgpu_region *region, const uint8_t *data, size_t size)
 {
     for (size_t i = 0; i + WRITE_BYTES <= size && i < (size_t)MOST_WRITES * WRITE_BYTES; i += WRITE_BYTES) {
@@ -34,10 +44,10 @@ static void scribble(struct vgpu_region *region, const uint8_t *data, size_t siz
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct vgpu_region_values values = {.device_count = 1, .priority = 1, .place_is_given = true};
-    if (path[sizeof path - 2] == 'X') {
-        const int file = mkstemp(path);
-        if (file < 0) abort();
-        close(file);
+    static int file = -1;
+    if (file < 0) {
+        file = mkstemp(path);
+        if (file < 0 || atexit(remove_file) != 0) failed("mkstemp");
         for (int i = 0; i < VGPU_MAX_DEVICES; i++) values.limit[i] = (struct vgpu_limit){VGPU_UNLIMITED, 100};
     }
     struct vgpu_region_file shared, again;
@@ -62,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         vgpu_region_leave(&again, slot);
     }
     vgpu_region_close(&again);
-    if (truncate(path, 0) != 0) abort(); /* the next input starts from a new region */
+    if (ftruncate(file, 0) != 0) failed("ftruncate"); /* the next input starts from a new region */
     vgpu_region_close(&shared);
     return 0;
 }
