@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 WIRES = ("ledger", "redis", "api", "bus", "watch", "kubelet")
 KINDS = {
@@ -28,6 +28,8 @@ KINDS = {
     "node_lost": 1,
     "unknown": 3,
 }
+TEMPLATE = "template"
+"""A seed that begins so is of a history whose pods are all alike."""
 Slice = tuple[int, int, int]
 """(cards, MiB of each, percent of each) that one container asks for."""
 
@@ -77,6 +79,7 @@ class Scenario:
 def scenario(seed: str, *, actions: int = 60) -> Scenario:
     """The scenario of a seed."""
     rng = random.Random(seed)
+    alike = (1, random.Random(f"{seed} {TEMPLATE}").choice((2500, 4000, 6000)), 10)
     return Scenario(
         seed=seed,
         nodes=tuple(f"n{number}" for number in range(rng.choice((1, 2, 2, 3)))),
@@ -84,7 +87,10 @@ def scenario(seed: str, *, actions: int = 60) -> Scenario:
         replicas=rng.choice((1, 2, 2, 3)),
         orderly=rng.random() < 0.5,
         quotas={"tight": 12_000},
-        actions=tuple(_actions(rng, actions)),
+        actions=tuple(
+            replace(action, inits=(), apps=(alike,)) if seed.startswith(TEMPLATE) else action
+            for action in _actions(rng, actions)
+        ),
     )
 
 

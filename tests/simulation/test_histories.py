@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.redis.node_lock import RedisNodeLock
+from hami_scheduler.bus.device_moves import GrantMoves
 
 from tests import measured
 from tests.simulation.runner import check, run
-from tests.simulation.scripts import scenario
+from tests.simulation.scripts import TEMPLATE, scenario
 
 PARTS, PART_STEPS = 10, 10_000
 
@@ -65,6 +66,37 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
         steps, starts = steps + played.steps, starts + played.starts
     measured.note(f"simulation without node locks: {steps} steps, {starts} container starts")
     assert starts > number, "hardly anything was started: the histories show nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locked", [True, False])
+def test_every_promise_is_kept_for_pods_of_one_template(
+    monkeypatch: pytest.MonkeyPatch, *, locked: bool
+) -> None:
+    """They are on their way together, and answers go to others than meant."""
+    exchanges = 0
+    real = GrantMoves._exchanged
+
+    async def counted(self: GrantMoves, *asked: Any) -> bool:
+        nonlocal exchanges
+        done = await real(self, *asked)
+        exchanges += done
+        return done
+
+    monkeypatch.setattr(GrantMoves, "_exchanged", counted)
+    if not locked:
+        monkeypatch.setattr(RedisNodeLock, "acquire", _at_once)
+    steps = starts = 0
+    for number in count():
+        if steps >= PART_STEPS:
+            break
+        played = check(f"{TEMPLATE}.{number}")
+        steps, starts = steps + played.steps, starts + played.starts
+    measured.note(
+        f"simulation of one template, {'with' if locked else 'without'} node locks: {steps} steps, "
+        f"{starts} container starts, {exchanges} grants exchanged"
+    )
+    assert exchanges, "no answer went astray: the histories show nothing"
 
 
 async def _at_once(*_args: Any, **_kwargs: Any) -> None:

@@ -87,7 +87,7 @@ def _gone_is_the_end(allocation: Any, _facts: Any) -> Transition:
 
 
 async def _no_objection(*_args: Any) -> str:
-    """In the place of a question whose answer is a reason against it."""
+    """In the place of the ledger."""
     return ""
 
 

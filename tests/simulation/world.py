@@ -133,8 +133,11 @@ class World:
         self.model.check_deadlines(fake_time.wall_clock())
         pods = {pod["metadata"]["uid"]: pod for pod in self.api.all("pods")}
         self.model.check_settled(pods, set(self.kube_scheduler.busy))
-        for kubelet in self.kubelets.values():
-            self.model.check_started(kubelet.waiting())
+        for node, kubelet in self.kubelets.items():
+            # Nothing is moved to a sick card, and what was given one waits until it is well.
+            sick = {card.uuid for card in self.cards[node].devices() if not card.healthy}
+            waiting = kubelet.waiting().items()
+            self.model.check_started({who: on for who, on in waiting if not sick & set(on)})
         self._check_views()
         await self._empty()
 

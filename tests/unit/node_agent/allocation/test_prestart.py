@@ -49,6 +49,7 @@ class Node:
         self.checkpoint_damaged = False
         self.both_read = 0
         self.asked: list[tuple[str, list[str]]] = []
+        self.in_exchange: list[tuple[str, tuple[str, ...]]] = []
         self.full = False
         self.away = False
         self.limits: dict[str, Record] = {}
@@ -92,9 +93,13 @@ class Node:
     def keep_cache_dir(self, name: str, nonce: str) -> None:
         """It is there."""
 
-    async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:
+    async def ask(
+        self, owner: Reassigned, partners: Iterable[Reassigned], exchange: Reassigned | None
+    ) -> str:
         others = [partner.after.pod_uid for partner in partners]
         self.asked.append((owner.after.pod_uid, [str(uid) for uid in others]))
+        if exchange is not None:
+            self.in_exchange.append((str(exchange.after.pod_uid), exchange.after.cards))
         if self.away:
             raise Unavailable("NATS is not connected")
         return "card full" if self.full and not others else ""
@@ -206,6 +211,16 @@ async def test_who_loses_its_answer_to_another_is_kept_the_one_that_was_meant_fo
     assert records["nonce-a"].counts_for("b", "main")
     assert not records["nonce-a"].belongs_to("b", "main")
     assert candidates(node.state.book, records.values(), 1, PodsSeen()) == []
+
+
+async def test_the_other_of_a_template_is_offered_the_owners_card_in_exchange() -> None:
+    node = Node(A_HOLDS_BS, B_HOLDS_AS)
+    same_size = a_grant(a_container(a_share(CARD_B, 4096)), pod="b", token=2)
+    node.state.book = a_book(POD_A, same_size)
+
+    await node.starting.check(IDS_B)
+
+    assert node.in_exchange == [("b", (CARD_A,))]
 
 
 async def test_a_start_that_the_checkpoint_shows_needs_no_other_book() -> None:

@@ -69,8 +69,17 @@ def test_a_pod_that_has_begun_is_finished_before_one_like_it_that_was_seen_earli
     assert pods_of(candidates(book, [begun], 1, seen)) == ["a", "b"]
 
 
-def test_of_pods_with_other_grants_the_one_that_was_bound_first_comes_first() -> None:
+def test_of_pods_of_one_template_the_first_to_be_seen_comes_first_whatever_the_card() -> None:
     other = a_grant(a_container(a_share(CARD_B)), pod="b", token=2)
+    book = a_book(a_grant(a_container(a_share(CARD_A)), pod="a", token=1), other)
+    order = {PodUid("b"): 0, PodUid("a"): 1}
+    seen = PodsSeen(bound=frozenset(order), order=order)
+
+    assert pods_of(candidates(book, (), 1, seen)) == ["b", "a"]
+
+
+def test_of_pods_with_other_grants_the_one_that_was_bound_first_comes_first() -> None:
+    other = a_grant(a_container(a_share(CARD_B, 8192)), pod="b", token=2)
     book = a_book(a_grant(a_container(a_share(CARD_A)), pod="a", token=1), other)
     order = {PodUid("b"): 0, PodUid("a"): 1}
     seen = PodsSeen(bound=frozenset(order), order=order)

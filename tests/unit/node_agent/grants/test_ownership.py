@@ -12,6 +12,7 @@ from hami_node_agent.grants.ownership import (
     Verdict,
     cards_for,
     displaced,
+    others_astray,
     partners_of,
     record_of,
     verdict,
@@ -132,7 +133,8 @@ def partners(
     """Of the first."""
     owner = verdict(holdings[0], records=records, book=book)
     assert isinstance(owner, Reassigned)
-    found = partners_of(owner, records=records, holdings=holdings, book=book)
+    astray = others_astray(owner, records=records, holdings=holdings, book=book)
+    found = partners_of(owner, astray)
     return [change.after.pod_uid for change in found]
 
 

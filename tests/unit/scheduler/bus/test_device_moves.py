@@ -79,13 +79,57 @@ def onto(allocation: Allocation, *cards: str, **changes: Any) -> WantedMove:
     return wanted.model_copy(update=changes)
 
 
-async def ask(ledger: FakeLedger, owner: WantedMove, *partners: WantedMove) -> str:
-    moves = GrantMoves(store=ledger, view=Mock(), doubt_mirror=Mock())
-    request = MoveRequest(node=NODE, owner=owner, partners=partners)
-    body = request.model_dump_json().encode()
-    reply = await moves.respond(moves_subject(NODE), body)
+async def ask(
+    ledger: FakeLedger,
+    owner: WantedMove,
+    *partners: WantedMove,
+    exchange: WantedMove | None = None,
+    chosen: tuple[str, ...] = (),
+) -> str:
+    """`chosen`: pods whose annotations choose their cards."""
+    moves = GrantMoves(
+        store=ledger,
+        view=Mock(),
+        doubt_mirror=Mock(),
+        takes_any_card=lambda uid: uid not in chosen,
+    )
+    request = MoveRequest(node=NODE, owner=owner, partners=partners, exchange=exchange)
+    reply = await moves.respond(moves_subject(NODE), request.model_dump_json().encode())
     assert isinstance(reply, MoveReply)
     return reply.refused
+
+
+async def test_two_grants_are_exchanged_on_full_cards() -> None:
+    ledger = Ledger(a=100, b=100)
+    one, two = await ledger.bound("one", a=100), await ledger.bound("two", b=100)
+
+    for _ in range(2):
+        assert await ask(ledger, onto(one, "b"), exchange=onto(two, "a")) == ""
+
+    assert ledger.held_mib() == {"a": 100, "b": 100}
+    rows = [await ledger.live_of(PodUid(pod)) for pod in ("one", "two")]
+    assert [row.containers[0].shares[0].uuid for row in rows if row] == ["b", "a"]
+
+
+@pytest.mark.parametrize("room_mib", [100, 200])
+async def test_a_pod_that_chose_its_card_is_exchanged_for_nobody(room_mib: int) -> None:
+    ledger = Ledger(a=100, b=room_mib)
+    one, two = await ledger.bound("one", a=100), await ledger.bound("two", b=100)
+
+    refused = await ask(ledger, onto(one, "b"), exchange=onto(two, "a"), chosen=("two",))
+
+    assert (refused == "") == (room_mib == 200)
+    assert await ledger.live_of(PodUid("two")) == two
+
+
+async def test_an_exchange_with_one_that_is_over_is_a_move_of_the_owner() -> None:
+    ledger = Ledger(a=100, b=100)
+    one, two = await ledger.bound("one", a=100), await ledger.bound("two", b=100)
+    await ledger.step("two", AllocationState.RELEASED)
+
+    assert await ask(ledger, onto(one, "b"), exchange=onto(two, "a")) == ""
+
+    assert ledger.held_mib() == {"a": 0, "b": 100}
 
 
 async def test_a_swap_on_full_cards_is_one_move() -> None:
@@ -193,7 +237,9 @@ async def test_a_grant_that_was_released_moves_nowhere() -> None:
 async def test_a_node_asks_for_its_own_cards_alone() -> None:
     ledger = Ledger(a=100)
     pod = await ledger.bound("pod", a=100)
-    moves = GrantMoves(store=ledger, view=Mock(), doubt_mirror=Mock())
+    moves = GrantMoves(
+        store=ledger, view=Mock(), doubt_mirror=Mock(), takes_any_card=lambda _: True
+    )
     body = MoveRequest(node="other", owner=onto(pod, "a")).model_dump_json().encode()
 
     with pytest.raises(InvalidRequest, match="were asked for on"):

@@ -95,6 +95,29 @@ async def test_another_pod_waits_until_the_last_of_them_has_its_cards() -> None:
     assert await lock.release(NODE, 3)
 
 
+async def test_pods_of_one_template_are_on_their_way_together_whatever_their_cards() -> None:
+    lock = CountingLock()
+    locks = locks_of(lock, AllocateOrder.TEMPLATE)
+    locks.takes_any_card = lambda _: True
+
+    for number, card in enumerate(("GPU-a", "GPU-b", "GPU-a"), start=1):
+        await locks.acquire(pod(number, card=card), deadline=soon())
+    assert lock.taken == 1
+
+    with pytest.raises(Conflict):
+        await locks.acquire(pod(4, memory_mib=2048), deadline=soon())
+
+
+async def test_a_pod_that_chose_its_card_goes_with_those_of_its_card_alone() -> None:
+    lock = CountingLock()
+    locks = locks_of(lock, AllocateOrder.TEMPLATE)
+    await locks.acquire(pod(1), deadline=soon())
+
+    await locks.acquire(pod(2), deadline=soon())
+    with pytest.raises(Conflict):
+        await locks.acquire(pod(3, card="GPU-b"), deadline=soon())
+
+
 async def test_locks_taken_before_a_node_was_known_to_bind_late_are_freed() -> None:
     lock = CountingLock()
     locks = locks_of(lock, AllocateOrder.ONE_BY_ONE)

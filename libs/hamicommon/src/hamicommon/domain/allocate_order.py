@@ -16,5 +16,7 @@ class AllocateOrder(StrEnum):
     """One pod alone, as far as is known."""
     ALIKE = "alike"
     """Pods whose grants differ in nothing but the pod."""
+    TEMPLATE = "template"
+    """Those, and pods of one slice each whose grants differ in the card too."""
     ANY = "any"
     """Any: the node binds late."""

@@ -29,6 +29,9 @@ class Readiness(Payload):
     alike: bool = False
     """Answers to Allocate depend on the grant alone: pods whose grants differ in nothing but the
     pod may be on their way together."""
+    exchanges: bool = False
+    """The agent has grants of pods that differ in nothing but the card exchanged where answers went
+    to others than meant: such pods may be on their way together, too."""
 
 
 class HoldingsRequest(Payload):
@@ -136,6 +139,9 @@ class MoveRequest(Payload):
     partners: tuple[WantedMove, ...] = ()
     """Containers that hold what it was granted, or what those were granted, and have not started:
     they leave the cards that the owner needs."""
+    exchange: WantedMove | None = None
+    """A container that has not started either and was granted the owner's cards, in a slice of the
+    same size: it takes the owner's own, and nothing is free in between. Tried first."""
 
 
 class MoveReply(Payload):

@@ -106,8 +106,9 @@ class FakePodEvents:
 class FakeGrantAnnouncer:
     """Keeps what would have been announced to nodes; `away` is a bus that is down.
 
-    `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late, and
-    on those in `alike` pods with equal grants may be on their way together.
+    `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late, on
+    those in `alike` pods with equal grants may be on their way together, and on those in
+    `exchanging` pods of one template.
     """
 
     def __init__(self) -> None:
@@ -117,6 +118,7 @@ class FakeGrantAnnouncer:
         self.not_ready: dict[NodeName, str] = {}
         self.late: set[NodeName] = set()
         self.alike: set[NodeName] = set()
+        self.exchanging: set[NodeName] = set()
 
     async def offer(self, grant: Grant) -> AllocateOrder:
         """See the port."""
@@ -126,6 +128,8 @@ class FakeGrantAnnouncer:
         await self.granted(grant)
         if node in self.late:
             return AllocateOrder.ANY
+        if node in self.exchanging:
+            return AllocateOrder.TEMPLATE
         return AllocateOrder.ALIKE if node in self.alike else AllocateOrder.ONE_BY_ONE
 
     async def granted(self, grant: Grant) -> None:

@@ -186,10 +186,12 @@ class Allocate:
     def _record(self, found: Candidate, ids: frozenset[str], env: Mapping[str, str]) -> Record:
         grant, container = found.grant, found.container
         nonce = str(uuid4())
+        # On another card than granted it must not start before the ledger was asked.
+        own = container == grant.container(container.name)
         return Record(
             nonce=nonce,
             device_ids=ids,
-            allocation_id=grant.allocation_id,
+            allocation_id=grant.allocation_id if own else AllocationId(""),
             pod_uid=grant.pod_uid,
             namespace=grant.namespace,
             pod_name=grant.pod_name,

@@ -1,8 +1,8 @@
 """Asks the scheduler for the cards that the kubelet gave in place of the granted ones.
 
-In: a container that is about to start on other cards than the ledger has for it, and the partners
-that hold what it was granted. Out: the ledger's answer, before the start; without a yes no
-container starts there. `prestart.py` asks.
+In: a container that is about to start on other cards than the ledger has for it, the partners that
+hold what it was granted, and who may take its cards in exchange. Out: the ledger's answer, before
+the start; without a yes no container starts there. `prestart.py` asks.
 """
 
 from __future__ import annotations
@@ -27,10 +27,15 @@ class LedgerMoves:
         self._bus = bus
         self._node = node
 
-    async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:
+    async def ask(
+        self, owner: Reassigned, partners: Iterable[Reassigned], exchange: Reassigned | None
+    ) -> str:
         """See the port."""
         request = MoveRequest(
-            node=self._node, owner=_wanted(owner), partners=tuple(map(_wanted, partners))
+            node=self._node,
+            owner=_wanted(owner),
+            partners=tuple(map(_wanted, partners)),
+            exchange=None if exchange is None else _wanted(exchange),
         )
         reply = await self._bus.request(moves_subject(self._node), request, timeout_s=ASK_TIMEOUT_S)
         try:

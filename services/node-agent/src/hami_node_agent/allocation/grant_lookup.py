@@ -16,6 +16,7 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound, Unavailable
 
 from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.seats import seated
 from hami_node_agent.grants.candidates import Candidate, candidates, repeated
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import record_of
@@ -68,7 +69,21 @@ class GrantFinder:
             candidate = self.in_flight(len(ids), planned)
         if candidate is None:
             raise NotFound(self._nothing(len(ids)))
-        return candidate
+        return await self._seated(candidate, planned)
+
+    async def _seated(self, candidate: Candidate, planned: Mapping[str, Record]) -> Candidate:
+        """The candidate, with the card that is left for it where its own is another's by now."""
+
+        def seat() -> Candidate:
+            records = {**self._state.saved.records, **planned}
+            return seated(candidate, self._state.book, records.values())
+
+        if seat() is candidate:
+            return candidate
+        # The others may have been moved since the book was read.
+        async with self._state.moving:
+            fresh = await refresh_book(self._state, self._source, self._pods)
+            return seat() if fresh else candidate
 
     async def _taken(self, record: Record) -> bool:
         """Whether the kubelet keeps that answer for another container than was meant, or may do.

@@ -23,6 +23,7 @@ from hami_node_agent.adoption.adopted import AdoptedAnswers
 from hami_node_agent.adoption.unmanaged import UnmanagedPods
 from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.seats import exchange_for
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     TRY_AGAIN,
@@ -31,6 +32,7 @@ from hami_node_agent.grants.ownership import (
     RefusedHolding,
     Verdict,
     displaced,
+    others_astray,
     partners_of,
     record_of,
     verdict,
@@ -145,10 +147,11 @@ class PreStart:
         elif isinstance(found, Confirmed):
             await asyncio.to_thread(self._write, found.record)
         else:
-            reason = await self._not_counted(found, holdings)
-            if reason:
-                return RefusedHolding(holding=owner, grant=found.grant, reason=reason)
-            await self._reassign(found)
+            async with self._state.moving:
+                reason = await self._not_counted(found, holdings)
+                if reason:
+                    return RefusedHolding(holding=owner, grant=found.grant, reason=reason)
+                await self._reassign(found)
         return None
 
     async def _with_devices(
@@ -176,7 +179,7 @@ class PreStart:
         if not change.moved:
             return ""
         ended = self._pods.seen().ended
-        partners = partners_of(
+        astray = others_astray(
             change,
             records=tuple(self._state.saved.records.values()),
             holdings=[holding for holding in holdings if holding.pod_uid not in ended],
@@ -184,13 +187,17 @@ class PreStart:
         )
         cards = ", ".join(change.after.cards)
         try:
-            refused = await self._moves.ask(change, partners)
+            partners, exchange = partners_of(change, astray), exchange_for(change, astray)
+            refused = await self._moves.ask(change, partners, exchange)
         except Unavailable as exc:
             raise Unavailable(
                 f"the container waits: the kubelet gave it {cards}, other than granted, and the "
                 f"ledger can't be asked whether that has room: {exc}"
             ) from exc
         if not refused:
+            if exchange is not None:
+                # The next answer names a card by where the ledger has the others now.
+                await refresh_book(self._state, self._source, self._pods)
             return ""
         return f"the kubelet gave it {cards}, other than granted: {refused}; {TRY_AGAIN}"
 

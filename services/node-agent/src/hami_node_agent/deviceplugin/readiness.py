@@ -44,7 +44,8 @@ class ReadinessService:
         `on_ready` is called at each yes to a question without a grant: it will follow.
         `take` enters a grant in the book.
         `late`: the order of Allocate calls does not matter here; `alike`: it does not matter among
-        pods with equal grants, because the answers have nothing of the pods themselves.
+        pods with equal grants, or grants equal but for the card, because the answers have nothing
+        of the pods themselves.
         """
         self._bus = bus
         self._plugin = plugin
@@ -75,7 +76,12 @@ class ReadinessService:
         if not taken:
             self._on_ready()
         return Readiness(
-            node=self._node, ready=True, taken=taken, late=self._late, alike=self._alike
+            node=self._node,
+            ready=True,
+            taken=taken,
+            late=self._late,
+            alike=self._alike,
+            exchanges=self._alike,
         )
 
     def _taken(self, data: bytes) -> bool:

@@ -1,6 +1,6 @@
 """Which grant an Allocate call means: it brings a number of ids and nothing else.
 
-The node lock lets one pod at a time between bind and Allocate, or several with equal grants, so
+The node lock lets one pod at a time between bind and Allocate, or several of one template, so
 there is mostly one candidate, or it matters little which. Where there are more, the order below is
 the likeliest; PreStartContainer finds out (`ownership`).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, footprints
@@ -62,6 +62,16 @@ def roomiest(cards: Mapping[GpuUuid, GpuDevice], book: GrantBook, count: int) ->
     return [card.uuid for card in healthy[:count]]
 
 
+def of_one_template(one: ContainerGrant, other: ContainerGrant) -> bool:
+    """Whether their slices differ in nothing but the cards, as far as we know: what only a vendor
+    understands is a container's own."""
+    pairs = zip(one.shares, other.shares, strict=False)
+    return len(one.shares) == len(other.shares) and all(
+        not mine.detail and not its.detail and replace(mine, uuid=its.uuid) == its
+        for mine, its in pairs
+    )
+
+
 def next_container(grant: NodeGrant, records: Iterable[Record]) -> ContainerGrant | None:
     """The first container of the grant, in Allocate order, that has no answer yet."""
     return _unanswered(grant, _answered(records))
@@ -110,7 +120,7 @@ def candidates(
         each
         for each in found
         if ranks[each.grant.pod_uid] == ranks[found[0].grant.pod_uid]
-        and each.container.shares == found[0].container.shares
+        and of_one_template(each.container, found[0].container)
     ]
     if len(alike) < 2:
         return found

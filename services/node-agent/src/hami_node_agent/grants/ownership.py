@@ -196,26 +196,31 @@ def _onto(cards: Sequence[GpuUuid], shares: Sequence[DeviceShare]) -> tuple[Devi
     return tuple(ordered)
 
 
-def partners_of(
+def others_astray(
     owner: Reassigned,
     *,
     records: Sequence[Record],
     holdings: Iterable[Holding],
     book: GrantBook,
 ) -> tuple[Reassigned, ...]:
-    """Containers that are to leave the cards that the owner needs, as far as the kubelet shows
-    them.
-
-    They too hold an answer that was meant for somebody else, so none of them has started. A
-    container that is granted a card that one of them needs in turn comes along.
+    """The other containers that hold an answer with other cards than granted, as far as the kubelet
+    shows them. It was meant for somebody else, so none of them has started.
     """
-    left = [
+    return tuple(
         change
         for holding in holdings
         if isinstance(change := verdict(holding, records=records, book=book), Reassigned)
         and change.moved
         and not _same_container(change, owner)
-    ]
+    )
+
+
+def partners_of(owner: Reassigned, astray: Iterable[Reassigned]) -> tuple[Reassigned, ...]:
+    """Those that are to leave the cards that the owner needs.
+
+    A container that is granted a card that one of them needs in turn comes along.
+    """
+    left = list(astray)
     found: list[Reassigned] = []
     needed = set(owner.after.cards)
     while leaving := [change for change in left if needed & change.granted_cards]:

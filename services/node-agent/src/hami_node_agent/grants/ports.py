@@ -68,8 +68,11 @@ class MigDevice:
 class CardMoves(Protocol):
     """The ledger's decision on containers that hold other cards than granted."""
 
-    async def ask(self, owner: Reassigned, partners: Iterable[Reassigned]) -> str:
-        """Moves the owner's grant, and with it the partners'; empty, or why that can't be.
+    async def ask(
+        self, owner: Reassigned, partners: Iterable[Reassigned], exchange: Reassigned | None
+    ) -> str:
+        """Moves the owner's grant: in exchange for another's, or with the partners', or alone.
+        Empty, or why that can't be.
 
         May be asked any number of times. Raises: Unavailable when nobody answers.
         """

@@ -20,14 +20,17 @@ from hami_node_agent.grants.state import NodeState
 logger = logging.getLogger(__name__)
 
 
-async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> None:
-    """Takes what the ledger has into the book; what it lacks is not granted.
+async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
+    """Takes what the ledger has into the book; what it lacks is not granted. False: the ledger
+    can't be asked.
 
     Signed grants are read only where the ledger can't be asked: an annotation outlives its
     allocation, and a pod that was bound too late still carries it.
     """
-    if not await _refreshed(source):
+    refreshed = await _refreshed(source)
+    if not refreshed:
         await read_signed(state, pods)
+    return refreshed
 
 
 async def read_signed(state: NodeState, pods: NodePodApi) -> None:

@@ -57,6 +57,8 @@ class NodeState:
         self.cards: Mapping[GpuUuid, GpuDevice] = MappingProxyType({})
         self.book_changed = Signal()
         self.reports_changed = Signal()
+        self.moving = asyncio.Lock()
+        """Held while the ledger is asked for other cards, until that is recorded."""
 
     @property
     def saved(self) -> AgentState:

@@ -53,6 +53,8 @@ class NatsGrantAnnouncer:
             return AllocateOrder.ONE_BY_ONE
         if answer.late:
             return AllocateOrder.ANY
+        if answer.alike and answer.exchanges:
+            return AllocateOrder.TEMPLATE
         return AllocateOrder.ALIKE if answer.alike else AllocateOrder.ONE_BY_ONE
 
     async def _asked(self, node: NodeName, grant: Grant) -> Readiness | None:

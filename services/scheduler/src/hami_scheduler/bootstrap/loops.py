@@ -8,6 +8,7 @@ from functools import partial
 
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
+from hamicommon.domain.ids import PodUid
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
 from hamicommon.process.periodic import every
 
@@ -205,7 +206,18 @@ def bus_loops(
         pods=connections.pods,
         known_pods=watches.pods.by_uid,
     )
-    moves = GrantMoves(store=connections.store, view=core.view, doubt_mirror=core.mirrors.doubt)
+
+    def takes_any_card(uid: PodUid) -> bool:
+        pod = watches.pods.by_uid.get(uid)
+        return pod is not None and core.requests.takes_any_card(pod)
+
+    core.locks.takes_any_card = takes_any_card
+    moves = GrantMoves(
+        store=connections.store,
+        view=core.view,
+        doubt_mirror=core.mirrors.doubt,
+        takes_any_card=takes_any_card,
+    )
     unmanaged = UnmanagedGrants(
         running_pods(core, connections),
         view=core.view,

@@ -47,10 +47,13 @@ class GrantMoves:
         store: AllocationStore,
         view: LedgerSnapshotCache,
         doubt_mirror: Callable[[PodUid], None],
+        takes_any_card: Callable[[PodUid], bool],
     ) -> None:
+        """`takes_any_card`: whether a pod's annotations leave it open which card it gets."""
         self._store = store
         self._view = view
         self._doubt_mirror = doubt_mirror
+        self._takes_any_card = takes_any_card
 
     async def respond(self, subject: str, body: bytes) -> MoveReply:
         """Yes, or why not. Raises: InvalidRequest, Unavailable."""
@@ -68,16 +71,31 @@ class GrantMoves:
         return MoveReply(node=asked.node)
 
     async def _carry_out(self, asked: MoveRequest) -> None:
-        """All together, or else the owner alone: a partner may have no room of its own.
+        """The exchange, or all together, or else the owner alone: a partner may have no room of
+        its own.
 
         Raises: Conflict, InvalidRequest, Unavailable.
         """
+        if asked.exchange is not None and await self._exchanged(asked, asked.exchange):
+            return
         try:
             await self._move(asked, (asked.owner, *asked.partners))
         except (Conflict, InvalidRequest):
             if not asked.partners:
                 raise
             await self._move(asked, (asked.owner,))
+
+    async def _exchanged(self, asked: MoveRequest, other: WantedMove) -> bool:
+        """False: it is not to be, or can't be. Raises: Unavailable."""
+        row = await self._store.get(AllocationId(other.allocation_id))
+        if row is None or not self._takes_any_card(row.pod_uid):
+            return False
+        try:
+            await self._move(asked, (asked.owner, other))
+        except (Conflict, InvalidRequest) as exc:
+            logger.info("grants not exchanged", extra={"error": str(exc)})
+            return False
+        return True
 
     async def _move(self, asked: MoveRequest, wanted: Sequence[WantedMove]) -> None:
         for _ in range(MOST_LOOKS):

@@ -3,7 +3,8 @@
 Ours (port NodeLock) keeps our replicas apart. Nodes without our agent have the annotations that
 their device plugins look at as well (`annotation_lock.py`). Nodes that bind late need neither:
 there the order of Allocate calls means nothing. Where the agent reports that it means nothing among
-pods with equal grants, those of this replica share a hold of the lock (`shared_holds.py`).
+pods with equal grants, or among those of one template, those of this replica share a hold of the
+lock (`shared_holds.py`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 
 from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.model import LockHolder
 
@@ -48,6 +49,8 @@ class NodeLocks:
         """The token that last took a node's lock here: it may have, before its node was known to
         bind late."""
         self._holds = SharedHolds(clock)
+        self.takes_any_card: Callable[[PodUid], bool] = lambda _: False
+        """Whether a pod's annotations leave it open which card it gets."""
 
     def wanted(self, allocation: Allocation) -> bool:
         """False on a node that is known to bind late."""
@@ -119,8 +122,11 @@ class NodeLocks:
             await self.release_token(node, token)
 
     def _shape(self, allocation: Allocation) -> str:
-        alike = self._orders.get(allocation.node) is AllocateOrder.ALIKE
-        return shape_of(allocation) if alike and allocation.has_agent else ""
+        order = self._orders.get(allocation.node, AllocateOrder.ONE_BY_ONE)
+        if order is AllocateOrder.ONE_BY_ONE or not allocation.has_agent:
+            return ""
+        template = order is AllocateOrder.TEMPLATE and self.takes_any_card(allocation.pod_uid)
+        return shape_of(allocation, template=template)
 
     def _binds_late(self, node: NodeName) -> bool:
         return self._orders.get(node) is AllocateOrder.ANY

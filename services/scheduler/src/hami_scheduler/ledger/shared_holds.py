@@ -2,9 +2,11 @@
 
 Allocate does not name its pod, so the lock lets one pod at a time between bind and Allocate. Of
 pods whose grants differ in nothing but the pod (the same card, the same amounts) it does not
-matter who gets which answer: PreStartContainer finds out, and exchanges two files. So the next of
-them joins the hold, and the lock is freed when the last one has its cards. A hold can be joined for
-a moment only, so that other pods of the node, and other replicas, have their turn.
+matter who gets which answer: PreStartContainer finds out, and exchanges two files. Nor does it of
+pods that have one slice each of the same amounts, on any cards, where the agent has two grants
+exchanged in the ledger then. So the next of them joins the hold, and the lock is freed when the
+last one has its cards. A hold can be joined for a moment only, so that other pods of the node, and
+other replicas, have their turn.
 
 Another replica that takes the report of the one that took the lock frees it, though others of its
 hold are on their way: it knows nothing of them. An answer may then be given to another pod than was
@@ -108,16 +110,25 @@ class SharedHolds:
         return hold.token
 
 
-def shape_of(allocation: Allocation) -> str:
-    """Equal for allocations that differ in nothing but the pod; empty: like no other.
+def shape_of(allocation: Allocation, *, template: bool = False) -> str:
+    """Equal for allocations that differ in nothing but the pod, and with `template` the card of
+    their only slice; empty: like no other.
 
     What only a vendor understands (a MIG device) is a container's own.
     """
-    if any(share.detail for c in allocation.containers for share in c.shares):
+    shares = [share for c in allocation.containers for share in c.shares]
+    if any(share.detail for share in shares):
         return ""
+    any_card = template and len(shares) == 1
     return repr(
         [
-            (c.index, c.name, c.role, [(s.uuid, s.vendor, s.type, *_amounts(s)) for s in c.shares])
+            (
+                c.index,
+                c.name,
+                c.role,
+                ["" if any_card else s.uuid for s in c.shares],
+                [(s.vendor, s.type, *_amounts(s)) for s in c.shares],
+            )
             for c in allocation.containers
         ]
     )

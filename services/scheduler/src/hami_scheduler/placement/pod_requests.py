@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy
+from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
+from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import pod_request, request_for, wants_devices
 from hamicommon.vendors.registry import Vendors
@@ -35,6 +36,14 @@ class PodRequests:
             for vendor, each in request.selections.items()
         }
         return replace(request, selections=selections)
+
+    def takes_any_card(self, pod: JsonMapping) -> bool:
+        """Whether the pod's annotations leave it open which card of a node it gets."""
+        try:
+            request = self.of(pod)
+        except InvalidRequest:
+            return False
+        return all(each == Selection() for each in request.selections.values())
 
     def wants_devices(self, pod: JsonMapping) -> bool:
         """Whether the pod asks for a card of a vendor that is served."""
