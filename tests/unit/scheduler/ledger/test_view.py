@@ -64,7 +64,8 @@ class Reader:
         card = self.rows[name]
         usage = replace(card.usage, used_memory_mib=memory_mib, used_slots=1)
         self.rows[name] = replace(card, usage=usage, version=card.version + 1)
-        return counters(name, version=card.version + 1, memory_mib=memory_mib)
+        counted = counters(name, version=card.version + 1, memory_mib=memory_mib)
+        return replace(counted, node=card.node)
 
     def take(self, card: CardDemand) -> CardCounters:
         usage = self.rows[card.uuid].usage

@@ -66,7 +66,7 @@ class LedgerSnapshotCache:
         known = self._versions.get(card.uuid)
         if known is None or card.version <= known:
             return False
-        if card.version != known + 1:
+        if card.version != known + 1 or card.node != self._node_of.get(card.uuid):
             self._doubtful.add(NodeName(card.node))
         self._set_version(card.uuid, card.version)
         return True
