@@ -46,6 +46,7 @@ EMPTY_S = 120.0
 RECOVERED_S = 30.0
 """Promise LIVE-2."""
 PROBE = ("vgpu-probe", "--no-launch")
+MOVED = "SELECT count(*) FROM allocation_events WHERE detail ? 'before'"
 
 
 @dataclass(slots=True)
@@ -254,7 +255,8 @@ def test_no_container_starts_with_anothers_limits(
             f"Kubelet order shuffled, locks {locks}, {template_mib or 'many'} MiB: {crowd.made} "
             f"pods ({crowd.bypassed} past the scheduler) on {NODES} nodes in {took_s:.0f} s; "
             f"{len(crowd.compared)} containers compared with their rows, "
-            f"{len(crowd.repaired)} repaired before their start, {crowd.refused} pods refused, "
+            f"{len(crowd.repaired)} repaired before their start, {system.sql(MOVED)} moved in the "
+            f"ledger, {crowd.refused} pods refused, "
             f"{len(crowd.wrong)} with another's limits"
         )
         # Without the lock a pod may find its cards full; with it none may be lost.
