@@ -113,7 +113,7 @@ class PlayedNodes:
             for _ in range(WRITERS):
                 tasks.create_task(carry_out_all(self._work, self._carry_out))
             tasks.create_task(self._beat())
-            tasks.create_task(self._bus.follow("hami.grants.v1.*", self._on_grant))
+            tasks.create_task(self._bus.follow(["hami.grants.v1.*"], self._on_grant))
             subject = "hami.agents.readiness.*"
             tasks.create_task(self._bus.serve(subject, "played", self._on_readiness))
 

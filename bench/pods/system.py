@@ -60,7 +60,9 @@ class Wanted:
     late: bool = False
     """The nodes bind late."""
     replicas: int = 1
-    """Of our scheduler, behind one address."""
+    """Of our scheduler."""
+    any_replica: bool = False
+    """Calls go to any of them, by one address; else to the first, as by a Service with ClientIP."""
     node_percent: int = 0
     """Of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice."""
     beside: str = ""
@@ -226,7 +228,9 @@ async def _ours(
     bus = await stack.enter_async_context(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )
-    port = free_port()
+    ports = [free_port() for _ in range(wanted.replicas)]
+    if wanted.any_replica:
+        ports = ports[:1] * wanted.replicas
     played = NODES[wanted.claims](
         bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran
     )
@@ -238,14 +242,14 @@ async def _ours(
     await played.register()
     playing = asyncio.create_task(played.run())
     stack.callback(playing.cancel)
-    for number in range(wanted.replicas):
+    for number, port in enumerate(ports):
         log = folder / f"scheduler-{number}.log"
         process = scheduler(folder, plane, port, env, log)
         stack.callback(stop, process)
         if wanted.claims:
             bench.schedulers.append(process.pid)
         await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", process, log)
-    return f"http://127.0.0.1:{port}"
+    return f"http://127.0.0.1:{ports[0]}"
 
 
 def _names(count: int) -> list[str]:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,9 +16,11 @@ from hamicommon import events
 from hamicommon.bus import client, consumer
 from hamicommon.bus.client import Bus, Message, Subscription
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.consumer import STANDBY_S
 from hamicommon.bus.pull import FETCH_WAIT_S
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.process import outages
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running
@@ -163,7 +166,7 @@ async def test_a_follower_without_echo_hears_others_and_not_its_own_bus(
 
     settings = NatsSettings(url=nats_url)
     async with open_bus(settings, "replica", echo=False) as replica:
-        following = asyncio.create_task(replica.follow("hami.inventory.v1.*", refuse_first))
+        following = asyncio.create_task(replica.follow(["hami.inventory.v1.*"], refuse_first))
         heard_once, stored = False, Inbox()
         consuming = asyncio.create_task(replica.consume(INVENTORIES, stored.take))
         # Nothing shows when the subscription has reached the server, but the first message.
@@ -195,7 +198,7 @@ async def test_one_request_stands_for_messages_that_come_one_by_one(
     inbox, requests = Inbox(), Inbox()
     settings = NatsSettings(url=nats_url)
     async with open_bus(settings, "watcher") as watcher, asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watcher.follow("$JS.API.CONSUMER.MSG.NEXT.>", requests.take))
+        watching = tasks.create_task(watcher.follow(["$JS.API.CONSUMER.MSG.NEXT.>"], requests.take))
         consuming = tasks.create_task(bus.consume(INVENTORIES, inbox.take))
         async with asyncio.timeout(PATIENCE_S):
             await requests.next()
@@ -229,6 +232,26 @@ async def test_a_batch_that_is_still_handled_holds_up_no_later_message(bus: Bus)
             await began.get()
         may_end.set()
         consuming.cancel()
+
+
+async def test_one_that_stands_by_takes_what_the_other_leaves(bus: Bus) -> None:
+    first, second = Inbox(), Inbox()
+    stands_by = replace(INVENTORIES, stands_by=lambda: True)
+    standing = asyncio.create_task(bus.consume(stands_by, second.take))
+    consuming = asyncio.create_task(bus.consume(INVENTORIES, first.take))
+    async with asyncio.timeout(PATIENCE_S):
+        began_s = time.monotonic()
+        for number in range(20):
+            subject = events.inventory_subject(f"node-{number}")
+            await bus.publish(subject, inventory("a"), message_id=uuid4().hex)
+            while first.messages.qsize() + second.messages.qsize() <= number:
+                await asyncio.sleep(0.01)
+        assert second.messages.qsize() <= 1 + (time.monotonic() - began_s) / STANDBY_S
+        await end([consuming])
+        second.messages = asyncio.Queue()
+        await bus.publish("hami.inventory.v1.late", inventory("late"), message_id=uuid4().hex)
+        await second.next()
+    await end([standing])
 
 
 async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> None:

@@ -27,6 +27,7 @@ from hamicommon.bus.consumer import (
     ACK_WAIT_S,
     MAX_DELIVERIES,
     RETRY_DELAY_S,
+    STANDBY_S,
     BatchHandler,
 )
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -64,7 +65,7 @@ class Hub:
         self._last: dict[str, Message] = {}
         self._ids: dict[str, float] = {}
         self._queues: dict[str, _Queue] = {}
-        self._followers: dict[BusConnection, tuple[str, Handler]] = {}
+        self._followers: dict[BusConnection, tuple[Sequence[str], Handler]] = {}
         self._responders: dict[str, list[tuple[BusConnection, Responder]]] = {}
 
     def store(
@@ -80,8 +81,8 @@ class Hub:
             deliveries=1,
             received_at=wall_clock(),
         )
-        for follower, (pattern, handle) in list(self._followers.items()):
-            if follower is not sender and _matches(pattern, subject):
+        for follower, (patterns, handle) in list(self._followers.items()):
+            if follower is not sender and any(_matches(each, subject) for each in patterns):
                 follower.hear(handle, message)
         if self._ids.get(message_id, -DUPLICATE_WINDOW_S) > now - DUPLICATE_WINDOW_S:
             return
@@ -106,9 +107,9 @@ class Hub:
         """An ephemeral consumer whose process died."""
         self._queues.pop(consumer, None)
 
-    def follow(self, connection: BusConnection, subject: str, handle: Handler) -> None:
+    def follow(self, connection: BusConnection, subjects: Sequence[str], handle: Handler) -> None:
         """Core NATS."""
-        self._followers[connection] = (subject, handle)
+        self._followers[connection] = (subjects, handle)
 
     def serve(self, connection: BusConnection, subject: str, respond: Responder) -> None:
         """Core NATS."""
@@ -214,9 +215,9 @@ class BusConnection:
         self._hub.serve(self, subject, respond)
         await asyncio.Event().wait()
 
-    async def follow(self, subject: str, handle: Handler) -> None:
+    async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
         """As Bus."""
-        self._hub.follow(self, subject, handle)
+        self._hub.follow(self, subjects, handle)
         await asyncio.Event().wait()
 
     def hear(self, handle: Handler, message: Message) -> None:
@@ -233,7 +234,7 @@ class BusConnection:
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
         """As Bus."""
-        loop = asyncio.get_running_loop()
+        loop, left = asyncio.get_running_loop(), 0
         while True:
             if not self.connected:
                 await asyncio.sleep(RECONNECT_S)
@@ -247,6 +248,11 @@ class BusConnection:
                     async with asyncio.timeout_at(due):
                         await queue.arrived.wait()
                 continue
+            if not left and what.stands_by():
+                await asyncio.sleep(STANDBY_S)
+                left = len([item for item in queue.waiting if item.due <= loop.time()])
+                continue
+            left = max(0, left - 1)
             item = ready[0]
             item.due, item.deliveries = loop.time() + ACK_WAIT_S, item.deliveries + 1
             await self._process.hop(self._rng.uniform(0.0005, 0.005))

@@ -75,18 +75,18 @@ class SimLedger(Inventories):
         olds = [await self.get(move.allocation_id) for move in moves]
         changes = await super().move(moves)
         if changes is not None:
-            self._announce(*zip(changes, olds, strict=True))
+            self._announce(*zip(changes, olds, strict=True), verb="moved")
         return changes
 
-    def _announce(self, *changes: tuple[Change, Allocation | None]) -> None:
+    def _announce(self, *changes: tuple[Change, Allocation | None], verb: str = "") -> None:
         for change, _old in changes:
-            self._announce_one(change)
+            self._announce_one(change, verb or change.allocation.state.value)
         self._on_commit(changes)
 
-    def _announce_one(self, change: Change) -> None:
+    def _announce_one(self, change: Change, verb: str) -> None:
         allocation = change.allocation
         self.outbox.add(
-            event_subject("allocation", allocation.state.value),
+            event_subject("allocation", verb),
             {
                 "version": 1,
                 "event_id": len(self.outbox.rows) + 1,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from hami_scheduler.ledger import early_reservations
+from hami_scheduler.ledger.reservations import early as early_reservations
 from hamicommon.k8s.types import Json
 
 from tests.integration.scheduler.conftest import GIB, Replica, World

@@ -18,7 +18,7 @@ from hami_scheduler.dra.lead import ClaimLead
 from hami_scheduler.dra.placing import ClaimPlacing
 from hami_scheduler.dra.turns import Turns
 from hami_scheduler.dra.waiting import WaitingClaims
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.ledger.state_machine import facts_of, verdict
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.view import LedgerSnapshotCache

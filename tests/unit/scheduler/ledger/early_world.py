@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from hami_scheduler.ledger.early_reservations import CALM_S, EarlyReservations
+from hami_scheduler.ledger.reservations.early import CALM_S, EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement

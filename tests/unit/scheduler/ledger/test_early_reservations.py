@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger import early_reservations
-from hami_scheduler.ledger.early_reservations import CALM_S, MOST, SLOW_S
+from hami_scheduler.ledger.reservations import early as early_reservations
+from hami_scheduler.ledger.reservations.early import CALM_S, MOST, SLOW_S
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import CapacityConflict, Unavailable
@@ -210,10 +210,10 @@ async def test_a_node_without_an_agent_of_ours_waits(world: World) -> None:
 async def test_where_others_reserve_too_the_card_must_have_room_for_both(world: World) -> None:
     own = world.put("own", memory_mib=1)
     await world.early.all_written()
-    world.early.note_reserved(own.allocation_id)
+    world.early.reservers.note(own.allocation_id)
     assert world.early.fits(draft("a", memory_mib=800))
 
-    world.early.note_reserved(AllocationId("of another"))
+    world.early.reservers.note(AllocationId("of another"))
     assert world.early.fits(draft("a", memory_mib=400))
     assert not world.early.fits(draft("a", memory_mib=800))
     world.now[0] += CALM_S

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger import early_reservations
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations import early as early_reservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 
 from tests.unit.scheduler.ledger.early_world import begun, claim, opened
 from tests.waiting import PATIENCE_S

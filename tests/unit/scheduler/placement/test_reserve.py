@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from hami_scheduler.deferred import DeferredWrites
-from hami_scheduler.ledger import early_reservations
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations import early as early_reservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision import DecisionTrace

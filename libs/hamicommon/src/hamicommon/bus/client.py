@@ -190,8 +190,8 @@ class Bus:
                     await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py: partly typed
                     await self._client.flush()
 
-    async def follow(self, subject: str, handle: Handler) -> None:
-        """Calls `handle` for each message from now on, at most once, until cancelled.
+    async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
+        """Calls `handle` for each message on them from now on, at most once, until cancelled.
 
         For caches that can do without one: nothing is stored, acknowledged or delivered again, and
         what passes while the connection is away is missed. With `echo=False` the messages of this
@@ -209,12 +209,13 @@ class Bus:
                     )
 
         await self._was_up.wait()
-        subscription = await self._client.subscribe(subject, cb=on_message)
+        made = [await self._client.subscribe(subject, cb=on_message) for subject in subjects]
         try:
             await asyncio.Event().wait()
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
+                for subscription in made:
+                    await subscription.unsubscribe()
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
         """Calls `handle` for every message, in order, until cancelled or the bus is closed.

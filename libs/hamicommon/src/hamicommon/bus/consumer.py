@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 PUBLISH_TIMEOUT_S = 2.0
 ACK_WAIT_S = 30.0
 RETRY_DELAY_S = 1.0
+STANDBY_S = 1.0
 MAX_DELIVERIES = 10
 BACKEND_CALM_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
@@ -60,6 +61,10 @@ class Message:
     """When the bus took it, by the clock of the bus: no sender chooses it."""
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """What to consume; the same `consumer` name shares the work among replicas.
@@ -73,6 +78,9 @@ class Subscription:
     consumer: str
     deliver: Deliver = Deliver.ALL
     ephemeral: bool = False
+    stands_by: Callable[[], bool] = _never
+    """While it holds, messages are for another of the same `consumer`: what that one leaves is
+    looked for once in `STANDBY_S`."""
 
 
 Handler = Callable[[Message], Awaitable[None]]
@@ -156,8 +164,11 @@ class Consumer:
 
     async def _take(self, pull: Pull, running: set[asyncio.Task[None]]) -> None:
         messages: Sequence[Msg] = ()
+        standing_by = self._what.stands_by()
+        if standing_by and not pull.pending:
+            await asyncio.sleep(STANDBY_S)
         with contextlib.suppress(TimeoutError):
-            messages = await pull.next()
+            messages = await pull.next(waits=not standing_by)
         if not messages:
             # Nothing new, or the consumer is gone: an unknown one must be made again.
             await self._js.consumer_info(self._what.stream, self._what.consumer)

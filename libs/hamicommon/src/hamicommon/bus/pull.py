@@ -54,14 +54,20 @@ class Pull:
                 for message in self._came:
                     await message.nak()
 
-    async def next(self) -> list[Msg]:
+    @property
+    def pending(self) -> bool:
+        """Whether messages have come, or a request for some is at the server."""
+        return bool(self._came or self._wanted)
+
+    async def next(self, *, waits: bool = True) -> list[Msg]:
         """What has come, or comes first; empty when nothing did for as long as a request waits.
+        Without `waits` a new request asks for what is there.
 
         Raises: nats.errors.Error, OSError; TimeoutError when the server does not answer.
         """
         if not self._came:
             if not self._wanted:
-                await self._ask()
+                await self._ask(FETCH_WAIT_S if waits else 0.0)
             try:
                 async with asyncio.timeout(max(0.0, self._answered_by_s - time.monotonic())):
                     await self._woken.wait()
@@ -74,11 +80,12 @@ class Pull:
         self._wanted = max(0, self._wanted - len(messages))
         return messages
 
-    async def _ask(self) -> None:
-        body = {"batch": FETCH_BATCH, "expires": int(FETCH_WAIT_S * 1e9)}
+    async def _ask(self, wait_s: float) -> None:
+        until = {"expires": int(wait_s * 1e9)} if wait_s else {"no_wait": True}
+        body = {"batch": FETCH_BATCH, **until}
         await self._client.publish(self._subject, orjson.dumps(body), reply=self._inbox)
         self._wanted = FETCH_BATCH
-        self._answered_by_s = time.monotonic() + FETCH_WAIT_S + ANSWER_S
+        self._answered_by_s = time.monotonic() + wait_s + ANSWER_S
 
     async def _on_message(self, message: Msg) -> None:
         self._came.append(message)

@@ -17,7 +17,7 @@ from hami_scheduler.dra.grants import ClaimGrants
 from hami_scheduler.dra.lead import ClaimLead
 from hami_scheduler.dra.placing import ClaimPlacing
 from hami_scheduler.dra.turns import Turns
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.placement.reserve import Reservations
 
 # A grant is given up by who holds it for its pod, before its row's deadline ends it.

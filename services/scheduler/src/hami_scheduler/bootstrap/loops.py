@@ -30,9 +30,9 @@ from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublishe
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports
-from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.view_feed import SUBJECT as EVENTS_SUBJECT
+from hami_scheduler.ledger.reservations.early import EarlyReservations
+from hami_scheduler.ledger.view_feed import SUBJECTS as EVENTS_SUBJECTS
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
@@ -225,10 +225,11 @@ def bus_loops(
         request_of=core.requests.of,
     )
     claims = claim_grants(core, connections)
-    follower = LedgerFollower(core.view, on_reserved=early.note_reserved)
+    follower = LedgerFollower(core.view, on_reserved=early.reservers.note)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
     connections.relay.listener = follower.relayed
     # The first two share their work among replicas; each replica follows the ledger for itself.
+    # Reports are for who binds the pods: it frees their locks, and writes both steps as one.
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
         subject="hami.inventory.v1.*",
@@ -236,13 +237,16 @@ def bus_loops(
         deliver=Deliver.LAST_PER_SUBJECT,
     )
     reports_source = Subscription(
-        stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
+        stream=REPORTS_STREAM,
+        subject="hami.reports.v1.*",
+        consumer="scheduler-reports",
+        stands_by=early.reservers.stands_by,
     )
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
-        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECT, follower.handle)),
+        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECTS, follower.handle)),
         ("changed-nodes", follower.run),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),

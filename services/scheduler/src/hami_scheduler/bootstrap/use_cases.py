@@ -37,7 +37,7 @@ from hami_scheduler.extender.binding_claims import BindingClaims
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.pod_binding import PodBinding
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures

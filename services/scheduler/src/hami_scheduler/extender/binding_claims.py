@@ -18,7 +18,7 @@ from hamicommon.ledger.model import BindingClaim, StateStep
 from hamicommon.process.batches import Batches
 
 from hami_scheduler.extender.protocol import BindArgs
-from hami_scheduler.ledger.early_reservations import EarlyReservations
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore
 

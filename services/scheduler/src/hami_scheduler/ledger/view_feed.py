@@ -25,14 +25,16 @@ from hamicommon.ledger.model import CardCounters
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 
-SUBJECT = "hami.events.v1.>"
-_ALLOCATION = "hami.events.v1.allocation."
-_DEVICE = "hami.events.v1.device."
-_WITHOUT_COUNTERS = frozenset(
-    event_subject("allocation", state)
-    for state in (AllocationState.BINDING, AllocationState.BOUND, AllocationState.ALLOCATED)
+_DEVICE = event_subject("device", "")
+_CHANGES = (
+    AllocationState.RESERVED,
+    AllocationState.RELEASED,
+    AllocationState.FAILED,
+    "moved",
+    "shared",
 )
-"""Steps on the way of every pod that neither take nor give a card."""
+"""Steps that take or give a card; most steps of a pod do neither."""
+SUBJECTS = (*(event_subject("allocation", change) for change in _CHANGES), f"{_DEVICE}>")
 
 # Lets the events of one report come together; no plan is worse for cards that failed so lately.
 SETTLE_S = 0.02
@@ -41,7 +43,7 @@ MOST_NODES = 100
 
 
 class LedgerFollower:
-    """Follower of `hami.events.v1.>`; each replica has its own."""
+    """Follower of `SUBJECTS`; each replica has its own."""
 
     def __init__(
         self,
@@ -81,9 +83,7 @@ class LedgerFollower:
         self._take(subject, data)
 
     def _take(self, subject: str, data: bytes) -> None:
-        if subject in _WITHOUT_COUNTERS:
-            return
-        if subject.startswith(_ALLOCATION):
+        if subject in SUBJECTS:
             self._apply(read(AllocationEvent, data, "event"))
         elif subject.startswith(_DEVICE):
             self._changed[NodeName(read(DeviceHealthEvent, data, "event").node)] = None

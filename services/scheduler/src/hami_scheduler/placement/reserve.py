@@ -32,8 +32,8 @@ from hamicommon.ledger.model import Draft, Entry
 from hamicommon.placement.engine import Decision
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.ledger.early_reservations import EarlyReservations
 from hami_scheduler.ledger.quota import cards_beyond
+from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.ahead import DecisionsAhead

@@ -20,16 +20,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
 
 from hamicommon.domain.allocations import Allocation, AllocationState
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import CapacityConflict, HamiError, Unavailable
 from hamicommon.ledger.cards.demands import CardDemand, is_plain, wanted_by
 from hamicommon.ledger.model import BindingClaim, Change, Draft, ReservationWrite, Rules
 from hamicommon.process.batches import Batches
 from opentelemetry.trace import Span, get_tracer
 
+from hami_scheduler.ledger.reservations.reservers import Reservers, remember
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationStore
@@ -52,11 +52,8 @@ ENOUGH = MOST // 2
 SLOW_S = 0.25
 """A ledger that takes longer for a statement is waited for: it may be away."""
 CALM_S = 5.0
-"""So long after a start or a refusal everybody waits; so long others are known to reserve too."""
-MOST_KNOWN = 10_000
-"""Pods, and reservations, that are remembered as this replica's own."""
+"""So long after a start or a refusal everybody waits."""
 
-Name = TypeVar("Name", bound=str)
 Broken = Callable[[HamiError], None]
 """Gets why a reservation that was answered is none."""
 
@@ -107,9 +104,9 @@ class EarlyReservations:
         self._of_pod: dict[PodUid, tuple[_Early, asyncio.Future[Change | HamiError]]] = {}
         """Answered and not written, the oldest first."""
         self._pods: OrderedDict[PodUid, None] = OrderedDict()
-        self._own: OrderedDict[AllocationId, None] = OrderedDict()
+        """For which this replica has reserved."""
+        self.reservers = Reservers(lambda: self._clock())
         self._careful_until = self._clock() + CALM_S
-        self._others_until = float("-inf")
         self._batches = Batches[_Early, Change | HamiError](
             self._write,
             key=lambda early: early.draft.pod_uid,
@@ -146,7 +143,7 @@ class EarlyReservations:
         if not is_plain(draft, self._rules) or self._has_quota(draft.namespace):
             return False
         node = draft.placement.node
-        return self._has_agent(node) and (now >= self._others_until or self._roomy(draft))
+        return self._has_agent(node) and (not self.reservers.others() or self._roomy(draft))
 
     def _roomy(self, draft: Draft) -> bool:
         """Whether the card keeps half of itself free, for what others reserve at this moment."""
@@ -200,13 +197,8 @@ class EarlyReservations:
 
     def note_own(self, draft: Draft) -> None:
         """This replica reserves for the pod: it is not answered early again."""
-        _remember(self._pods, draft.pod_uid)
-        _remember(self._own, draft.allocation_id)
-
-    def note_reserved(self, allocation_id: AllocationId) -> None:
-        """Somebody has reserved, by the ledger's events."""
-        if allocation_id not in self._own:
-            self._others_until = self._clock() + CALM_S
+        remember(self._pods, draft.pod_uid)
+        self.reservers.note_own(draft.allocation_id)
 
     async def written(self, pod_uid: PodUid) -> None:
         """Waits until the pod has no reservation on its way."""
@@ -285,9 +277,3 @@ class EarlyReservations:
         logger.warning("reservation not written, /filter had answered it", extra=why)
         early.broken(answer)
         self._on_freed()
-
-
-def _remember(known: OrderedDict[Name, None], name: Name) -> None:
-    known[name] = None
-    if len(known) > MOST_KNOWN:
-        known.popitem(last=False)
