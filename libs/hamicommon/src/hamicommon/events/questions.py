@@ -140,8 +140,9 @@ class MoveRequest(Payload):
     """Containers that hold what it was granted, or what those were granted, and have not started:
     they leave the cards that the owner needs."""
     exchange: WantedMove | None = None
-    """A container that has not started either and was granted the owner's cards, in a slice of the
-    same size: it takes the owner's own, and nothing is free in between. Tried first."""
+    """A container that has not started either, and was granted the card that the owner holds, in a
+    slice of the same size: it takes the card that the owner was granted, and nothing is free in
+    between. Tried first."""
 
 
 class MoveReply(Payload):

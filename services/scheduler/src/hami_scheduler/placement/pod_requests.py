@@ -38,12 +38,14 @@ class PodRequests:
         return replace(request, selections=selections)
 
     def takes_any_card(self, pod: JsonMapping) -> bool:
-        """Whether the pod's annotations leave it open which card of a node it gets."""
+        """Whether the pod's annotations leave it open which card of a node it gets, and with whom
+        it shares that."""
         try:
             request = self.of(pod)
         except InvalidRequest:
             return False
-        return all(each == Selection() for each in request.selections.values())
+        alone = "mutex" in request.policy.gpu
+        return not alone and all(each == Selection() for each in request.selections.values())
 
     def wants_devices(self, pod: JsonMapping) -> bool:
         """Whether the pod asks for a card of a vendor that is served."""
