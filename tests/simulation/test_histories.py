@@ -8,7 +8,6 @@ pytest tests/simulation --seed 7.31      one history again, as a failure names i
 from __future__ import annotations
 
 import time
-from itertools import count
 from typing import Any
 
 import pytest
@@ -32,13 +31,7 @@ def test_a_history_keeps_every_promise(seed: str) -> None:
 @pytest.mark.parametrize("part", range(PARTS))
 def test_ten_thousand_steps_keep_every_promise(part: int) -> None:
     began = time.perf_counter()
-    steps = starts = commits = histories = 0
-    for number in count():
-        if steps >= PART_STEPS:
-            break
-        played = check(f"{part}.{number}")
-        steps, histories = steps + played.steps, histories + 1
-        starts, commits = starts + played.starts, commits + played.commits
+    histories, steps, starts, commits = _played(str(part))
     took_s = time.perf_counter() - began
     measured.note(
         f"simulation part {part}: {steps} steps in {histories} histories (seeds {part}.0 to "
@@ -58,14 +51,9 @@ def test_every_promise_is_kept_by_replicas_that_have_no_node_lock(
     by another replica, which knows nothing of the rest (`ledger/shared_holds.py`).
     """
     monkeypatch.setattr(RedisNodeLock, "acquire", _at_once)
-    steps = starts = 0
-    for number in count():
-        if steps >= PART_STEPS:
-            break
-        played = check(f"unlocked.{number}")
-        steps, starts = steps + played.steps, starts + played.starts
+    histories, steps, starts, _ = _played("unlocked")
     measured.note(f"simulation without node locks: {steps} steps, {starts} container starts")
-    assert starts > number, "hardly anything was started: the histories show nothing"
+    assert starts > histories, "hardly anything was started: the histories show nothing"
 
 
 @pytest.mark.slow
@@ -86,17 +74,22 @@ def test_every_promise_is_kept_for_pods_of_one_template(
     monkeypatch.setattr(GrantMoves, "_exchanged", counted)
     if not locked:
         monkeypatch.setattr(RedisNodeLock, "acquire", _at_once)
-    steps = starts = 0
-    for number in count():
-        if steps >= PART_STEPS:
-            break
-        played = check(f"{TEMPLATE}.{number}")
-        steps, starts = steps + played.steps, starts + played.starts
+    _, steps, starts, _ = _played(TEMPLATE)
     measured.note(
         f"simulation of one template, {'with' if locked else 'without'} node locks: {steps} steps, "
         f"{starts} container starts, {exchanges} grants exchanged"
     )
     assert exchanges, "no answer went astray: the histories show nothing"
+
+
+def _played(seeds: str) -> tuple[int, int, int, int]:
+    """Histories of the seeds that begin so; how many, and their steps, starts and commits."""
+    histories = steps = starts = commits = 0
+    while steps < PART_STEPS:
+        played = check(f"{seeds}.{histories}")
+        steps, histories = steps + played.steps, histories + 1
+        starts, commits = starts + played.starts, commits + played.commits
+    return histories, steps, starts, commits
 
 
 async def _at_once(*_args: Any, **_kwargs: Any) -> None:

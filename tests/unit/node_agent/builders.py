@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.reports import Reports
+from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
@@ -97,3 +100,15 @@ def a_card(uuid: str = CARD_A, **changes: int) -> GpuDevice:
     fields: dict[str, Any] = {"slots": 10, "memory_mib": 81920, "core_percent": 100, "index": 0}
     fields |= changes
     return GpuDevice(uuid=GpuUuid(uuid), vendor="NVIDIA", type="NVIDIA A100", **fields)
+
+
+def node_ports(state: NodeState, played: Any) -> NodePorts:
+    """The ports of a node that one object plays."""
+    return NodePorts(
+        state=state,
+        kubelet_state=played,
+        source=played,
+        pods=played,
+        files=played,
+        reports=Reports("n"),
+    )

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
 from hami_node_agent.allocation import container_owners, prestart
-from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.grants.candidates import PodsSeen, candidates
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import Reassigned
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.errors import Conflict, Unavailable
 
@@ -28,6 +25,7 @@ from tests.unit.node_agent.builders import (
     a_holding,
     a_record,
     a_share,
+    node_ports,
 )
 from tests.waiting import PATIENCE_S
 
@@ -55,15 +53,7 @@ class Node:
         self.limits: dict[str, Record] = {}
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
-        port: Any = self
-        node = NodePorts(
-            state=self.state,
-            kubelet_state=port,
-            source=port,
-            pods=port,
-            files=port,
-            reports=Reports("n"),
-        )
+        node = node_ports(self.state, self)
         self.starting = PreStart(node, moves=self, adopted=AsyncMock(), unmanaged=None)
 
     def save(self, state: AgentState) -> None:

@@ -12,7 +12,6 @@ import pytest
 from hami_node_agent.allocation import prestart
 from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.allocation.seats import exchange_for, seated
@@ -21,7 +20,6 @@ from hami_node_agent.grants.candidates import Candidate, PodsSeen
 from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
 from hami_node_agent.grants.ownership import Reassigned, reassigned
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Conflict, NotFound
@@ -36,6 +34,7 @@ from tests.unit.node_agent.builders import (
     a_grant,
     a_record,
     a_share,
+    node_ports,
 )
 
 ANSWERS = AnswerPolicy(
@@ -66,15 +65,7 @@ class FullNode:
         self.connected = True
         self.state = NodeState(self, AgentState())
         self.state.book = self._book()
-        port: Any = self
-        node = NodePorts(
-            state=self.state,
-            kubelet_state=port,
-            source=port,
-            pods=port,
-            files=port,
-            reports=Reports("n"),
-        )
+        node = node_ports(self.state, self)
         finder = GrantFinder(node, node_name="n", wait_s=0.0)
         self.answers = Allocate(node, finder=finder, answers=ANSWERS)
         self.starts = PreStart(node, moves=self, adopted=AsyncMock(), unmanaged=None)

@@ -34,6 +34,7 @@ PUBLISH_TIMEOUT_S = 2.0
 ACK_WAIT_S = 30.0
 RETRY_DELAY_S = 1.0
 STANDBY_S = 1.0
+"""So long a message that the other one left waits for one that stands by, at most."""
 MAX_DELIVERIES = 10
 BACKEND_CALM_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
@@ -166,6 +167,7 @@ class Consumer:
         messages: Sequence[Msg] = ()
         standing_by = self._what.stands_by()
         if standing_by and not pull.pending:
+            # Not a request that waits at the server: that would share what comes with the other.
             await asyncio.sleep(STANDBY_S)
         with contextlib.suppress(TimeoutError):
             messages = await pull.next(waits=not standing_by)
