@@ -135,7 +135,7 @@ class PlayedNodes:
             self._take(asked.grant)
         taken = asked.grant is not None
         return events.Readiness(
-            node=asked.node, ready=True, taken=taken, late=self._late, alike=True
+            node=asked.node, ready=True, taken=taken, late=self._late, alike=True, exchanges=True
         )
 
     async def _on_grant(self, message: Message) -> None:
