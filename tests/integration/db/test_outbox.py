@@ -5,23 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
 from hamicommon.bus.client import Outgoing
 from hamicommon.errors import Unavailable
-from hamicommon.ledger import outbox
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.outbox import (
-    AWAY_MOST_S,
-    BATCH,
-    MOST_REFUSALS,
-    POLL_S,
-    OutboxRelay,
-)
+from hamicommon.ledger.outbox import relay as relaying
+from hamicommon.ledger.outbox.refused_rows import AWAY_MOST_S, MOST_REFUSALS
+from hamicommon.ledger.outbox.relay import BATCH, POLL_S, OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings
+
+from tests.waiting import eventually
 
 SUBJECT = "hami.events.v1.allocation.reserved"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -45,6 +43,10 @@ class Stream:
         self.refuses = refuses
         self.messages: list[Outgoing] = []
         self.refused = 0
+
+    @property
+    def names(self) -> list[str]:
+        return [orjson.loads(message.data)["name"] for message in self.messages]
 
     async def publish_all(self, messages: Sequence[Outgoing]) -> list[Unavailable | None]:
         answers: list[Unavailable | None] = []
@@ -127,6 +129,55 @@ async def test_two_relays_share_the_rows_without_announcing_one_twice(database: 
     assert len(stream.messages) == 2 * BATCH
 
 
+class Burst:
+    """Goes on until it is ended."""
+
+    def __init__(self) -> None:
+        self.goes_on = True
+        self.asked = 0
+
+    def __call__(self) -> bool:
+        self.asked += 1
+        return self.goes_on
+
+
+@asynccontextmanager
+async def in_a_burst(database: Database) -> AsyncIterator[tuple[OutboxRelay, Stream, Burst]]:
+    """A relay that has announced the first row of one, `a`, and has `b` wait."""
+    stream, burst, clock = Stream(), Burst(), Time()
+    relay = OutboxRelay(database, stream, clock=clock)
+    relay.lingers = burst
+    task = asyncio.create_task(relay.run())
+    try:
+        await write(database, "a")
+        relay.wake_later()
+        await eventually(lambda: stream.names == ["a"])
+        assert not burst.asked, "the first row waits for nothing"
+        await write(database, "b")
+        relay.wake_later()
+        await eventually(lambda: burst.asked > 1)
+        assert stream.names == ["a"]
+        yield relay, stream, burst
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_rows_that_need_not_be_known_at_once_wait_for_the_end_of_a_burst(
+    database: Database,
+) -> None:
+    async with in_a_burst(database) as (_, stream, burst):
+        burst.goes_on = False
+        await eventually(lambda: stream.names == ["a", "b"])
+
+
+async def test_a_row_that_presses_takes_those_that_wait_with_it(database: Database) -> None:
+    async with in_a_burst(database) as (relay, stream, _):
+        await write(database, "c")
+        relay.wake()
+        await eventually(lambda: stream.names == ["a", "b", "c"])
+
+
 async def parked(database: Database) -> list[str]:
     rows = await database.fetch("SELECT payload FROM outbox WHERE published_at = 'infinity'")
     return [row["payload"]["name"] for row in rows]
@@ -154,7 +205,7 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
     assert [record.message for record in caplog.records] == [
         "outbox row parked, the bus refuses it"
     ]
-    await database.fetch(outbox._PRUNE)
+    await database.fetch(relaying._PRUNE)
     assert await parked(database) == ["huge"]
 
 
@@ -220,7 +271,7 @@ async def test_rows_around_a_poisonous_one_are_announced_and_it_is_parked(
         seen.append(name)
 
     relay.listener = listen
-    poison = outbox._message
+    poison = relaying._message
 
     def message(row: Any) -> Outgoing:
         if orjson.loads(row["data"])["name"] == "b":
@@ -228,7 +279,7 @@ async def test_rows_around_a_poisonous_one_are_announced_and_it_is_parked(
         return poison(row)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(outbox, "_message", message)
+        patched.setattr(relaying, "_message", message)
         await relay.relay_once()
 
     assert [sent.data for sent in stream.messages] == [

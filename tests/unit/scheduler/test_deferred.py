@@ -72,6 +72,18 @@ async def test_it_waits_for_the_end_of_a_burst() -> None:
     assert desk.done["label"] >= decided_s + QUIET_S
 
 
+async def test_it_is_calm_a_moment_after_the_last_decision() -> None:
+    desk = Desk()
+    assert desk.deferred.is_calm
+    with desk.deferred.deciding():
+        await desk.time.sleep(10 * QUIET_S)
+        assert not desk.deferred.is_calm
+    await desk.time.sleep(QUIET_S / 2)
+    assert not desk.deferred.is_calm
+    await desk.time.sleep(QUIET_S / 2)
+    assert desk.deferred.is_calm
+
+
 async def test_a_burst_without_end_holds_it_for_some_seconds_only() -> None:
     async with working() as desk:
         with desk.deferred.deciding():

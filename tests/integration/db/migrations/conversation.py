@@ -40,7 +40,7 @@ from hamicommon.ledger import pool as connections
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.model import Draft, LockHolder, StateStep
-from hamicommon.ledger.outbox import OutboxRelay
+from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr

@@ -22,7 +22,7 @@ from hamicommon.grants.signing import load_private_key, public_key, sign
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.model import LockHolder
-from hamicommon.ledger.outbox import OutboxRelay
+from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.held import HeldSpans
 from hamicommon.vendors.registry import Vendors
@@ -195,7 +195,7 @@ async def open_connections(
             database,
             quota_of=quota_of,
             rules={vendor.name: vendor.rules for vendor in vendors},
-            on_commit=relay.wake,
+            on_commit=relay.wake_later,
         ),
         "store",
         faults,

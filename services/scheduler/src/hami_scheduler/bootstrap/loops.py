@@ -228,6 +228,10 @@ def bus_loops(
     follower = LedgerFollower(core.view, on_reserved=early.reservers.note)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
     connections.relay.listener = follower.relayed
+    # Another replica that reserves needs to know at once what this one takes.
+    connections.relay.lingers = lambda: (
+        not (connections.deferred.is_calm or early.reservers.others())
+    )
     # The first two share their work among replicas; each replica follows the ledger for itself.
     # Reports are for who binds the pods: it frees their locks, and writes both steps as one.
     inventory_source = Subscription(

@@ -7,12 +7,14 @@ deduplication id. A row that the bus has stored is deleted: what happened is in 
 and on the bus, and a deletion writes a tenth of what a mark would.
 
 A row that the bus refuses while it stores others (a payload larger than the bus takes) is tried
-ever more rarely and then parked: `published_at` is set to infinity, so that no relay takes it and
-no pruning removes it (docs/operations.md). A bus that stores nothing parks no row.
+ever more rarely (`refused_rows.py`) and then parked: `published_at` is set to infinity, so that no
+relay takes it and no pruning removes it (docs/operations.md). A bus that stores nothing parks no
+row.
 
 Waking: the process that committed calls `wake()`; other writers NOTIFY `hami_outbox`; polling backs
 both up. The reservation itself does not NOTIFY, because Postgres takes one database-wide lock for
-commits that do, which would put every grant's fsync in single file.
+commits that do, which would put every grant's fsync in single file. What need not be known at once
+(`wake_later()`) waits for the end of a burst of pods, which needs the processor time itself.
 """
 
 from __future__ import annotations
@@ -21,15 +23,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hamicommon.bus.client import Outgoing
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.database import DRIVER_ERRORS, Database
+from hamicommon.ledger.outbox.refused_rows import RefusedRows
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 from hamicommon.process.periodic import every
@@ -42,16 +43,11 @@ POLL_S = 1.0
 # Lets commits travel in batches. A view of another replica that is this much older plans again at
 # worst; what must be quick (grants, locks) does not go through the outbox.
 COALESCE_S = 0.05
+LINGER_MOST_S = 2.0
+"""So long at most rows wait for the end of a burst, but for the first ones of it."""
 # The version before marked the rows that it had published, and goes on to during a roll-out.
 KEEP_PUBLISHED_S = 3600
 PRUNE_EVERY_S = 300.0
-# A row is parked after so many refusals, each while others were stored; with doubled waits between
-# them that takes four minutes, in which a bus that is short of something recovers.
-MOST_REFUSALS = 8
-# While the bus stores nothing at all, a row waits no longer than this for its return.
-AWAY_MOST_S = 15.0
-# Refused rows that a relay remembers; a forgotten one is counted from 0 again.
-MOST_REFUSED = 10_000
 
 # The payload travels as PostgreSQL writes it: nothing here has to read it.
 _TAKE = f"""
@@ -103,8 +99,13 @@ class OutboxRelay:
         self._database = database
         self._bus = bus
         self.listener: Listener | None = None
+        self.lingers: Callable[[], bool] = lambda: False
+        """Whether rows that need not be known at once wait on, in a burst."""
         self._woken = asyncio.Event()
-        self._refusals = _Refusals(clock)
+        self._pressed = asyncio.Event()
+        self._clock = clock
+        self._relayed_at_s = float("-inf")
+        self._refusals = RefusedRows(clock, retry_s=POLL_S)
         self.published = 0
         self.failures = 0
         self.parked = 0
@@ -112,6 +113,11 @@ class OutboxRelay:
 
     def wake(self) -> None:
         """There may be new rows."""
+        self._pressed.set()
+        self._woken.set()
+
+    def wake_later(self) -> None:
+        """There may be new rows, which may wait for the end of a burst."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -128,8 +134,9 @@ class OutboxRelay:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._woken.wait()
-            await asyncio.sleep(COALESCE_S)
+            await self._gathered()
             self._woken.clear()
+            self._pressed.clear()
             try:
                 while await self.relay_once() == BATCH:
                     pass
@@ -138,6 +145,18 @@ class OutboxRelay:
                 self.failures += 1
                 outage.failed(exc)
                 await asyncio.sleep(POLL_S)
+
+    async def _gathered(self) -> None:
+        """The first rows of a burst wait for no others: replicas learn from them that this one
+        reserves."""
+        await asyncio.sleep(COALESCE_S)
+        began_s = self._clock()
+        if began_s - self._relayed_at_s < LINGER_MOST_S:
+            while self.lingers() and self._clock() - began_s < LINGER_MOST_S:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(COALESCE_S):
+                        await self._pressed.wait()
+                        return
 
     async def relay_once(self) -> int:
         """Publishes one batch; returns how many rows it took.
@@ -165,6 +184,7 @@ class OutboxRelay:
             if parked:
                 await connection.execute(_PARK, sorted(parked))
         self.published += len(done)
+        self._relayed_at_s = self._clock()
         self._report_parked([row for row in rows if row["id"] in parked], refused)
         await self._hand_on(done)
         if refused and not done:
@@ -214,61 +234,6 @@ class OutboxRelay:
             await closed.wait()
         finally:
             await connection.close(timeout=1)
-
-
-@dataclass(slots=True)
-class _Refusal:
-    """How a row fared: attempts in vain, and those of them that were the row's own fault."""
-
-    attempts: int
-    counted: int
-    stored_before: int
-    due_at: float
-
-
-class _Refusals:
-    """Rows that the bus refused, and when each is due again.
-
-    A refusal counts against the row when the bus has stored another one since the attempt before.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._stored = self._stored_before = 0
-        self._rows: OrderedDict[int, _Refusal] = OrderedDict()
-
-    def waiting(self) -> list[int]:
-        """Rows that are not due."""
-        now = self._clock()
-        return [row_id for row_id, refusal in self._rows.items() if refusal.due_at > now]
-
-    def stored(self, row_ids: Iterable[int]) -> None:
-        """Of one batch, the bus stored these; where there are some, it is not away (any more)."""
-        self._stored_before = self._stored
-        for row_id in row_ids:
-            self._rows.pop(row_id, None)
-            self._stored += 1
-        if self._stored > self._stored_before:
-            for refusal in self._rows.values():
-                if not refusal.counted:
-                    refusal.due_at = 0.0
-
-    def refused(self, row_id: int) -> bool:
-        """The bus refused the row, in the batch that `stored` was called for; True: for good."""
-        refusal = self._rows.setdefault(row_id, _Refusal(0, 0, self._stored_before, 0.0))
-        blamed = self._stored > refusal.stored_before
-        refusal.attempts += 1
-        refusal.counted += blamed
-        refusal.stored_before = self._stored
-        wait_s = POLL_S * 2.0 ** min(refusal.attempts - 1, MOST_REFUSALS)
-        refusal.due_at = self._clock() + (wait_s if blamed else min(wait_s, AWAY_MOST_S))
-        while len(self._rows) > MOST_REFUSED:
-            self._rows.popitem(last=False)
-        return refusal.counted >= MOST_REFUSALS
-
-    def forget(self, row_id: int) -> None:
-        """The row was given up."""
-        self._rows.pop(row_id, None)
 
 
 def _message(row: Any) -> Outgoing:

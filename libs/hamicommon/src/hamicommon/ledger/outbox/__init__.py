@@ -1,0 +1,1 @@
+"""Facts on their way from the ledger to the bus."""
