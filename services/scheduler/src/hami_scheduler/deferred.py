@@ -90,15 +90,15 @@ class DeferredWrites:
         """Until no decision has run for a moment; so long at most."""
         latest_s = self._clock() + most_s
         while (now_s := self._clock()) < latest_s:
-            if (left_s := self._noise_s(now_s)) <= 0:
+            if (left_s := self._until_calm_s(now_s)) <= 0:
                 return
             await self._sleep(min(left_s, latest_s - now_s))
 
     @property
     def is_calm(self) -> bool:
         """Whether no decision has run for a moment."""
-        return self._noise_s(self._clock()) <= 0
+        return self._until_calm_s(self._clock()) <= 0
 
-    def _noise_s(self, now_s: float) -> float:
+    def _until_calm_s(self, now_s: float) -> float:
         """So long it takes until it is calm, if no other decision comes."""
         return QUIET_S if self._deciding else self._decided_at + QUIET_S - now_s

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.candidates import Candidate, PodsSeen
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId
 from hamicommon.domain.pod_ref import PodRef
@@ -25,6 +22,7 @@ from tests.unit.node_agent.builders import (
     a_holding,
     a_record,
     a_share,
+    node_ports,
 )
 
 IDS = {f"{CARD_A}-0"}
@@ -71,16 +69,7 @@ class World:
 def finder(world: World, *records: Record, book: GrantBook) -> tuple[GrantFinder, NodeState]:
     state = NodeState(world, AgentState().with_records(records))
     state.book = book
-    port: Any = world
-    node = NodePorts(
-        state=state,
-        kubelet_state=port,
-        source=port,
-        pods=port,
-        files=port,
-        reports=Reports("n"),
-    )
-    return GrantFinder(node, node_name="n", wait_s=0.0), state
+    return GrantFinder(node_ports(state, world), node_name="n", wait_s=0.0), state
 
 
 async def test_an_answer_that_another_container_took_is_not_given_once_more() -> None:

@@ -147,9 +147,11 @@ class OutboxRelay:
                 await asyncio.sleep(POLL_S)
 
     async def _gathered(self) -> None:
-        """The first rows of a burst wait for no others: replicas learn from them that this one
-        reserves."""
-        await asyncio.sleep(COALESCE_S)
+        """Waits for rows that go together.
+
+        The first of a burst wait for no end of it: replicas learn from them that this one reserves.
+        """
+        await asyncio.sleep(COALESCE_S)  # for the other commits of this moment: no event ends it
         began_s = self._clock()
         if began_s - self._relayed_at_s < LINGER_MOST_S:
             while self.lingers() and self._clock() - began_s < LINGER_MOST_S:
