@@ -129,9 +129,15 @@ def another(
 
 @contextmanager
 def replica(system: System, folder: Path, **changes: str) -> Iterator[tuple[str, int]]:
-    """One more scheduler with these variables; its address and pid."""
+    """One more scheduler with these variables; its address and pid.
+
+    It answers itself what comes to it, unless the variables have it forward calls.
+    """
     url = f"http://127.0.0.1:{free_port()}"
-    own = {"HAMI_SCHEDULER_HTTP_BIND": url.removeprefix("http://")}
+    own = {
+        "HAMI_SCHEDULER_HTTP_BIND": url.removeprefix("http://"),
+        "HAMI_SCHEDULER_FORWARD_CALLS": "false",
+    }
     with another(system, "scheduler", changes=own | changes, log=folder / "replica.log") as process:
         wait(lambda: _serves(url), "the replica to serve", timeout_s=BACK_S)
         yield url, process.pid

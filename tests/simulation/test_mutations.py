@@ -124,8 +124,8 @@ MUTATIONS = {
     "steps are not fenced by their token": Mutation(
         patches=((FakeLedger, "advance", _forgets_the_token(FakeLedger.advance)),),
         breaks=("SAFE-2", "SAFE-3", "LIVE-2"),
-        # Few histories need the token since claims go with reservations: one of 700.
-        first=690,
+        # Few histories need the token since claims go with reservations: one of 70.
+        first=310,
     ),
     "a deletionTimestamp releases": Mutation(
         patches=(

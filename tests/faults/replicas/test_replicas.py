@@ -72,18 +72,24 @@ class Race:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "pods", "nodes"),
+    ("replicas", "pods", "nodes", "forward_calls"),
     [
-        pytest.param(2, 200, 1, id="200-pods-for-50-slices"),
-        pytest.param(4, 2000, 10, id="2000-pods-for-500-slices", marks=pytest.mark.slow),
+        pytest.param(2, 200, 1, False, id="200-pods-for-50-slices"),
+        pytest.param(4, 200, 1, True, id="200-pods-for-50-slices-forwarded"),
+        pytest.param(4, 2000, 10, False, id="2000-pods-for-500-slices", marks=pytest.mark.slow),
+        pytest.param(
+            4, 2000, 10, True, id="2000-pods-for-500-slices-forwarded", marks=pytest.mark.slow
+        ),
     ],
 )
 async def test_racing_replicas_grant_exactly_what_there_is(
-    replicas: int, pods: int, nodes: int
+    replicas: int, pods: int, nodes: int, *, forward_calls: bool
 ) -> None:
     slices = nodes * CARDS * SLOTS
     quota = slices * 2 // 5
-    async with cluster(replicas=replicas, nodes=nodes, cards=CARDS, slots=SLOTS) as system:
+    async with cluster(
+        replicas=replicas, nodes=nodes, cards=CARDS, slots=SLOTS, forward_calls=forward_calls
+    ) as system:
         await _limit(system, "team", quota * SLICE_MIB)
         mixed = [
             pod
@@ -120,7 +126,8 @@ async def test_racing_replicas_grant_exactly_what_there_is(
         decisions = sum(len(caller.spent_s) for caller in callers)
         spent_ms = [1000 * spent_s for caller in callers for _, spent_s in caller.spent_s]
         measured.note(
-            f"{replicas} replicas, binpack, {pods} pods for {slices} slices (quota {quota}): "
+            f"{replicas} replicas{' that forward calls' * forward_calls}, binpack, "
+            f"{pods} pods for {slices} slices (quota {quota}): "
             f"{slices} granted and bound, {race.granted['team']} within the quota; "
             f"{decisions / took_s:.0f} decisions/s, p50 {statistics.median(spent_ms):.0f} ms, "
             f"p99 {_p99(spent_ms):.0f} ms; {await _replans(system)} plans made again "
@@ -179,14 +186,19 @@ async def _check(system: Cluster, slices: int, quota: int) -> None:
 
 async def _replans(system: Cluster) -> int:
     """Of all replicas that still live."""
-    total = 0
+    return sum((await _shown(system, "hami_scheduler_replans_total")).values())
+
+
+async def _shown(system: Cluster, name: str) -> dict[int, int]:
+    """A metric of each replica that still lives, by its number."""
+    found = {}
     async with httpx.AsyncClient() as client:
-        for port, process in zip(system.ports, system.processes, strict=True):
+        for number, (port, process) in enumerate(zip(system.ports, system.processes, strict=True)):
             if process.poll() is None:
                 text = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
-                [value] = re.findall(r"^hami_scheduler_replans_total (\S+)$", text, re.MULTILINE)
-                total += int(float(value))
-    return total
+                [value] = re.findall(rf"^{name} (\S+)$", text, re.MULTILINE)
+                found[number] = int(float(value))
+    return found
 
 
 ROUND_S = 12.0
@@ -199,8 +211,11 @@ WORSE = 2.0
 
 
 @pytest.mark.slow
-async def test_a_killed_replica_does_not_slow_decisions_down() -> None:
-    async with cluster(replicas=4, nodes=20, cards=8, slots=10, policy="spread") as system:
+@pytest.mark.parametrize("forward_calls", [False, True], ids=["any", "leader"])
+async def test_a_killed_replica_does_not_slow_decisions_down(*, forward_calls: bool) -> None:
+    async with cluster(
+        replicas=4, nodes=20, cards=8, slots=10, policy="spread", forward_calls=forward_calls
+    ) as system:
         pods = await system.pods("default", int(4 * CALLERS * ROUND_S / EVERY_S), memory_mib=1024)
         with calling(Service(system.ports, seed=SEED), CALLERS) as callers:
             load = Load(callers, pods, system.nodes)
@@ -216,7 +231,8 @@ async def test_a_killed_replica_does_not_slow_decisions_down() -> None:
             assert await system.sql(query) == "", name
         normal, killed = _p99(normal_ms), _p99(killed_ms)
         measured.note(
-            f"LIVE-4: one of 4 replicas killed under {CALLERS / EVERY_S:.0f} decisions/s: p50 "
+            f"LIVE-4: {'the leader' if forward_calls else 'one'} of 4 replicas killed "
+            f"under {CALLERS / EVERY_S:.0f} decisions/s: p50 "
             f"{statistics.median(normal_ms):.1f} -> {statistics.median(killed_ms):.1f} ms, p99 "
             f"{normal:.1f} -> {killed:.1f} ms, longest {max(normal_ms):.0f} -> "
             f"{max(killed_ms):.0f} ms; {broken} calls broke and were made again"
@@ -256,4 +272,7 @@ class Load:
 
 async def _kill_later(system: Cluster, after_s: float) -> None:
     await asyncio.sleep(after_s)
-    system.kill(0)
+    leading = [
+        number for number, leads in (await _shown(system, "hami_scheduler_leads")).items() if leads
+    ]
+    system.kill(leading[0] if leading else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -22,14 +23,12 @@ from hami_scheduler.api.service import Service
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.deferred import DeferredWrites
-from hami_scheduler.extender.protocol import BindArgs, ExtenderArgs
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import PodEvent
 from hami_scheduler.settings import Settings
 from hamicommon import device_config
-from hamicommon.domain.ids import NodeName
 from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import public_key, sign
 from hamicommon.k8s.types import Json
@@ -122,6 +121,7 @@ class Replica:
         )
         deferred = DeferredWrites()
         connections: dict[str, Any] = {
+            "replica": process.name,
             "store": store,
             "inventory": store,
             "quotas": store,
@@ -146,7 +146,10 @@ class Replica:
             "bus": bus,
             "api": connection,
         }
-        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**connections))
+        # In half of the histories each replica answers what comes to it, as if it knew of none.
+        forwards = random.Random(f"{seed}:forward-calls").random() < 0.5
+        settings = SETTINGS.model_copy(update={"forward_calls": forwards})
+        return build(settings, VENDORS, SchedulerInstruments(), Connections(**connections))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""
@@ -155,22 +158,31 @@ class Replica:
 
     async def filter(self, pod: Json, names: Sequence[str]) -> Json:
         """POST /filter."""
-        args = ExtenderArgs(pod=pod, node_names=tuple(NodeName(name) for name in names), nodes=None)
-        now = asyncio.get_running_loop().time()
-        body, record = await self._serve(self.service.filtering.filter(args, received=now))
-        record()
-        return cast(Json, orjson.loads(body))
+        return await self._answered("filter", {"Pod": pod, "NodeNames": list(names)})
 
     async def bind(self, pod: Json, node: str) -> str:
         """POST /bind."""
         metadata = pod["metadata"]
-        args = BindArgs(
-            pod_name=metadata["name"],
-            pod_namespace=metadata["namespace"],
-            pod_uid=metadata["uid"],
-            node=node,
-        )
-        return cast(str, await self._serve(self.service.binding.bind(args)))
+        body = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        return str((await self._answered("bind", body))["Error"])
+
+    async def _answered(self, verb: str, body: Json) -> Json:
+        asked = orjson.dumps(body)
+        forwarding, verbs = self.service.forwarding, self.service.verbs
+
+        async def answered() -> bytes:
+            if (forwarded := await forwarding.ask(verb, asked)) is not None:
+                return forwarded
+            answer, record = await verbs.answer(verb, asked)
+            record()
+            return answer
+
+        return cast(Json, orjson.loads(await self._serve(answered())))
 
     async def _serve(self, work: Any) -> Any:
         """The work goes on when the caller is gone; the caller learns when the process dies.

@@ -65,7 +65,7 @@ class Hub:
         self._last: dict[str, Message] = {}
         self._ids: dict[str, float] = {}
         self._queues: dict[str, _Queue] = {}
-        self._followers: dict[BusConnection, tuple[Sequence[str], Handler]] = {}
+        self._followers: dict[BusConnection, list[tuple[Sequence[str], Handler]]] = {}
         self._responders: dict[str, list[tuple[BusConnection, Responder]]] = {}
 
     def store(
@@ -81,9 +81,7 @@ class Hub:
             deliveries=1,
             received_at=wall_clock(),
         )
-        for follower, (patterns, handle) in list(self._followers.items()):
-            if follower is not sender and any(_matches(each, subject) for each in patterns):
-                follower.hear(handle, message)
+        self.spread(sender, message)
         if self._ids.get(message_id, -DUPLICATE_WINDOW_S) > now - DUPLICATE_WINDOW_S:
             return
         self._ids[message_id] = now
@@ -92,6 +90,13 @@ class Hub:
             if _matches(queue.subject, subject):
                 queue.waiting.append(_Delivery(message, now))
                 queue.arrived.set()
+
+    def spread(self, sender: BusConnection | None, message: Message) -> None:
+        """To who follows its subject now."""
+        for follower, followed in list(self._followers.items()):
+            for patterns, handle in followed:
+                if follower is not sender and any(_matches(p, message.subject) for p in patterns):
+                    follower.hear(handle, message)
 
     def queue(self, what: Subscription) -> _Queue:
         """The consumer of that name; one that did not exist starts where its options name."""
@@ -109,7 +114,7 @@ class Hub:
 
     def follow(self, connection: BusConnection, subjects: Sequence[str], handle: Handler) -> None:
         """Core NATS."""
-        self._followers[connection] = (subjects, handle)
+        self._followers.setdefault(connection, []).append((subjects, handle))
 
     def serve(self, connection: BusConnection, subject: str, respond: Responder) -> None:
         """Core NATS."""
@@ -180,7 +185,16 @@ class BusConnection:
             results = [exc] * len(messages)
         return results or [None] * len(messages)
 
-    async def request(self, subject: str, payload: BaseModel, *, timeout_s: float = 2.0) -> bytes:
+    async def broadcast(self, subject: str, payload: BaseModel) -> None:
+        """As Bus."""
+        data = payload.model_dump_json().encode()
+        if self.connected:
+            message = Message(subject=subject, data=data, stream_sequence=0, deliveries=1)
+            self._hub.spread(self, message)
+
+    async def request(
+        self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = 2.0
+    ) -> bytes:
         """As Bus."""
         self._check()
         served = self._hub.responders(subject)
@@ -188,7 +202,7 @@ class BusConnection:
             await self._process.hop(0.001)
             raise NobodyAnswers(f"nobody serves {subject}")
         other, respond = self._rng.choice(served)
-        data = payload.model_dump_json().encode()
+        data = payload if isinstance(payload, bytes) else payload.model_dump_json().encode()
 
         async def at_other() -> bytes:
             # The other process answers in its own time, or never.
@@ -209,9 +223,11 @@ class BusConnection:
                 body = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
                 answer.set_result(body)
 
-    async def serve(self, subject: str, queue: str, respond: Responder) -> None:
-        """As Bus."""
-        del queue
+    async def serve(
+        self, subject: str, queue: str, respond: Responder, *, together: bool = False
+    ) -> None:
+        """As Bus; none waits for the one before."""
+        del queue, together
         self._hub.serve(self, subject, respond)
         await asyncio.Event().wait()
 

@@ -108,6 +108,14 @@ class SchedulerInstruments:
             "Reservations that /filter answered before they were written, by what became of them",
             ["result"],
         )
+        self.forwarded_calls = self._counter(
+            "forwarded_calls",
+            "Calls of kube-scheduler that were forwarded to the replica that leads, by result",
+            ["result"],
+        )
+        for result in ("answered", "unanswered"):
+            self.forwarded_calls.labels(result)
+        self.leads = self._gauge("leads", "1 where this replica answers the others' calls, too")
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
         self.requeues = self._counter("requeues", "Waiting pods asked to be tried again")

@@ -122,6 +122,11 @@ class Settings(BaseSettings):
         description="answer /filter while the reservation is written, where it should fit; /bind "
         "waits for it; false: answer when it is committed",
     )
+    forward_calls: bool = Field(
+        default=True,
+        description="forward /filter and /bind to the replica that was called first, so that a "
+        "burst is decided by one and goes in batches; false: each answers what comes to it",
+    )
     reservation_s: float = Field(
         default=60.0, gt=0, description="how long a reservation may wait for /bind"
     )

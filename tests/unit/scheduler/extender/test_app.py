@@ -13,6 +13,9 @@ from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import ExtenderArgs
+from hami_scheduler.extender.verbs import ExtenderVerbs
+from hami_scheduler.replicas.forwarding import CallForwarding
+from hamicommon.domain.ids import NodeName
 
 
 class Filtering:
@@ -35,14 +38,47 @@ class Filtering:
         return b"{}", record
 
 
-async def call(done: list[str], filtering: Filtering, *, gone: bool = False) -> None:
-    app = ExtenderApp(
+class Hosts:
+    """Scores nothing."""
+
+    def scores(self, args: ExtenderArgs) -> dict[NodeName, int]:
+        del args
+        return {}
+
+
+class Forwarding:
+    """Hands calls to a leader, if there is one."""
+
+    def __init__(self, answer: bytes | None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, bytes]] = []
+
+    async def ask(self, verb: str, body: bytes) -> bytes | None:
+        self.asked.append((verb, body))
+        return self.answer
+
+
+async def call(
+    done: list[str],
+    filtering: Filtering,
+    *,
+    gone: bool = False,
+    path: str = "/filter",
+    forwarding: Forwarding | None = None,
+) -> bytes:
+    """The body of the answer."""
+    verbs = ExtenderVerbs(
         filtering=cast(Filter, filtering),
-        hosts=cast(HostScoring, None),
+        hosts=cast(HostScoring, Hosts()),
         binding=cast(Bind, None),
         deferred=DeferredWrites(),
+    )
+    app = ExtenderApp(
+        verbs,
+        forwarding=cast(CallForwarding, forwarding or Forwarding(None)),
         rest=cast(Any, None),
     )
+    bodies: list[bytes] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b'{"Pod":{}}'}
@@ -51,8 +87,10 @@ async def call(done: list[str], filtering: Filtering, *, gone: bool = False) -> 
         if gone:
             raise ConnectionResetError
         done.append(message["type"])
+        bodies.append(message.get("body", b""))
 
-    await app({"type": "http", "method": "POST", "path": "/filter"}, receive, send)
+    await app({"type": "http", "method": "POST", "path": path}, receive, send)
+    return b"".join(bodies)
 
 
 async def test_a_decision_is_recorded_when_its_answer_has_left() -> None:
@@ -82,3 +120,24 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
 
     assert done[1] == "http.response.body"
     assert [each.getMessage() for each in caplog.records] == ["failed after the answer"]
+
+
+async def test_what_the_leader_answers_is_the_answer_and_nothing_is_decided_here() -> None:
+    done: list[str] = []
+    leader = Forwarding(b'{"NodeNames":["a"]}')
+
+    body = await call(done, Filtering(done), forwarding=leader)
+
+    assert body == b'{"NodeNames":["a"]}'
+    assert leader.asked == [("filter", b'{"Pod":{}}')]
+    assert "recorded" not in done
+
+
+async def test_scores_are_given_by_the_replica_that_was_called() -> None:
+    done: list[str] = []
+    leader = Forwarding(b"other")
+
+    body = await call(done, Filtering(done), forwarding=leader, path="/prioritize-without-cards")
+
+    assert body == b"[]"
+    assert leader.asked == []

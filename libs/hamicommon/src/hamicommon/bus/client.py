@@ -37,7 +37,7 @@ from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.process.shutdown import propagate_cancellation
+from hamicommon.process.shutdown import end, propagate_cancellation
 
 __all__ = [
     "Bus",
@@ -139,17 +139,22 @@ class Bus:
             return [Unavailable("NATS is not connected")] * len(messages)
         return await store_all(self._js, messages, timeout_s=timeout_s)
 
+    async def broadcast(self, subject: str, payload: BaseModel) -> None:
+        """Sends to who listens now, at most once; while the bus is away, to nobody."""
+        with contextlib.suppress(nats.errors.Error, OSError):
+            await self._client.publish(subject, payload.model_dump_json().encode())
+
     async def request(
-        self, subject: str, payload: BaseModel, *, timeout_s: float = REQUEST_TIMEOUT_S
+        self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
-        """Asks and returns the reply's body.
+        """Asks and returns the reply's body; a payload of bytes goes out as it is.
 
         Raises: NobodyAnswers when nobody serves the subject, Unavailable when the bus is away or
         the answer takes too long.
         """
         if not self.connected:
             raise Unavailable("NATS is not connected")
-        data = payload.model_dump_json().encode()
+        data = payload if isinstance(payload, bytes) else payload.model_dump_json().encode()
         try:
             with propagate_cancellation():
                 reply = await self._client.request(
@@ -161,12 +166,16 @@ class Bus:
             raise Unavailable(f"NATS: request {subject}: {exc or type(exc).__name__}") from exc
         return bytes(reply.data)
 
-    async def serve(self, subject: str, queue: str, respond: Responder) -> None:
+    async def serve(
+        self, subject: str, queue: str, respond: Responder, *, together: bool = False
+    ) -> None:
         """Answers requests on `subject` until cancelled; replicas in one `queue` share them.
 
         Requests that arrived by then are still answered. A later one fails at once with "no
-        responders", where silence would mean that nothing is known.
+        responders", where silence would mean that nothing is known. `together`: none waits for the
+        answer to the one before.
         """
+        under_way: set[asyncio.Task[None]] = set()
 
         async def on_message(message: Msg) -> None:
             with trace_of(message):
@@ -179,16 +188,25 @@ class Bus:
                 except (nats.errors.Error, OSError) as exc:
                     logger.warning("reply not sent", extra={"error": str(exc)})
 
+        async def begin(message: Msg) -> None:
+            task = asyncio.create_task(on_message(message))
+            under_way.add(task)
+            task.add_done_callback(under_way.discard)
+
         # The client renews a subscription on every reconnect, but can't make one before the first.
         await self._was_up.wait()
-        subscription = await self._client.subscribe(subject, queue=queue, cb=on_message)
+        handle = begin if together else on_message
+        subscription = await self._client.subscribe(subject, queue=queue, cb=handle)
         try:
             await asyncio.Event().wait()
         finally:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(LAST_ANSWERS_S):
                     await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py: partly typed
+                    if under_way:
+                        await asyncio.wait(under_way)
                     await self._client.flush()
+            await end(under_way)
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
         """Calls `handle` for each message on them from now on, at most once, until cancelled.

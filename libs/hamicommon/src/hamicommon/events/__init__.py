@@ -54,6 +54,9 @@ from hamicommon.events.questions import (
     UnmanagedRequest,
     WantedMove,
 )
+from hamicommon.events.replicas import (
+    LeaderAnnounced,
+)
 from hamicommon.events.reports import (
     REPORT,
     Allocated,
@@ -69,6 +72,7 @@ from hamicommon.events.subjects import (
     EVENTS_STREAM,
     GRANTS_STREAM,
     INVENTORY_STREAM,
+    LEADER_SUBJECT,
     LEDGER_CLUSTER_SUBJECT,
     LEDGER_STREAM,
     LIMITS_STREAM,
@@ -83,6 +87,7 @@ from hamicommon.events.subjects import (
     limits_subject,
     moves_subject,
     readiness_subject,
+    replica_subject,
     reports_subject,
     snapshot_subject,
     token_of,
@@ -105,6 +110,7 @@ __all__ = [
     "GRANT_MESSAGE",
     "HEARTBEAT_S",
     "INVENTORY_STREAM",
+    "LEADER_SUBJECT",
     "LEDGER_CLUSTER_SUBJECT",
     "LEDGER_STREAM",
     "LIMITS_BUSY_S",
@@ -137,6 +143,7 @@ __all__ = [
     "HoldingsRequest",
     "Inventory",
     "InventoryDevice",
+    "LeaderAnnounced",
     "LimitCheck",
     "LimitFinding",
     "MadeInstance",
@@ -167,6 +174,7 @@ __all__ = [
     "limits_subject",
     "moves_subject",
     "readiness_subject",
+    "replica_subject",
     "reports_subject",
     "snapshot_subject",
     "token_of",

@@ -41,13 +41,7 @@ def create_app(service: Service, *, clients: Collection[str], probes: bool) -> A
         rest = OperatorAccess(others, by_connection, service.journal)
     else:
         others.include_router(_elsewhere())
-    app = ExtenderApp(
-        filtering=service.filtering,
-        hosts=service.hosts,
-        binding=service.binding,
-        deferred=service.deferred,
-        rest=rest,
-    )
+    app = ExtenderApp(service.verbs, forwarding=service.forwarding, rest=rest)
     return ExtenderClients(app, clients) if clients else app
 
 

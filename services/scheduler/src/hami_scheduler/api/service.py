@@ -11,13 +11,11 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
-from hami_scheduler.deferred import DeferredWrites
-from hami_scheduler.extender.bind import Bind
-from hami_scheduler.extender.filter import Filter
-from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.queries import Letters, Queries
+from hami_scheduler.replicas.forwarding import CallForwarding
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -26,11 +24,8 @@ Loop = Callable[[], Awaitable[None]]
 class Service:
     """Everything that the outside can ask for."""
 
-    deferred: DeferredWrites
-    """What waits while decisions run; the extender announces each decision there."""
-    filtering: Filter
-    hosts: HostScoring
-    binding: Bind
+    verbs: ExtenderVerbs
+    forwarding: CallForwarding
     queries: Queries
     letters: Letters
     explainer: Explainer

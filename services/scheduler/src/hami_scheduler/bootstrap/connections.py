@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -124,6 +125,8 @@ class ClaimAccess(ClaimApi, ClaimWriter, Protocol):
 class Connections:
     """Everything that the bootstrap opened."""
 
+    replica: str
+    """A name that no other process has."""
     store: AllocationLedger
     inventory: InventoryLedger
     quotas: QuotaStore
@@ -210,6 +213,7 @@ async def open_connections(
     )
     deferred = DeferredWrites(bulkhead=bulkhead)
     return Connections(
+        replica=secrets.token_hex(4),
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
         quotas=PostgresQuotas(database, quota_of=quota_of),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -261,7 +260,7 @@ def bus_loops(
         publisher = LedgerStatsPublisher(
             connections.ledger_stats,
             bus,
-            replica=secrets.token_hex(4),
+            replica=connections.replica,
             bulkhead=core.instruments.bulkhead,
         )
         loops.append(periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))

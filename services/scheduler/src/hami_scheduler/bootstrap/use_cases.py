@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -37,10 +38,13 @@ from hami_scheduler.extender.binding_claims import BindingClaims
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.pod_binding import PodBinding
+from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.reserve import Reservations
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
+from hami_scheduler.replicas.forwarding import CallForwarding
+from hami_scheduler.replicas.leadership import LeadingReplica
 from hami_scheduler.settings import Settings
 
 
@@ -114,13 +118,26 @@ def build(
             missing["view"] = "the ledger has not been read yet"
         return missing
 
-    return Service(
-        deferred=connections.deferred,
+    verbs = ExtenderVerbs(
         filtering=filtering,
         hosts=HostScoring(
             cluster=core.view.cluster, requests=core.requests, instruments=core.instruments
         ),
         binding=binding,
+        deferred=connections.deferred,
+    )
+    forwarding = CallForwarding(
+        connections.bus,
+        LeadingReplica(connections.replica, lambda: asyncio.get_running_loop().time()),
+        answer=verbs.answer,
+        readiness=readiness,
+        instruments=core.instruments,
+        enabled=settings.forward_calls,
+        timeout_s=settings.bind_timeout_s,
+    )
+    return Service(
+        verbs=verbs,
+        forwarding=forwarding,
         queries=connections.queries,
         letters=connections.bus.letters,
         explainer=Explainer(
@@ -165,6 +182,7 @@ def build(
             *claim_loops(core, connections, watches, early),
             ("reservations", early.run),
             ("claims", claims.run),
+            *forwarding.loops(),
         ),
     )
 

@@ -1,0 +1,112 @@
+"""The extender verbs, from a call's body to the body of its answer.
+
+An extender always answers with what went wrong inside the result, as kube-scheduler expects.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from hamicommon import telemetry
+from hamicommon.errors import HamiError
+
+from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.extender.bind import Bind
+from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.protocol import (
+    FilterResult,
+    HostPriorities,
+    NamesReader,
+    bind_result,
+    parse_bind_args,
+    parse_extender_args,
+)
+
+logger = logging.getLogger(__name__)
+
+INTERNAL = "internal error of hami-scheduler; its log has the details"
+
+Record = Callable[[], None]
+"""What is done about a call once its answer has left, so that nobody waits for it."""
+Answer = Callable[[bytes], Awaitable[tuple[bytes, Record]]]
+Refusal = Callable[[str], bytes]
+
+
+class ExtenderVerbs:
+    """Answers the verbs here, in this replica."""
+
+    def __init__(
+        self, *, filtering: Filter, hosts: HostScoring, binding: Bind, deferred: DeferredWrites
+    ) -> None:
+        self._filtering = filtering
+        self._hosts = hosts
+        self._binding = binding
+        self._deferred = deferred
+        self._reader = NamesReader()
+        self._verbs: dict[str, tuple[Answer, Refusal]] = {
+            "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
+            "prioritize": (self._prioritize, _no_scores),
+            "prioritize-without-cards": (self._score_hosts, _no_scores),
+            "bind": (self._bind, bind_result),
+        }
+
+    def __contains__(self, verb: str) -> bool:
+        return verb in self._verbs
+
+    async def answer(self, verb: str, body: bytes) -> tuple[bytes, Record]:
+        """The outermost frame of a call: whatever happens, a body in the right shape."""
+        answer, _ = self._verbs[verb]
+        try:
+            with self._deferred.deciding():
+                answered, record = await answer(body)
+        except HamiError as exc:
+            return self.refuse(verb, exc), _nothing
+        except Exception:  # the outermost frame
+            logger.exception("extender call failed", extra={"verb": verb})
+            _, refusal = self._verbs[verb]
+            return refusal(INTERNAL), _nothing
+        return answered, lambda: _carry_out(verb, record)
+
+    def refuse(self, verb: str, error: HamiError) -> bytes:
+        """The answer to a call that can't be carried out."""
+        logger.warning("extender call refused", extra={"verb": verb, "error": str(error)})
+        _, refusal = self._verbs[verb]
+        return refusal(str(error))
+
+    async def _filter(self, body: bytes) -> tuple[bytes, Record]:
+        received = time.perf_counter()
+        args = self._reader.parse(body)
+        with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
+            return await self._filtering.filter(args, received=received)
+
+    async def _prioritize(self, body: bytes) -> tuple[bytes, Record]:
+        scores = await self._filtering.prioritize(parse_extender_args(body))
+        return HostPriorities(scores=scores).to_json(), _nothing
+
+    async def _score_hosts(self, body: bytes) -> tuple[bytes, Record]:
+        scores = self._hosts.scores(parse_extender_args(body))
+        return HostPriorities(scores=scores).to_json(), _nothing
+
+    async def _bind(self, body: bytes) -> tuple[bytes, Record]:
+        args = parse_bind_args(body)
+        with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
+            return bind_result(await self._binding.bind(args)), _nothing
+
+
+def _no_scores(_: str) -> bytes:
+    return HostPriorities().to_json()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _carry_out(verb: str, record: Record) -> None:
+    """What fails is logged."""
+    try:
+        record()
+    except Exception:  # the outermost frame
+        logger.exception("failed after the answer", extra={"verb": verb})
