@@ -80,8 +80,8 @@ class Subscription:
     deliver: Deliver = Deliver.ALL
     ephemeral: bool = False
     stands_by: Callable[[], bool] = _never
-    """While it holds, messages are for another of the same `consumer`: what that one leaves is
-    looked for once in `STANDBY_S`."""
+    """While it holds, messages are for another of the same `consumer`: what that one leaves for
+    `STANDBY_S` is taken."""
 
 
 Handler = Callable[[Message], Awaitable[None]]
@@ -126,6 +126,8 @@ class Consumer:
         self._user = user
         self._on_dead_letter = on_dead_letter
         self._on_answer = on_answer
+        self._seen: int | None = None
+        """Messages that had been handed out to anybody when `_left` was last asked."""
         self._backend = Outage(
             logger,
             failed="backend unavailable, messages are delivered again",
@@ -169,6 +171,8 @@ class Consumer:
         if standing_by and not pull.pending:
             # Not a request that waits at the server: that would share what comes with the other.
             await asyncio.sleep(STANDBY_S)
+            if not await self._left():
+                return
         with contextlib.suppress(TimeoutError):
             messages = await pull.next(waits=not standing_by)
         if not messages:
@@ -184,6 +188,19 @@ class Consumer:
         for task in [task for task in running if task.done()]:
             running.discard(task)
             task.result()
+
+    async def _left(self) -> bool:
+        """Whether there are messages, and nobody took any since this was last asked.
+
+        In a burst some wait at any moment for who takes them next; those are not left.
+        """
+        info = await self._js.consumer_info(self._what.stream, self._what.consumer)
+        seen, self._seen = (
+            self._seen,
+            None if info.delivered is None else info.delivered.consumer_seq,
+        )
+        waits = bool(info.num_pending or info.num_ack_pending)
+        return waits and self._seen is not None and self._seen == seen
 
     async def _deliver_all(self, messages: Sequence[Msg]) -> None:
         assert self._handle_all is not None
