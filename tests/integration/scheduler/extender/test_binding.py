@@ -115,7 +115,7 @@ async def test_with_all_events_a_pod_shows_what_hami_shows(world: World) -> None
 
 def _nothing_deferred(replica: Replica) -> Callable[[], Awaitable[bool]]:
     async def empty() -> bool:
-        return replica.service.deferred.waiting == 0
+        return replica.service.verbs.deferred.waiting == 0
 
     return empty
 

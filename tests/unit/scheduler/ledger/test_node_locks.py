@@ -259,3 +259,12 @@ def test_grants_that_differ_are_not_alike(other: Allocation) -> None:
 
 def test_a_grant_of_which_only_its_vendor_understands_a_part_is_like_no_other() -> None:
     assert shape_of(pod(1, detail={"profile": "1g.5gb"})) == ""
+
+
+async def test_a_node_is_known_once_its_agent_has_reported_whatever_that_is() -> None:
+    locks = NodeLocks(FakeNodeLock(), cast(Any, NoMirror()), clock=Clock())
+    assert not locks.knows(NODE)
+
+    locks.note_order(NODE, AllocateOrder.ONE_BY_ONE)
+
+    assert locks.knows(NODE)

@@ -49,15 +49,14 @@ class NatsGrantAnnouncer:
         answer = await self._asked(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
             await self.granted(grant)
-        if answer is None:
-            return AllocateOrder.ONE_BY_ONE
-        if answer.late:
-            return AllocateOrder.ANY
-        if answer.alike and answer.exchanges:
-            return AllocateOrder.TEMPLATE
-        return AllocateOrder.ALIKE if answer.alike else AllocateOrder.ONE_BY_ONE
+        return AllocateOrder.ONE_BY_ONE if answer is None else _order_of(answer)
 
-    async def _asked(self, node: NodeName, grant: Grant) -> Readiness | None:
+    async def order(self, node: NodeName) -> AllocateOrder | None:
+        """See the port."""
+        answer = await self._asked(node, None)
+        return None if answer is None else _order_of(answer)
+
+    async def _asked(self, node: NodeName, grant: Grant | None) -> Readiness | None:
         """The agent's yes; None: it is not known. Raises: AgentNotReady."""
         question = ReadinessRequest(node=node, grant=grant)
         while True:
@@ -107,6 +106,14 @@ class NatsGrantAnnouncer:
             message_id=f"withdrawn-{allocation.id}-{token}",
             timeout_s=PUBLISH_WAIT_S,
         )
+
+
+def _order_of(answer: Readiness) -> AllocateOrder:
+    if answer.late:
+        return AllocateOrder.ANY
+    if answer.alike and answer.exchanges:
+        return AllocateOrder.TEMPLATE
+    return AllocateOrder.ALIKE if answer.alike else AllocateOrder.ONE_BY_ONE
 
 
 class NatsNodeWitness:

@@ -7,6 +7,7 @@ grant is signed on the pod as well.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -35,6 +36,23 @@ class AgentOffers:
         self._grants = grants
         self._on_unanswered = on_unanswered
         self._instruments = instruments
+        self._asked: dict[NodeName, asyncio.Task[AllocateOrder | None]] = {}
+
+    async def order(self, node: NodeName) -> AllocateOrder | None:
+        """Which pods need not wait for others' Allocate there; asked once for all that wait.
+
+        None: it is not known. Raises: AgentNotReady.
+        """
+        asked = self._asked.get(node)
+        if asked is None:
+            asked = self._asked[node] = asyncio.create_task(self._grants.order(node))
+            asked.add_done_callback(lambda _: self._asked.pop(node, None))
+        await asyncio.wait([asked])
+        try:
+            return asked.result()
+        except AgentNotReady:
+            self._on_unanswered(node)
+            raise
 
     async def offer(self, grant: Grant, node: NodeName) -> AllocateOrder:
         """Which pods need not wait for this one's Allocate.

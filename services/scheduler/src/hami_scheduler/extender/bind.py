@@ -174,6 +174,11 @@ class Bind:
             self._deferred.put(partial(self._pod.label, allocation, labels))
 
     async def _offer(self, allocation: Allocation, grant: Grant, deadline: float) -> None:
+        if allocation.has_agent and not self._locks.knows(allocation.node):
+            # Else all that come there at this moment would wait for each other's Allocate.
+            order = await self._offers.order(allocation.node)
+            if order is not None:
+                self._locks.note_order(allocation.node, order)
         locked = self._locks.wanted(allocation)
         if locked:
             await self._acquire_lock(allocation, deadline)

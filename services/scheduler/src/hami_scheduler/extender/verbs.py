@@ -44,7 +44,8 @@ class ExtenderVerbs:
         self._filtering = filtering
         self._hosts = hosts
         self._binding = binding
-        self._deferred = deferred
+        self.deferred = deferred
+        """What waits while calls are answered."""
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
@@ -60,7 +61,7 @@ class ExtenderVerbs:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         answer, _ = self._verbs[verb]
         try:
-            with self._deferred.deciding():
+            with self.deferred.deciding():
                 answered, record = await answer(body)
         except HamiError as exc:
             return self.refuse(verb, exc), _nothing

@@ -44,7 +44,7 @@ class NodeLocks:
         self._lock = lock
         self._mirrored = mirrored
         self._orders: dict[NodeName, AllocateOrder] = {}
-        """As each node's agent reported when it was last asked; absent: one by one."""
+        """As each node's agent reported when it was last asked; absent: one by one, until known."""
         self._taken: dict[NodeName, int] = {}
         """The token that last took a node's lock here: it may have, before its node was known to
         bind late."""
@@ -58,10 +58,11 @@ class NodeLocks:
 
     def note_order(self, node: NodeName, order: AllocateOrder) -> None:
         """What the node's agent reports."""
-        if order is AllocateOrder.ONE_BY_ONE:
-            self._orders.pop(node, None)
-        else:
-            self._orders[node] = order
+        self._orders[node] = order
+
+    def knows(self, node: NodeName) -> bool:
+        """Whether the node's agent has reported."""
+        return node in self._orders
 
     async def acquire(self, allocation: Allocation, *, deadline: float) -> None:
         """Waits for the node until `deadline`, by `time.perf_counter`; the allocation has a token.

@@ -59,6 +59,13 @@ class GrantAnnouncer(Protocol):
         """
         ...
 
+    async def order(self, node: NodeName) -> AllocateOrder | None:
+        """The same question without a grant, before the first one goes there.
+
+        None: it is not known. Raises: AgentNotReady.
+        """
+        ...
+
     async def granted(self, grant: Grant) -> None:
         """Publishes it on the stream of its node. Raises: Unavailable when the bus is away."""
         ...
