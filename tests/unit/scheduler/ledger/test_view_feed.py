@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 import pytest
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.ledger.view_feed import LedgerFollower
+from hami_scheduler.ledger.view_feed import SUBJECTS, LedgerFollower
 from hamicommon.bus.client import Message
+from hamicommon.domain.allocations import LIVE_STATES, AllocationState
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.shutdown import end
@@ -173,3 +174,8 @@ async def test_a_malformed_event_names_what_is_wrong() -> None:
 
     with pytest.raises(InvalidRequest, match="allocation_id"):
         await follower.handle(message("allocation.reserved", {"version": 1}))
+
+
+@pytest.mark.parametrize("ending", sorted(set(AllocationState) - LIVE_STATES))
+def test_every_end_of_a_grant_is_followed_for_it_gives_cards_back(ending: AllocationState) -> None:
+    assert f"hami.events.v1.allocation.{ending}" in SUBJECTS

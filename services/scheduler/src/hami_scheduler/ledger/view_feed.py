@@ -17,7 +17,7 @@ from itertools import islice
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read
-from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.allocations import LIVE_STATES, AllocationState
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import HamiError
 from hamicommon.events import AllocationEvent, DeviceHealthEvent, event_subject
@@ -28,8 +28,7 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 _DEVICE = event_subject("device", "")
 _CHANGES = (
     AllocationState.RESERVED,
-    AllocationState.RELEASED,
-    AllocationState.FAILED,
+    *sorted(set(AllocationState) - LIVE_STATES),
     "moved",
     "shared",
 )
