@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import pytest
-from hami_scheduler.replicas.leadership import HEARD_S, LEASE_S, UNFIT_S, LeadingReplica
+from hami_scheduler.replicas.leadership import HEARD_S, MOST_IN_A_ROW, UNFIT_S, LeadingReplica
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,17 +39,32 @@ def test_who_is_called_first_leads_and_the_others_forward(clock: Clock) -> None:
     assert not second.leads
 
 
-def test_who_gets_no_calls_any_more_leads_no_longer(clock: Clock) -> None:
+def test_a_leader_leads_until_calls_come_to_others_alone(clock: Clock) -> None:
     leader = LeadingReplica("a", clock)
     leader.called()
 
-    clock.now_s += LEASE_S - 1
-    assert leader.leads
-    leader.called()
-    clock.now_s += LEASE_S - 1
-    assert leader.leads
-    clock.now_s += 1
+    for _ in range(3):
+        for _ in range(MOST_IN_A_ROW - 1):
+            leader.forwarded()
+        clock.now_s += 1000.0
+        assert leader.leads
+        leader.called()
+    for _ in range(MOST_IN_A_ROW):
+        leader.forwarded()
     assert not leader.leads
+
+
+def test_a_replica_follows_while_it_hears_of_a_leader(clock: Clock) -> None:
+    replica = LeadingReplica("b", clock)
+    assert not replica.follows
+
+    replica.heard("a", leads=True)
+    assert replica.follows
+    clock.now_s += HEARD_S
+    assert not replica.follows
+    replica.called()
+    replica.heard("c", leads=True)
+    assert not replica.follows
 
 
 def test_a_leader_that_is_silent_or_lost_or_resigns_is_none(clock: Clock) -> None:

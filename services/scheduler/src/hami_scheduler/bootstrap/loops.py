@@ -191,8 +191,13 @@ def bus_loops(
     inventories: InventoryReports,
     watches: Watches,
     early: EarlyReservations,
+    *,
+    follows: Callable[[], bool],
 ) -> tuple[tuple[str, Loop], ...]:
-    """What the agents and other replicas report and ask."""
+    """What the agents and other replicas report and ask.
+
+    `follows`: whether another replica is known to lead.
+    """
     reports = GrantReports(
         store=connections.store,
         transitions=core.transitions,
@@ -243,7 +248,7 @@ def bus_loops(
         stream=REPORTS_STREAM,
         subject="hami.reports.v1.*",
         consumer="scheduler-reports",
-        stands_by=early.reservers.stands_by,
+        stands_by=lambda: follows() or early.reservers.stands_by(),
     )
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [

@@ -177,7 +177,7 @@ def build(
         loops=(
             *writing_loops(core, connections),
             *watching_loops(core, connections, watches),
-            *bus_loops(core, connections, inventories, watches, early),
+            *bus_loops(core, connections, inventories, watches, early, follows=forwarding.follows),
             *limit_loops(core, connections, watches),
             *claim_loops(core, connections, watches, early),
             ("reservations", early.run),

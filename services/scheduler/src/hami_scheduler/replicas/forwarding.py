@@ -77,6 +77,10 @@ class CallForwarding:
             ("forwarded", lambda: self._bus.serve(calls, "", self._respond, together=True)),
         )
 
+    def follows(self) -> bool:
+        """Whether another replica is known to lead."""
+        return self._leadership.follows
+
     async def ask(self, verb: str, body: bytes) -> bytes | None:
         """The leader's answer; None: this replica is to answer."""
         if not self._enabled or not self._bus.connected or len(body) > MOST_BYTES:
@@ -141,6 +145,7 @@ class CallForwarding:
         verb = subject.rpartition(".")[2]
         if verb == PROBE:
             return b""
+        self._leadership.forwarded()
         answer, afterwards = await self._answer(verb, body)
         asyncio.get_running_loop().call_later(AFTER_ANSWER_S, afterwards)
         return answer

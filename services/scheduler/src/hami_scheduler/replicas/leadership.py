@@ -2,18 +2,18 @@
 
 What one replica decides and binds goes to the ledger and to the nodes in batches, and its plans
 rest on a view that nobody else changes, so calls are best answered by one. That is the replica to
-which a call came while no other was known to lead; it leads for as long as it is called. Nothing
-rests on there being one leader at most: two of them are as safe as replicas that know of none,
-and the first announcement that either hears ends it.
+which a call came while no other was known to lead; it leads until calls come to others alone.
+Nothing rests on there being one leader at most: two of them are as safe as replicas that know of
+none, and the first announcement that either hears ends it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-LEASE_S = 10.0
-"""So long after the last call that came to it directly a leader leads on: with calls by chance
-each replica gets some, and after a change of the Service's choice the leader gets none."""
+MOST_IN_A_ROW = 64
+"""So many calls that came to others, one after the other, end a lead: with calls by chance each
+replica gets some, and after a change of the Service's choice the leader gets none."""
 HEARD_S = 3.0
 """So long a leader is known after its last announcement; they come each second."""
 UNFIT_S = 30.0
@@ -30,22 +30,28 @@ class LeadingReplica:
         self._leader = ""
         """Another one; empty: none is known."""
         self._heard_s = self._unfit_until_s = float("-inf")
-        self._called_s: float | None = None
-        """None: this one does not lead."""
+        self.leads = False
+        """Whether this replica does."""
+        self._in_a_row = 0
 
     @property
-    def leads(self) -> bool:
-        """Whether this replica does."""
-        return self._called_s is not None and self._clock() - self._called_s < LEASE_S
+    def follows(self) -> bool:
+        """Whether another one is known to lead."""
+        heard = bool(self._leader) and self._clock() - self._heard_s < HEARD_S
+        return heard and not self.leads
+
+    def forwarded(self) -> None:
+        """A call came here from another replica."""
+        self._in_a_row += 1
+        if self._in_a_row >= MOST_IN_A_ROW:
+            self.leads = False
 
     def called(self) -> str:
         """A call came here: the replica that is to answer it; empty: this one."""
-        now_s = self._clock()
-        if not self.leads and self._leader and now_s - self._heard_s < HEARD_S:
-            self._called_s = None
+        if self.follows:
             return self._leader
-        if now_s >= self._unfit_until_s:
-            self._called_s = now_s
+        self.leads = self._clock() >= self._unfit_until_s
+        self._in_a_row = 0
         return ""
 
     def heard(self, replica: str, *, leads: bool) -> bool:
@@ -61,7 +67,7 @@ class LeadingReplica:
             return False
         led = self.leads
         if not led or replica < self.replica:
-            self._called_s = None
+            self.leads = False
             self._leader, self._heard_s = replica, self._clock()
         return led
 
@@ -72,5 +78,5 @@ class LeadingReplica:
 
     def resign(self) -> None:
         """This replica can't decide at present."""
-        self._called_s = None
+        self.leads = False
         self._unfit_until_s = self._clock() + UNFIT_S
