@@ -166,17 +166,22 @@ class CallForwarding:
                     await self._announce(leads=leads)
                 announced = leads
                 self._changed.clear()
-                with suppress(TimeoutError):
+                try:
                     async with asyncio.timeout(ANNOUNCE_EVERY_S):
                         await self._changed.wait()
-                if self._leadership.leads and (missing := await self._readiness()):
-                    logger.warning("can't lead", extra={"missing": dict(missing)})
-                    self._leadership.resign()
+                except TimeoutError:
+                    await self._check()
         finally:
             if announced:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(FAREWELL_S):
                         await self._announce(leads=False)
+
+    async def _check(self) -> None:
+        """Resigns where this replica leads and can't decide any more."""
+        if self._leadership.leads and (missing := await self._readiness()):
+            logger.warning("can't lead", extra={"missing": dict(missing)})
+            self._leadership.resign()
 
     async def _announce(self, *, leads: bool) -> None:
         message = LeaderAnnounced(replica=self._leadership.replica, leads=leads)
