@@ -179,7 +179,7 @@ class World:
                     raise
             else:
                 return
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # of the simulation's own time
 
     def _check_views(self) -> None:
         for name, replica in self.replicas.items():

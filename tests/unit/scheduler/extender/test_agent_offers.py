@@ -45,7 +45,7 @@ async def test_all_that_wait_for_a_node_ask_its_agent_once() -> None:
     announcer = Announcer(AllocateOrder.TEMPLATE)
     offers = offers_of(announcer, [])
     asking = [asyncio.create_task(offers.order(NODE)) for _ in range(5)]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # each of them has asked
     asking[0].cancel()
     announcer.may_answer.set()
 

@@ -139,7 +139,7 @@ class CallForwarding:
     async def _probe(self, leader: str) -> None:
         """Once answered it lasts, for calls that begin to wait then. Raises: Unavailable."""
         await self._bus.request(replica_subject(leader, PROBE), b"", timeout_s=PROBE_S)
-        await asyncio.sleep(PATIENCE_S)
+        await asyncio.sleep(PATIENCE_S)  # no event: so long the answer counts
 
     async def _respond(self, subject: str, body: bytes) -> bytes:
         verb = subject.rpartition(".")[2]
