@@ -139,3 +139,11 @@ def test_a_caller_that_repeats_itself_is_read_as_if_it_did_not(
             # In any order: kube-scheduler's own is the one in which its threads were done.
             assert sorted(args.node_names or ()) == sorted(expected.node_names or ())
             assert replace(args, node_names=expected.node_names) == expected
+
+
+@pytest.mark.parametrize("part", ["metadata", "spec"])
+def test_a_pod_whose_part_is_no_object_is_refused_by_its_name(part: str) -> None:
+    body = f'{{"pod": {{"{part}": 7}}, "nodenames": ["n1"]}}'.encode()
+
+    with pytest.raises(InvalidRequest, match=f"pod.{part} must be an object"):
+        parse_extender_args(body)

@@ -92,6 +92,9 @@ def parse_extender_args(body: bytes) -> ExtenderArgs:
     pod = fields.get("pod")
     if not isinstance(pod, dict):
         raise InvalidRequest("extender args missing pod")
+    for part in ("metadata", "spec"):
+        if not isinstance(pod.get(part) or {}, dict):
+            raise InvalidRequest(f"extender args: pod.{part} must be an object")
     names = fields.get("nodenames")
     # Thousands of names on every call: both steps run in C.
     if names is not None and not (isinstance(names, list) and set(map(type, names)) <= {str}):
