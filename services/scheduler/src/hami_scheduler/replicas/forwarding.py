@@ -25,8 +25,11 @@ from hami_scheduler.replicas.leadership import LeadingReplica
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_EVERY_S = 1.0
-PATIENCE_S = 0.1
-"""A leader that has not answered for so long is asked whether it is there."""
+PATIENCE_S = 0.02
+"""A leader that has not answered for so long is asked whether it is there: one that was killed a
+moment ago, before the bus noticed, keeps a call no longer than this."""
+PRESENT_S = 0.1
+"""So long its answer to that counts, for all calls that wait."""
 PROBE_S = 0.5
 """Who does not answer that within this is not."""
 MOST_BYTES = 512 * 1024
@@ -139,7 +142,7 @@ class CallForwarding:
     async def _probe(self, leader: str) -> None:
         """Once answered it lasts, for calls that begin to wait then. Raises: Unavailable."""
         await self._bus.request(replica_subject(leader, PROBE), b"", timeout_s=PROBE_S)
-        await asyncio.sleep(PATIENCE_S)  # no event: so long the answer counts
+        await asyncio.sleep(PRESENT_S)  # no event: so long the answer counts
 
     async def _respond(self, subject: str, body: bytes) -> bytes:
         verb = subject.rpartition(".")[2]
