@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from tests.simulation.fake_time import fake_time
 from tests.simulation.happenings import Happenings
 from tests.simulation.scripts import Action, Scenario, scenario
+from tests.simulation.settling import settle
 from tests.simulation.world import World
 
 MOST_TRIES = 60
@@ -45,7 +46,7 @@ async def _run(wanted: Scenario) -> Run:
             await asyncio.sleep(max(0.0, began + action.at - asyncio.get_running_loop().time()))
             script.act(action)
             world.raise_if_broken()
-        await world.settle()
+        await settle(world)
         world.raise_if_broken()
     except Exception as exc:  # noqa: BLE001 - what a history ends with is its result
         error = exc

@@ -16,9 +16,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.ledger.model import Change
-from hamicommon.ledger.outbox.relay import LINGER_MOST_S
 
-from tests.simulation import fake_time
 from tests.simulation.cluster.agent import Agent, Cards, Disk
 from tests.simulation.cluster.api_server import ApiServer, now_text
 from tests.simulation.cluster.kube_scheduler import KubeScheduler
@@ -27,15 +25,13 @@ from tests.simulation.cluster.processes import Weather
 from tests.simulation.cluster.replica import RULES, SETTINGS, Replica, quota_of
 from tests.simulation.model import Broken, Model
 from tests.simulation.scripts import Scenario
-from tests.simulation.stores.bus import Hub
+from tests.simulation.stores.hub import Hub
 from tests.simulation.stores.ledger import SimLease, SimLedger
 from tests.simulation.stores.redis_server import RedisServer
 
 MEMORY_MIB = 10_000
 SLOTS = 4
 WARM_UP_S = 4.0
-ANNOUNCED_WITHIN_S = LINGER_MOST_S + 0.5
-"""So long after a step other replicas know of it."""
 
 
 class World:
@@ -117,45 +113,6 @@ class World:
         if self.broken is not None:
             raise self.broken
 
-    async def settle(self) -> None:
-        """The faults are over; LIVE-1, LIVE-2 after 30 s, and nothing held when all pods went."""
-        self.note("calm")
-        self.weather.clear()
-        self.hub.away_until = 0.0
-        while self._errands:
-            await asyncio.gather(*list(self._errands))
-        for number in range(self.scenario.replicas):
-            self.start_replica(f"scheduler-{number}")
-        for replica in self.replicas.values():
-            replica.process.go_on()
-        for node in self.scenario.nodes:
-            self.start_agent(node)
-        self.kube_scheduler.open = False
-        await asyncio.sleep(30.0)
-        self.note("settled")
-        self.model.check_deadlines(fake_time.wall_clock())
-        pods = {pod["metadata"]["uid"]: pod for pod in self.api.all("pods")}
-        self.model.check_settled(pods, set(self.kube_scheduler.busy))
-        for node, kubelet in self.kubelets.items():
-            # Nothing is moved to a sick card, and what was given one waits until it is well.
-            sick = {card.uuid for card in self.cards[node].devices() if not card.healthy}
-            waiting = kubelet.waiting().items()
-            self.model.check_started({who: on for who, on in waiting if not sick & set(on)})
-        await self._until_views_agree()
-        await self._empty()
-
-    async def _empty(self) -> None:
-        for pod in self.api.all("pods"):
-            self.delete(pod["metadata"]["uid"], force=False)
-        # A binding that nobody finishes lasts for its deadline.
-        await asyncio.sleep(30.0)
-        self.note("emptied")
-        if lasting := [pod["metadata"]["uid"] for pod in self.api.all("pods")]:
-            raise Broken(f"LIVE-2: deleted pods do not end: {lasting}")
-        self.model.check_empty()
-        if self.model.running:
-            raise Broken(f"the simulation itself: {self.model.running} runs for ever")
-
     async def end(self) -> None:
         """Takes everything down."""
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
@@ -167,29 +124,10 @@ class World:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _until_views_agree(self) -> None:
-        """A deadline may have passed a moment ago, and what it changed is announced after a while
-        where somebody waits for a decision or a binding (`OutboxRelay.lingers`)."""
-        began = self._loop.time()
-        while True:
-            try:
-                self._check_views()
-            except Broken:
-                if self._loop.time() - began > ANNOUNCED_WITHIN_S:
-                    raise
-            else:
-                return
-            await asyncio.sleep(0.1)  # of the simulation's own time
-
-    def _check_views(self) -> None:
-        for name, replica in self.replicas.items():
-            cluster = replica.service.simulator._view.cluster
-            for uuid, (node, _device) in self.model.cards.items():
-                mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}
-                if mine.get(uuid) != self.ledger.usage(uuid):
-                    raise Broken(
-                        f"LIVE-2: {name} sees {mine.get(uuid)}, not {self.ledger.usage(uuid)}"
-                    )
+    async def errands_done(self) -> None:
+        """Until all that was begun to be carried out is."""
+        while self._errands:
+            await asyncio.gather(*list(self._errands))
 
     def errand(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)

@@ -80,7 +80,14 @@ async def _foreign_subjects_are_refused(url: str) -> None:
     )
     other = "b.example"
     try:
-        for subject in ("_INBOX_agent-b_example.>", "_INBOX.>", events.grants_subject(other), ">"):
+        for subject in (
+            "_INBOX_agent-b_example.>",
+            "_INBOX.>",
+            events.grants_subject(other),
+            events.LEADER_SUBJECT,
+            events.replica_subject("*", "*"),
+            ">",
+        ):
             await client.subscribe(subject)
             await _permission_error(refused, subject)
         create = f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.x.{events.grants_subject(other)}"
@@ -91,6 +98,8 @@ async def _foreign_subjects_are_refused(url: str) -> None:
             events.snapshot_subject(other),
             events.inventory_subject(other),
             events.reports_subject(other),
+            events.LEADER_SUBJECT,
+            events.replica_subject("some", "filter"),
         ):
             await client.publish(subject, b"{}")
             await _permission_error(refused, subject)

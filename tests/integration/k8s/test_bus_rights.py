@@ -153,6 +153,8 @@ async def test_neither_of_them_writes_what_the_scheduler_or_a_node_does(
                 events.reports_subject("a"),
                 events.LEDGER_CLUSTER_SUBJECT,
                 events.event_subject("allocation", "released"),
+                events.LEADER_SUBJECT,
+                events.replica_subject("some", "bind"),
                 f"$JS.API.CONSUMER.DELETE.{events.USAGE_STREAM}.hami-metrics-usage",
                 f"$JS.API.STREAM.PURGE.{events.EVENTS_STREAM}",
             ):

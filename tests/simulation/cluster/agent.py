@@ -34,7 +34,8 @@ from hamicommon.grants.signing import public_key
 from tests.simulation.cluster.api_server import ApiServer, Connection
 from tests.simulation.cluster.processes import Process, Weather
 from tests.simulation.cluster.replica import KEY
-from tests.simulation.stores.bus import BusConnection, Hub
+from tests.simulation.stores.bus import BusConnection
+from tests.simulation.stores.hub import Hub
 
 T = TypeVar("T")
 RESOURCE = "nvidia.com/gpu"

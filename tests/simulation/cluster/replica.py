@@ -38,7 +38,8 @@ from hamicommon.vendors.registry import Vendors
 
 from tests.simulation.cluster.api_server import ApiServer, Connection
 from tests.simulation.cluster.processes import Process, Weather
-from tests.simulation.stores.bus import BusConnection, Hub
+from tests.simulation.stores.bus import BusConnection
+from tests.simulation.stores.hub import Hub
 from tests.simulation.stores.ledger import Decisions, Everlasting, SimLease, SimLedger
 from tests.simulation.stores.outbox import SimRelay
 from tests.simulation.stores.redis_server import RedisConnection, RedisServer, SimLock

@@ -1,8 +1,7 @@
-"""The bus: streams that remember, consumers that get a message again until they acknowledge it.
+"""One process's client of the bus, with the methods of `hamicommon.bus.client.Bus`.
 
-`Hub` is the server, `BusConnection` one process's client with the methods of
-`hamicommon.bus.client.Bus`. Delivery is at least once and, among the messages of one consumer, in
-no order: a slower one is overtaken. Source of the rules: `hamicommon.bus.consumer`.
+Delivery is at least once and, among the messages of one consumer, in no order: a slower one is
+overtaken. Source of the rules: `hamicommon.bus.consumer`.
 """
 
 from __future__ import annotations
@@ -11,11 +10,9 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from hamicommon.bus.client import (
-    Deliver,
     Handler,
     Message,
     NobodyAnswers,
@@ -34,106 +31,10 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
 from tests.simulation.cluster.processes import Process, Weather
-from tests.simulation.fake_time import wall_clock
+from tests.simulation.stores.hub import Delivery, Hub, Queue
 
 T = TypeVar("T")
-DUPLICATE_WINDOW_S = 120.0
 RECONNECT_S = 1.0
-
-
-@dataclass(slots=True, eq=False)
-class _Delivery:
-    message: Message
-    due: float
-    deliveries: int = 0
-
-
-@dataclass(slots=True)
-class _Queue:
-    subject: str
-    waiting: list[_Delivery] = field(default_factory=list)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class Hub:
-    """The server."""
-
-    def __init__(self) -> None:
-        self.away_until = 0.0
-        self.dead_letters: list[str] = []
-        self._sequence = 0
-        self._last: dict[str, Message] = {}
-        self._ids: dict[str, float] = {}
-        self._queues: dict[str, _Queue] = {}
-        self._followers: dict[BusConnection, list[tuple[Sequence[str], Handler]]] = {}
-        self._responders: dict[str, list[tuple[BusConnection, Responder]]] = {}
-
-    def store(
-        self, sender: BusConnection | None, subject: str, data: bytes, message_id: str
-    ) -> None:
-        """Takes a message in; a repeated id is dropped by the stream, not by the followers."""
-        now = asyncio.get_running_loop().time()
-        self._sequence += 1
-        message = Message(
-            subject=subject,
-            data=data,
-            stream_sequence=self._sequence,
-            deliveries=1,
-            received_at=wall_clock(),
-        )
-        self.spread(sender, message)
-        if self._ids.get(message_id, -DUPLICATE_WINDOW_S) > now - DUPLICATE_WINDOW_S:
-            return
-        self._ids[message_id] = now
-        self._last[subject] = message
-        for queue in self._queues.values():
-            if _matches(queue.subject, subject):
-                queue.waiting.append(_Delivery(message, now))
-                queue.arrived.set()
-
-    def spread(self, sender: BusConnection | None, message: Message) -> None:
-        """To who follows its subject now."""
-        for follower, followed in list(self._followers.items()):
-            for patterns, handle in followed:
-                if follower is not sender and any(_matches(p, message.subject) for p in patterns):
-                    follower.hear(handle, message)
-
-    def queue(self, what: Subscription) -> _Queue:
-        """The consumer of that name; one that did not exist starts where its options name."""
-        queue = self._queues.get(what.consumer)
-        if queue is None:
-            queue = self._queues[what.consumer] = _Queue(what.subject)
-            if what.deliver is Deliver.LAST_PER_SUBJECT:
-                last = [m for m in self._last.values() if _matches(what.subject, m.subject)]
-                queue.waiting = [_Delivery(message, 0.0) for message in last]
-        return queue
-
-    def forget(self, consumer: str) -> None:
-        """An ephemeral consumer whose process died."""
-        self._queues.pop(consumer, None)
-
-    def follow(self, connection: BusConnection, subjects: Sequence[str], handle: Handler) -> None:
-        """Core NATS."""
-        self._followers.setdefault(connection, []).append((subjects, handle))
-
-    def serve(self, connection: BusConnection, subject: str, respond: Responder) -> None:
-        """Core NATS."""
-        self._responders.setdefault(subject, []).append((connection, respond))
-
-    def leave(self, connection: BusConnection) -> None:
-        """The process died."""
-        self._followers.pop(connection, None)
-        for served in self._responders.values():
-            served[:] = [pair for pair in served if pair[0] is not connection]
-
-    def responders(self, subject: str) -> list[tuple[BusConnection, Responder]]:
-        """Who answers there."""
-        return [
-            pair
-            for pattern, served in self._responders.items()
-            if _matches(pattern, subject)
-            for pair in served
-        ]
 
 
 class BusConnection:
@@ -207,15 +108,20 @@ class BusConnection:
         async def at_other() -> bytes:
             # The other process answers in its own time, or never.
             answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-            other._process.start(other.answer(respond, subject, data, answer))
+            other.asked(respond, subject, data, answer)
             return await answer
 
         return await self._in_time(self._process.across("bus", self._rng, at_other), timeout_s)
 
-    async def answer(
+    def asked(
         self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
     ) -> None:
         """Our side of somebody's request; what can't be answered never is."""
+        self._process.start(self._answer(respond, subject, data, answer))
+
+    async def _answer(
+        self, respond: Responder, subject: str, data: bytes, answer: asyncio.Future[bytes]
+    ) -> None:
         await self._process.hop(self._rng.uniform(0.0005, 0.005))
         with contextlib.suppress(InvalidRequest, Unavailable):
             reply = await respond(subject, data)
@@ -284,7 +190,7 @@ class BusConnection:
 
         await self.consume(what, handle)
 
-    async def _deliver(self, queue: _Queue, item: _Delivery, handle: Handler) -> None:
+    async def _deliver(self, queue: Queue, item: Delivery, handle: Handler) -> None:
         loop = asyncio.get_running_loop()
         try:
             await handle(item.message)
@@ -314,12 +220,3 @@ class BusConnection:
                 return await call
         except TimeoutError:
             raise Unavailable("NATS: timeout") from None
-
-
-def _matches(pattern: str, subject: str) -> bool:
-    wanted, given = pattern.split("."), subject.split(".")
-    if wanted[-1] == ">":
-        return len(given) >= len(wanted) and given[: len(wanted) - 1] == wanted[:-1]
-    return len(wanted) == len(given) and all(
-        a in ("*", b) for a, b in zip(wanted, given, strict=True)
-    )

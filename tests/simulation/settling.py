@@ -1,0 +1,81 @@
+"""The end of a history: the faults are over, and what was promised by then has to hold."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hamicommon.ledger.outbox.relay import LINGER_MOST_S
+
+from tests.simulation import fake_time
+from tests.simulation.model import Broken
+from tests.simulation.world import World
+
+ANNOUNCED_WITHIN_S = LINGER_MOST_S + 0.5
+"""So long after a step other replicas know of it."""
+
+
+async def settle(world: World) -> None:
+    """The faults are over; LIVE-1, LIVE-2 after 30 s, and nothing held when all pods went."""
+    world.note("calm")
+    world.weather.clear()
+    world.hub.away_until = 0.0
+    await world.errands_done()
+    for number in range(world.scenario.replicas):
+        world.start_replica(f"scheduler-{number}")
+    for replica in world.replicas.values():
+        replica.process.go_on()
+    for node in world.scenario.nodes:
+        world.start_agent(node)
+    world.kube_scheduler.open = False
+    await asyncio.sleep(30.0)
+    world.note("settled")
+    world.model.check_deadlines(fake_time.wall_clock())
+    pods = {pod["metadata"]["uid"]: pod for pod in world.api.all("pods")}
+    world.model.check_settled(pods, set(world.kube_scheduler.busy))
+    for node, kubelet in world.kubelets.items():
+        # Nothing is moved to a sick card, and what was given one waits until it is well.
+        sick = {card.uuid for card in world.cards[node].devices() if not card.healthy}
+        waiting = kubelet.waiting().items()
+        world.model.check_started({who: on for who, on in waiting if not sick & set(on)})
+    await _until_views_agree(world)
+    await _empty(world)
+
+
+async def _empty(world: World) -> None:
+    for pod in world.api.all("pods"):
+        world.delete(pod["metadata"]["uid"], force=False)
+    # A binding that nobody finishes lasts for its deadline.
+    await asyncio.sleep(30.0)
+    world.note("emptied")
+    if lasting := [pod["metadata"]["uid"] for pod in world.api.all("pods")]:
+        raise Broken(f"LIVE-2: deleted pods do not end: {lasting}")
+    world.model.check_empty()
+    if world.model.running:
+        raise Broken(f"the simulation itself: {world.model.running} runs for ever")
+
+
+async def _until_views_agree(world: World) -> None:
+    """A deadline may have passed a moment ago, and what it changed is announced after a while
+    where somebody waits for a decision or a binding (`OutboxRelay.lingers`)."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        try:
+            _check_views(world)
+        except Broken:
+            if loop.time() - began > ANNOUNCED_WITHIN_S:
+                raise
+        else:
+            return
+        await asyncio.sleep(0.1)  # of the simulation's own time
+
+
+def _check_views(world: World) -> None:
+    for name, replica in world.replicas.items():
+        cluster = replica.service.simulator._view.cluster
+        for uuid, (node, _device) in world.model.cards.items():
+            mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}
+            if mine.get(uuid) != world.ledger.usage(uuid):
+                raise Broken(
+                    f"LIVE-2: {name} sees {mine.get(uuid)}, not {world.ledger.usage(uuid)}"
+                )
