@@ -76,7 +76,8 @@ def test_a_signal_stops_the_system(
 
     up.send_signal(number)
 
-    assert up.wait(READY_TIMEOUT_S) == 0
+    _, errors = up.communicate(timeout=READY_TIMEOUT_S)
+    assert up.returncode == 0, errors
     assert marked_processes(folder) == []
 
 
