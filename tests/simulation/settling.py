@@ -10,6 +10,8 @@ from tests.simulation import fake_time
 from tests.simulation.model import Broken
 from tests.simulation.world import World
 
+SETTLED_WITHIN_S = 30.0
+"""Of the simulation's own time. Promise LIVE-2; a binding that nobody finishes ends by then too."""
 ANNOUNCED_WITHIN_S = LINGER_MOST_S + 0.5
 """So long after a step other replicas know of it."""
 
@@ -27,7 +29,7 @@ async def settle(world: World) -> None:
     for node in world.scenario.nodes:
         world.start_agent(node)
     world.kube_scheduler.open = False
-    await asyncio.sleep(30.0)
+    await asyncio.sleep(SETTLED_WITHIN_S)  # no event: the promise is of that time
     world.note("settled")
     world.model.check_deadlines(fake_time.wall_clock())
     pods = {pod["metadata"]["uid"]: pod for pod in world.api.all("pods")}
@@ -44,8 +46,7 @@ async def settle(world: World) -> None:
 async def _empty(world: World) -> None:
     for pod in world.api.all("pods"):
         world.delete(pod["metadata"]["uid"], force=False)
-    # A binding that nobody finishes lasts for its deadline.
-    await asyncio.sleep(30.0)
+    await asyncio.sleep(SETTLED_WITHIN_S)  # no event: as above
     world.note("emptied")
     if lasting := [pod["metadata"]["uid"] for pod in world.api.all("pods")]:
         raise Broken(f"LIVE-2: deleted pods do not end: {lasting}")
@@ -67,7 +68,7 @@ async def _until_views_agree(world: World) -> None:
                 raise
         else:
             return
-        await asyncio.sleep(0.1)  # of the simulation's own time
+        await asyncio.sleep(0.1)  # no event: how often it looks, in the simulation's own time
 
 
 def _check_views(world: World) -> None:
