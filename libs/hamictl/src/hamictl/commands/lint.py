@@ -7,7 +7,6 @@ its configuration count. `--jsonl` is the form for programs.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import replace
 from typing import Annotated
@@ -34,7 +33,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hamictl.commands import simulate
 from hamictl.commands.objects import Namespace, Output
-from hamictl.commands.runner import console, spoken_errors
+from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.exit_codes import ExitCode
 from hamictl.input_file import read_text
 from hamictl.settings import Settings
@@ -124,7 +123,9 @@ def lint(
         if not file:
             raise InvalidRequest("-f is wanted, or --jsonl")
         pods = [pod for each in file for pod in simulate.pods_of(each, namespace)]
-        verdicts = asyncio.run(_live(linter, pods)) if live else [linter.verdict(p) for p in pods]
+        verdicts = (
+            run_interruptible(_live(linter, pods)) if live else [linter.verdict(p) for p in pods]
+        )
     _show([_name(pod) for pod in pods], verdicts, output)
     if not all(verdict.allowed for verdict in verdicts):
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
@@ -157,7 +158,7 @@ def _batch(linter: Linter, live: bool) -> None:
         answer = linter.answer_line(line, number)
         if live and answer["allowed"]:
             case = orjson.loads(line)
-            [verdict] = asyncio.run(_live(linter, [case["pod"]]))
+            [verdict] = run_interruptible(_live(linter, [case["pod"]]))
             answer = as_json(answer["name"], verdict)
         out.write(orjson.dumps(answer) + b"\n")
         # The caller may wait for this answer before the next question.

@@ -37,7 +37,20 @@ def spoken_errors() -> Iterator[None]:
         raise fail(str(exc), exit_code_of(exc)) from None
 
 
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work` to its end."""
-    with spoken_errors():
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` to its end, on an event loop of its own.
+
+    Raises: KeyboardInterrupt at Ctrl-C, also at one before the first step of `work`.
+    """
+    try:
         return asyncio.run(work)
+    except asyncio.CancelledError:
+        # Only Ctrl-C cancels it. `asyncio.run` forgets one that comes between its taking over the
+        # signal and its counting from 0, and lets the cancellation through in place of this.
+        raise KeyboardInterrupt from None
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` to its end; our own errors become one line and their exit status."""
+    with spoken_errors():
+        return run_interruptible(work)

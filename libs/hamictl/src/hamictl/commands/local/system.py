@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from rich.live import Live
 
 from hamictl.commands.local import demo
-from hamictl.commands.runner import console, spoken_errors
+from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.commands.simulate import policy_of
 from hamictl.scheduler_address import SchedulerAddress
 from hamictl.scheduler_client import SchedulerClient
@@ -139,12 +139,12 @@ def up(
             state = _bring_up(layout, options, quiet=quiet)
             described = control.description(state)
             pods = [] if no_demo else demo.demo_pods(project().examples)
-            asyncio.run(_until_useful(layout, options, described, pods, quiet=quiet))
+            run_interruptible(_until_useful(layout, options, described, pods, quiet=quiet))
             if as_json:
                 console.print_json(data=described)
             else:
                 console.print(f"up after {time.monotonic() - began_s:.1f} s, set-up not counted")
-            asyncio.run(_watch(layout, described, once=detach, silent=as_json))
+            run_interruptible(_watch(layout, described, once=detach, silent=as_json))
         except KeyboardInterrupt:
             console.print("\nstopping", highlight=False)
         except (SupervisorError, InvalidRequest, Unavailable):
