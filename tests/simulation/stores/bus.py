@@ -58,6 +58,11 @@ class BusConnection:
         """As Bus."""
         return max(0.0, asyncio.get_running_loop().time() - max(self._began, self._hub.away_until))
 
+    @property
+    def max_payload_bytes(self) -> int:
+        """As Bus, of a server as it comes."""
+        return 1024 * 1024
+
     async def publish(
         self, subject: str, payload: BaseModel, *, message_id: str, timeout_s: float = 2.0
     ) -> None:

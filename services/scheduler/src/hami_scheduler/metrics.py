@@ -113,7 +113,7 @@ class SchedulerInstruments:
             "Calls of kube-scheduler that were forwarded to the replica that leads, by result",
             ["result"],
         )
-        for result in ("answered", "unanswered"):
+        for result in ("answered", "too_long", "unanswered"):
             self.forwarded_calls.labels(result)
         self.leads = self._gauge("leads", "1 where this replica answers the others' calls, too")
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -64,6 +65,23 @@ async def test_a_pod_is_placed_and_bound_by_the_leader_wherever_it_comes(world: 
     await world.until(pod, "bound")
     await eventually(lambda: decided(first) >= 2, "the leader's decisions to be counted")
     assert decided(second) == 0
+
+
+async def test_an_answer_too_long_for_the_bus_is_given_where_the_call_came(world: World) -> None:
+    first, second = [await world.replica(forward_calls=True) for _ in range(2)]
+    await world.add_node("n1")
+    await one_leads(world, first, second)
+    pod = await world.pod("wanted")
+    # A short call; its answer has each node's name again, with a reason.
+    names = [f"unknown-{number:05}" for number in range(20_000)]
+
+    answer = await second.filter(pod, *names)
+
+    assert set(answer["FailedNodes"]) == set(names)
+    assert len(json.dumps(answer)) > world.bus.max_payload_bytes
+    assert forwarded(second, "too_long") == 1
+    assert forwarded(second, "unanswered") == 0
+    assert second.service.forwarding.follows()
 
 
 async def test_a_leader_that_ends_leaves_the_lead_to_the_next_that_is_called(world: World) -> None:

@@ -101,6 +101,11 @@ class Bus:
             return 0.0
         return time.monotonic() - self._up_since
 
+    @property
+    def max_payload_bytes(self) -> int:
+        """Of a message with its headers: what the server takes."""
+        return self._client.max_payload
+
     def _count_dead_letter(self) -> None:
         self.dead_letters += 1
 

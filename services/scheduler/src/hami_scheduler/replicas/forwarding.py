@@ -33,7 +33,11 @@ PRESENT_S = 0.1
 PROBE_S = 0.5
 """Who does not answer that within this is not."""
 MOST_BYTES = 512 * 1024
-"""Of a call; a longer one (whole nodes) is answered here. The bus takes 1 MiB by default."""
+"""Of a call; a longer one (whole nodes) is answered here."""
+HEADERS_BYTES = 4096
+"""Room for those that the bus adds to a call or its answer."""
+TOO_LONG = b""
+"""In place of an answer that the bus does not take: of a pod that thousands of nodes refuse."""
 AFTER_ANSWER_S = 0.001
 """By then an answer has left."""
 FAREWELL_S = 0.5
@@ -86,7 +90,9 @@ class CallForwarding:
 
     async def ask(self, verb: str, body: bytes) -> bytes | None:
         """The leader's answer; None: this replica is to answer."""
-        if not self._enabled or not self._bus.connected or len(body) > MOST_BYTES:
+        if not self._enabled or not self._bus.connected:
+            return None
+        if len(body) > min(MOST_BYTES, self._most_bytes()):
             return None
         for _ in range(2):
             leader = self._leader()
@@ -99,10 +105,15 @@ class CallForwarding:
                 self._leadership.lost(leader)
                 about = {"leader": leader, "verb": verb, "error": str(exc)}
                 logger.warning("leader does not answer", extra=about)
-            else:
-                self._instruments.forwarded_calls.labels("answered").inc()
-                return answer
+                continue
+            result = "too_long" if answer == TOO_LONG else "answered"
+            self._instruments.forwarded_calls.labels(result).inc()
+            return None if answer == TOO_LONG else answer
         return None
+
+    def _most_bytes(self) -> int:
+        """Of a call or an answer on the bus."""
+        return self._bus.max_payload_bytes - HEADERS_BYTES
 
     def _leader(self) -> str:
         """Who is to answer; empty: this replica, which leads then and announces it."""
@@ -151,7 +162,7 @@ class CallForwarding:
         self._leadership.forwarded()
         answer, afterwards = await self._answer(verb, body)
         asyncio.get_running_loop().call_later(AFTER_ANSWER_S, afterwards)
-        return answer
+        return answer if len(answer) <= self._most_bytes() else TOO_LONG
 
     async def _heard(self, message: Message) -> None:
         announced = read(LeaderAnnounced, message.data, "announcement of a leader")
