@@ -29,6 +29,7 @@ from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import NotFound
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.client import KubeApi, open_kube_api
@@ -47,6 +48,7 @@ from hamilocal.system.credentials import ensure_credentials
 from tests.waiting import PATIENCE_S, eventually, wait
 
 GIB = 1024
+REPORT_EVERY_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,16 @@ class Replica:
         assert answer.status_code == 200
         return str(answer.json()["Error"])
 
+    def cards(self, node: str) -> list[str]:
+        """Uuids of the node's cards that it places pods on, in their order."""
+        cluster = self.service.simulator._view.cluster
+        return [card.usage.device.uuid for card in cluster.cards(NodeName(node))]
+
+    def phase(self, pod: Json) -> str | None:
+        """As its watch has seen it; None: not at all."""
+        seen = self.service.adopter._known_pods.get(pod["metadata"]["uid"], {})
+        return (seen.get("status") or {}).get("phase")
+
     async def get(self, path: str) -> Json:
         answer = await self.http.get(path)
         assert answer.status_code == 200, answer.text
@@ -132,6 +144,8 @@ class World:
     stack: AsyncExitStack
     agent_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     sequence: int = 0
+    replicas: list[Replica] = field(default_factory=list)
+    """Those that run."""
     pods: list[Json] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     """Nodes whose agent was asked whether it can take a pod."""
@@ -171,6 +185,8 @@ class World:
         )
         await self.stack.enter_async_context(http)
         replica = Replica(service, http)
+        self.replicas.append(replica)
+        self.stack.callback(self.replicas.remove, replica)
 
         async def ready() -> bool:
             return (await http.get("/readyz")).status_code == 200
@@ -179,18 +195,27 @@ class World:
         return replica
 
     async def add_node(self, name: str, *, cards: int = 1, **card: Any) -> list[str]:
-        """A Node object, and its agent's inventory in the ledger; returns the card uuids."""
+        """A Node object whose cards every replica knows; returns their uuids."""
         with contextlib.suppress(NotFound):
             await self.api.delete(f"/api/v1/nodes/{name}")
         await self.api.create("/api/v1/nodes", {"metadata": {"name": name}})
         uuids = [f"GPU-{name}-{index}" for index in range(cards)]
-        await self.report(name, *(inventory_device(u, i, **card) for i, u in enumerate(uuids)))
+        devices = [inventory_device(u, i, **card) for i, u in enumerate(uuids)]
+        again_at = 0.0
 
         async def known() -> bool:
+            # As an agent repeats it: that a node of this name was deleted may be seen later.
+            nonlocal again_at
+            now = asyncio.get_running_loop().time()
+            if now >= again_at:
+                await self.report(name, *devices)
+                again_at = now + REPORT_EVERY_S
             rows = await self.database.fetch(
                 "SELECT 1 FROM devices WHERE node = $1 AND present", name
             )
-            return len(rows) == cards
+            return len(rows) == cards and all(
+                replica.cards(name) == uuids for replica in self.replicas
+            )
 
         await eventually(known, f"the cards of {name}")
         return uuids
@@ -354,6 +379,9 @@ async def world(
         )
         yield world
         agents.cancel()
+        # Else replicas of the next case may see one go that has come again there.
+        for node in (await api.get("/api/v1/nodes"))["items"]:
+            await api.delete(f"/api/v1/nodes/{node['metadata']['name']}")
         for pod in world.pods:
             with contextlib.suppress(NotFound):
                 await world.delete(pod)

@@ -167,6 +167,7 @@ async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> N
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
+    await world.until(pod, "reserved")
 
     await world.report("n1")
 

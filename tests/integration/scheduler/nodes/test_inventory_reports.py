@@ -141,7 +141,10 @@ async def test_a_refused_card_is_journalled_once_and_served_when_it_can_be(world
     await world.report("n2", *both, inventory_device("NEW", 2))
     await has_cards(world, "n2", "GPU-n2-0", "NEW")
 
-    assert len(await refused(world)) == 1
+    async def journalled() -> int:
+        return len(await refused(world))
+
+    assert await eventually(journalled, "the refusal to be journalled") == 1
     await world.report("n1", inventory_device("OTHER", 0))
     await has_cards(world, "n1", "OTHER")
     await world.report("n2", *both, inventory_device("NEW", 2), inventory_device("NEWER", 3))

@@ -50,8 +50,9 @@ async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: 
     )
 
     # By the short statement, and again by the long one, which replaces the first.
-    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
-    assert (await replica.filter(pod, "n2"))["NodeNames"] == ["n2"]
+    for node in ("n1", "n2"):
+        assert (await replica.filter(pod, node))["NodeNames"] == [node]
+        await world.until(pod, "reserved")
 
     assert [tuple(row) for row in await grants(world)] == [wanted, wanted]
 
@@ -61,6 +62,7 @@ async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(wor
     await world.add_node("n1")
     pod = await world.pod("bare")
     await replica.filter(pod, "n1")
+    await world.until(pod, "reserved")
 
     [row] = await grants(world)
     assert (row["owner_kind"], row["deployment"], row["created_by"]) == ("", "", None)

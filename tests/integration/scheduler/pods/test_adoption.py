@@ -71,6 +71,12 @@ class Node:
             {"metadata": {"name": metadata["name"]}, "target": {"name": self.name}},
         )
         await self.world.set_status(pod, phase="Running")
+
+        def seen() -> bool:
+            phases = {replica.phase(pod) for replica in self.world.replicas}
+            return phases <= {"Running"}
+
+        await eventually(seen, "the watches to have the running pod")
         return await self.world.read(pod)
 
     def holds(
