@@ -11,7 +11,7 @@ from hamicommon.dra.devices import DRIVER, device_name
 from hamicommon.errors import NotFound
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 
 Claims = dict[str, Json]
 """By name."""

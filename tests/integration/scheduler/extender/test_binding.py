@@ -13,7 +13,7 @@ from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import GIB, Replica, World
+from tests.integration.scheduler.world import GIB, Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hamicommon import events
 from hamicommon.errors import Unavailable
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

@@ -11,7 +11,7 @@ import pytest
 from hami_scheduler.ledger.reservations import early as early_reservations
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import GIB, Replica, World
+from tests.integration.scheduler.world import GIB, Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import GIB, Replica, World, inventory_device
+from tests.integration.scheduler.world import GIB, Replica, World, inventory_device
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -17,7 +17,7 @@ from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.events import LEADER_SUBJECT, LeaderAnnounced, replica_subject
 from hamicommon.process.shutdown import end
 
-from tests.integration.scheduler.conftest import Replica, World
+from tests.integration.scheduler.world import Replica, World
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.scheduler.conftest import GIB, Replica, World
 from tests.integration.scheduler.operations.test_metrics import samples, value
+from tests.integration.scheduler.world import GIB, Replica, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

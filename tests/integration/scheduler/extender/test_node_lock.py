@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
 

@@ -11,7 +11,7 @@ from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants.grant import load_public_key, verify
 from hamicommon.k8s.annotations import BIND_PHASE, GRANT, NVIDIA_TO_ALLOCATE
 
-from tests.integration.scheduler.conftest import World, inventory_device
+from tests.integration.scheduler.world import World, inventory_device
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

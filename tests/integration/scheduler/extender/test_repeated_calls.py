@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
 

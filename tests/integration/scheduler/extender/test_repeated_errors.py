@@ -14,7 +14,8 @@ from hami_scheduler.ports import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import World, eventually
+from tests.integration.scheduler.world import World
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

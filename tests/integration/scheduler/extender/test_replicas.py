@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 
 pytestmark = pytest.mark.integration
 

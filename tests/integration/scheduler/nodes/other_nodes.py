@@ -10,7 +10,7 @@ from typing import Any
 from hamicommon.errors import NotFound
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import Replica, World
+from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
 LOCK = "hami.io/mutex.lock"

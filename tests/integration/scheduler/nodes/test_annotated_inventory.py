@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.scheduler.conftest import World
 from tests.integration.scheduler.nodes.other_nodes import (
     CHIP,
     CHIP_REGISTER,
@@ -16,6 +15,7 @@ from tests.integration.scheduler.nodes.other_nodes import (
     placed,
     with_chips,
 )
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

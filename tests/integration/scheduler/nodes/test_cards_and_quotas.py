@@ -8,7 +8,7 @@ from hami_scheduler.placement.demand import ArrivalCounts
 from hamicommon.placement.cluster.arrivals import shape_of
 from hamicommon.placement.cluster.view import ClusterView
 
-from tests.integration.scheduler.conftest import Replica, World, inventory_device
+from tests.integration.scheduler.world import Replica, World, inventory_device
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

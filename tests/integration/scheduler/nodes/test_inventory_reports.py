@@ -16,7 +16,8 @@ from hamicommon.domain.ids import NodeName
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel
 
-from tests.integration.scheduler.conftest import Replica, World, eventually, inventory_device
+from tests.integration.scheduler.world import Replica, World, inventory_device
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.integration.scheduler.conftest import World
 from tests.integration.scheduler.nodes.other_nodes import LOCK, chip_pod, placed, with_chips
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -7,7 +7,6 @@ import json
 import pytest
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World
 from tests.integration.scheduler.nodes.other_nodes import (
     CHIP,
     LOCK,
@@ -18,6 +17,7 @@ from tests.integration.scheduler.nodes.other_nodes import (
     placed,
     with_chips,
 )
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

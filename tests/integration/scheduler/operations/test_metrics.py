@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from tests.integration.scheduler.conftest import Replica, World
+from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import pytest
 from hamicommon import events
 from hamicommon.k8s import annotations
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -8,7 +8,7 @@ import pytest
 from hamicommon import events
 from pydantic import SecretStr
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

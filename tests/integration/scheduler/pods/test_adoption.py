@@ -14,7 +14,7 @@ from hamicommon import events
 from hamicommon.bus.client import Deliver, Message, Subscription
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import Replica, World
+from tests.integration.scheduler.world import Replica, World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

@@ -14,7 +14,7 @@ from hamicommon.errors import Forbidden, Unavailable
 from hamicommon.k8s.annotations import ASSIGNED_NODE
 
 from tests.integration.scheduler.claimed_pods import Claims, known_claims, pod_of
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration

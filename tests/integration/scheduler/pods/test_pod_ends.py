@@ -9,7 +9,7 @@ import pytest
 from hami_scheduler.ledger.state_machine import STILL_SEEN
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World, inventory_device
+from tests.integration.scheduler.world import World, inventory_device
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

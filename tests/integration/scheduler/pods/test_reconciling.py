@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from hamicommon import events
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
@@ -37,7 +37,7 @@ async def test_a_broken_inventory_hurts_nobody(world: World) -> None:
 
 
 async def test_a_card_that_two_nodes_claim_stays_where_it_was(world: World) -> None:
-    from tests.integration.scheduler.conftest import inventory_device
+    from tests.integration.scheduler.world import inventory_device
 
     replica = await world.replica()
     [card] = await world.add_node("n1")

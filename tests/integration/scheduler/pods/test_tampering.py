@@ -8,7 +8,7 @@ import pytest
 from hamicommon.k8s.types import Json
 from hamicommon.settings import AdmissionSettings
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration

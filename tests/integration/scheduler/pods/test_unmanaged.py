@@ -9,7 +9,7 @@ import pytest
 from hamicommon import events
 from hamicommon.k8s.types import Json
 
-from tests.integration.scheduler.conftest import World
+from tests.integration.scheduler.world import World
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
