@@ -10,56 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from hami_node_agent.devices.replica_ids import replicas_of
-from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ports import KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import Json
 
 from tests.simulation.cluster.agent import RESOURCE, Agent, Cards, Disk
 from tests.simulation.cluster.api_server import FINALLY, ApiServer
+from tests.simulation.cluster.device_manager import DeviceManager
+from tests.simulation.cluster.seen_pod import SeenPod
 from tests.simulation.model import Model, Running
 
 REGISTER_S = 1.0
 """Between the start of a plugin and the kubelet's knowing its devices."""
 BACKOFF_S = 2.0
-
-
-@dataclass(slots=True)
-class _Entry:
-    """A line of the device checkpoint."""
-
-    pod_uid: str
-    container: str
-    ids: frozenset[str]
-    nonce: str
-    cards: tuple[Any, ...]
-
-
-@dataclass(slots=True, eq=False)
-class _Pod:
-    seen: Json
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    coming: deque[tuple[str, Json]] = field(default_factory=deque)
-    """(type, object) of the watch that are on their way, oldest first."""
-    gone: bool = False
-    over: bool = False
-    finish: bool = False
-    restart: bool = False
-    due: float = 0.0
-
-    @property
-    def uid(self) -> str:
-        return str(self.seen["metadata"]["uid"])
-
-    @property
-    def leaving(self) -> bool:
-        return self.gone or self.finish or bool(self.seen["metadata"].get("deletionTimestamp"))
 
 
 class Kubelet:
@@ -81,10 +48,16 @@ class Kubelet:
         self.node = node
         self.agent: Agent | None = None
         self._rng = random.Random(f"{seed}:kubelet:{node}")
-        self._api, self._model, self._cards, self._disk = api, model, cards, disk
+        self._api, self._model, self._disk = api, model, disk
         self._note, self._failed, self._orderly = note, failed, orderly
-        self._pods: dict[str, _Pod] = {}
-        self._entries: list[_Entry] = []
+        self._devices = DeviceManager(
+            rng=self._rng,
+            cards=cards,
+            disk=disk,
+            note=lambda what: note(f"{node} {what}"),
+            orderly=orderly,
+        )
+        self._pods: dict[str, SeenPod] = {}
         self._turn = asyncio.Lock()
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.up = True
@@ -99,19 +72,7 @@ class Kubelet:
     async def holdings(self) -> tuple[Holding, ...]:
         """See the port KubeletState."""
         self._check_up()
-        return tuple(
-            Holding(
-                pod_uid=entry.pod_uid,
-                container=entry.container,
-                device_ids=entry.ids,
-                answer=KeptAnswer(
-                    nonce=entry.nonce,
-                    cards=entry.cards,
-                    cache_dir=f"{entry.pod_uid}_{entry.container}",
-                ),
-            )
-            for entry in self._entries
-        )
+        return tuple(entry.holding() for entry in self._devices.entries)
 
     async def read(self) -> KubeletReading:
         """See the port KubeletState."""
@@ -154,7 +115,7 @@ class Kubelet:
         pods = self._pods
         return {
             (entry.pod_uid, entry.container): entry.cards
-            for entry in self._entries
+            for entry in self._devices.entries
             if entry.pod_uid in pods
             and not pods[entry.pod_uid].leaving
             and not pods[entry.pod_uid].over
@@ -175,7 +136,7 @@ class Kubelet:
             if running.node == self.node:
                 self._model.stopped(*key)
         self._pods.clear()
-        self._entries.clear()
+        self._devices.entries.clear()
         self._turn = asyncio.Lock()
 
     def power_on(self) -> None:
@@ -211,7 +172,7 @@ class Kubelet:
         if pod is None:
             if kind == "DELETED" or item["status"].get("phase") in FINALLY:
                 return
-            pod = self._pods[uid] = _Pod(item)
+            pod = self._pods[uid] = SeenPod(item)
             pod.due = loop.time() + self._rng.uniform(0.005, 0.4)
             loop.call_at(pod.due, self._first_seen, pod)
             return
@@ -220,11 +181,11 @@ class Kubelet:
         # Timers of one moment run in any order, a watch keeps its own.
         loop.call_at(pod.due, self._seen_again, pod)
 
-    def _first_seen(self, pod: _Pod) -> None:
+    def _first_seen(self, pod: SeenPod) -> None:
         if self.up and self._pods.get(pod.uid) is pod:
             self._spawn(self._live(pod))
 
-    def _seen_again(self, pod: _Pod) -> None:
+    def _seen_again(self, pod: SeenPod) -> None:
         kind, item = pod.coming.popleft()
         pod.seen, pod.gone = item, pod.gone or kind == "DELETED"
         pod.changed.set()
@@ -239,7 +200,7 @@ class Kubelet:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    async def _live(self, pod: _Pod) -> None:
+    async def _live(self, pod: SeenPod) -> None:
         if not self._orderly:
             await asyncio.sleep(self._rng.uniform(0.0, 0.6))
         async with self._turn:
@@ -248,56 +209,28 @@ class Kubelet:
             await self._run(pod)
         await self._end(pod)
 
-    async def _admit(self, pod: _Pod) -> bool:
-        alive = {p.uid for p in self._pods.values() if not p.over}
-        self._entries = [entry for entry in self._entries if entry.pod_uid in alive]
+    async def _admit(self, pod: SeenPod) -> bool:
+        self._devices.keep_only({p.uid for p in self._pods.values() if not p.over})
         reusable: set[str] = set()
-        for role, container in _containers(pod.seen):
+        for role, container in pod.containers():
             wanted = int(container["resources"]["limits"].get(RESOURCE, 0))
             if not wanted:
                 continue
             try:
-                ids = self._choose(wanted, reusable)
-                nonce = await self._allocate(ids)
+                entry = await self._devices.give(
+                    pod.uid, container["name"], wanted, reusable, self.agent
+                )
             except (HamiError, ConnectionError) as exc:
                 self._note(f"{self.node} fails {pod.uid}: {type(exc).__name__}")
                 pod.over = True
                 self._api.change(pod.uid, phase="Failed", reason="UnexpectedAdmissionError")
                 return False
-            reusable = reusable | ids if role == "init" else reusable - ids
-            cards = tuple(share.uuid for share in self._disk.limits.get(nonce, ()))
-            self._entries.append(_Entry(pod.uid, container["name"], ids, nonce, cards))
+            reusable = reusable | entry.ids if role == "init" else reusable - entry.ids
             self._note(f"{self.node} admits {pod.uid}/{container['name']}")
         return True
 
-    def _choose(self, wanted: int, reusable: set[str]) -> frozenset[str]:
-        used = {one for entry in self._entries for one in entry.ids} - reusable
-        free = [
-            str(replica)
-            for card in self._cards.devices()
-            if card.healthy
-            for replica in replicas_of(card.uuid, card.slots)
-            if str(replica) not in used
-        ]
-        if self.agent is None or len(free) < wanted:
-            raise Unavailable(f"no {wanted} devices are left")
-        first = [one for one in free if one in reusable]
-        preferred = list(self.agent.prefer(free, wanted)) if self._orderly else []
-        self._rng.shuffle(free)
-        chosen = list(dict.fromkeys([*first, *preferred, *free]))[:wanted]
-        return frozenset(chosen)
-
-    async def _allocate(self, ids: frozenset[str]) -> str:
-        if self.agent is None or self.agent.plugin.reported_at is None:
-            raise Unavailable("no such plugin")
-        nonce = await self.agent.allocate(ids)
-        if not self._orderly and self._rng.random() < 0.02:
-            self._note(f"{self.node} asks twice")
-            nonce = await self.agent.allocate(ids)
-        return nonce
-
-    async def _start_all(self, pod: _Pod) -> bool:
-        for role, container in _containers(pod.seen):
+    async def _start_all(self, pod: SeenPod) -> bool:
+        for role, container in pod.containers():
             while not await self._start(pod, container):
                 if pod.leaving:
                     return False
@@ -307,19 +240,17 @@ class Kubelet:
                 self._model.stopped(pod.uid, container["name"])
         statuses = [
             {"name": container["name"], "containerID": f"containerd://{container['name']}"}
-            for role, container in _containers(pod.seen)
+            for role, container in pod.containers()
             if role == "app"
         ]
         self._api.change(pod.uid, phase="Running", containerStatuses=statuses)
         return True
 
-    async def _start(self, pod: _Pod, container: Json) -> bool:
+    async def _start(self, pod: SeenPod, container: Json) -> bool:
         if pod.leaving:
             return False
         name = container["name"]
-        entry = next(
-            (e for e in self._entries if (e.pod_uid, e.container) == (pod.uid, name)), None
-        )
+        entry = self._devices.of(pod.uid, name)
         if entry is None:
             return True
         if self.agent is None:
@@ -340,23 +271,23 @@ class Kubelet:
         self._note(f"{self.node} starts {pod.uid}/{name}")
         return True
 
-    async def _run(self, pod: _Pod) -> None:
+    async def _run(self, pod: SeenPod) -> None:
         while not pod.leaving:
             await pod.changed.wait()
             pod.changed.clear()
             if pod.restart and not pod.leaving:
                 pod.restart = False
-                apps = [c for role, c in _containers(pod.seen) if role == "app"]
+                apps = [c for role, c in pod.containers() if role == "app"]
                 container = self._rng.choice(apps)
                 self._model.stopped(pod.uid, container["name"])
                 self._note(f"{self.node} restarts {pod.uid}/{container['name']}")
                 while not pod.leaving and not await self._start(pod, container):
                     await asyncio.sleep(BACKOFF_S)
 
-    async def _end(self, pod: _Pod) -> None:
+    async def _end(self, pod: SeenPod) -> None:
         """A process lives on for a while, whatever became of its pod's object."""
         await asyncio.sleep(self._rng.uniform(0.05, 8.0 if pod.gone else 1.5))
-        for _role, container in _containers(pod.seen):
+        for _role, container in pod.containers():
             self._model.stopped(pod.uid, container["name"])
         pod.over = True
         await asyncio.sleep(self._rng.uniform(0.01, 0.5))
@@ -371,11 +302,3 @@ class Kubelet:
             pod.changed.clear()
         self._pods.pop(pod.uid, None)
         self._note(f"{self.node} is done with {pod.uid}")
-
-
-def _containers(pod: Json) -> list[tuple[str, Json]]:
-    spec = pod["spec"]
-    return [
-        *(("init", container) for container in spec.get("initContainers") or ()),
-        *(("app", container) for container in spec["containers"]),
-    ]
