@@ -59,6 +59,19 @@ def test_namespace_start_and_pod_are_read(tmp_path: Path, cgroup: str, pod_uid: 
     }
 
 
+@pytest.mark.parametrize("name", ["cgroup", "status"])
+def test_what_could_not_be_read_of_a_process_is_read_again(tmp_path: Path, name: str) -> None:
+    a_process(tmp_path, cgroup=f"/kubepods/burstable/pod{POD}/0123")
+    kept = (tmp_path / "4711" / name).rename(tmp_path / name)
+    processes = HostProcesses(tmp_path)
+    whole = HostProcess(host_pid=4711, inner_pid=7, started_ticks=500, pod_uid=POD)
+
+    assert processes.living([4711])[4711] != whole
+    kept.rename(tmp_path / "4711" / name)
+
+    assert processes.living([4711]) == {4711: whole}
+
+
 STATIC = "0123456789abcdef0123456789abcdef"
 CONTAINER = f"{0xC0FFEE:064x}"
 

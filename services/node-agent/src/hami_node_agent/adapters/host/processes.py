@@ -37,15 +37,20 @@ class HostProcesses:
     def living(self, pids: Iterable[int]) -> dict[int, HostProcess]:
         """Those of the pids that live (blocking)."""
         found: dict[int, HostProcess] = {}
+        known: dict[int, HostProcess] = {}
         for pid in pids:
             started = self._started(pid)
             if started is None:
                 continue
-            known = self._known.get(pid)
-            if known is None or known.started_ticks != started:
-                known = self._read(pid, started)
-            found[pid] = known
-        self._known = found
+            process = self._known.get(pid)
+            if process is None or process.started_ticks != started:
+                process, whole = self._read(pid, started)
+            else:
+                whole = True
+            found[pid] = process
+            if whole:
+                known[pid] = process
+        self._known = known
         return found
 
     def _started(self, pid: int) -> int | None:
@@ -59,15 +64,16 @@ class HostProcesses:
             return None
         return int(fields[_START_FIELD - _STATE_FIELD])
 
-    def _read(self, pid: int, started_ticks: int) -> HostProcess:
-        inner = pid
-        for line in self._text(pid, "status").splitlines():
+    def _read(self, pid: int, started_ticks: int) -> tuple[HostProcess, bool]:
+        """The process, and whether all of it could be read: what could not is read again."""
+        inner, status = pid, self._text(pid, "status")
+        for line in status.splitlines():
             if line.startswith("NSpid:"):
                 inner = int(line.split()[-1])
         cgroup = self._text(pid, "cgroup")
         pod, static = _POD.search(cgroup), _STATIC_POD.search(cgroup)
         container = _CONTAINER.search(cgroup)
-        return HostProcess(
+        process = HostProcess(
             host_pid=pid,
             inner_pid=inner,
             started_ticks=started_ticks,
@@ -75,6 +81,7 @@ class HostProcesses:
             container_id="" if container is None else container[1],
             static_pod="" if static is None else static[1],
         )
+        return process, bool(status and cgroup)
 
     def _text(self, pid: int, name: str) -> str:
         try:
