@@ -86,12 +86,22 @@ class Tenants:
         return name.encode().hex().rjust(64, "0")
 
     def program(
-        self, name: str, *, preload: bool = True, cards: str = CARDS[0], **env: str
+        self,
+        name: str,
+        *,
+        preload: bool = True,
+        cards: str = CARDS[0],
+        cgroup: str = "",
+        **env: str,
     ) -> Client:
-        """A program in the pod's container."""
+        """A program in the pod's container, or else in the `cgroup`."""
         client = Client(self._env(name, preload, cards) | env)
         self._clients.append(client)
-        self._of(name, client.pid)
+        # Before the driver lists it: whose a process is is read once.
+        if cgroup:
+            self._proc.put(client.pid, cgroup)
+        else:
+            self._of(name, client.pid)
         assert client.call("open_device", ordinal=0) == {"result": 0}
         return client
 

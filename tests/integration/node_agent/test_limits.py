@@ -96,8 +96,7 @@ async def test_processes_of_nobody_are_counted_and_not_blamed(
     tenants: Tenants, proc: Proc, agent: AgentProcess, checks: Checks
 ) -> None:
     uid = await tenants.create("host")
-    program = tenants.program("host", preload=False)
-    proc.put(program.pid, "/system.slice/monitoring.service")
+    program = tenants.program("host", preload=False, cgroup="/system.slice/monitoring.service")
     assert program.alloc(300 * MIB)[0] == 0
 
     def counted() -> bool:
