@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare
+from hamicommon.domain.allocations import Allocation, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.ledger.model import Change
+
+from tests.simulation.slices import footprint, onto, slices_of
 
 LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 LEGAL = {
@@ -112,7 +114,7 @@ class Model:
         if limits != sorted(needed):
             raise Broken(f"SAFE-2: {name} starts with {limits}, its pod asks for {sorted(needed)}")
         granted = next((c for c in row.containers if c.name == container.container), None)
-        if granted is None or _slices(granted.shares) != _slices(container.shares):
+        if granted is None or slices_of(granted.shares) != slices_of(container.shares):
             raise Broken(f"SAFE-2: {name} starts with {container.shares}, granted are {granted}")
         self.running[container.pod_uid, container.container] = container
 
@@ -149,7 +151,7 @@ class Model:
         held: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         whole: set[str] = set()
         for row in live:
-            for uuid, amounts in _footprint(row.containers).items():
+            for uuid, amounts in footprint(row.containers).items():
                 held[uuid].append(amounts)
                 if self.cards[uuid][0] != row.node:
                     raise Broken(f"SAFE-1: {_named(row)} holds card {uuid} of another node")
@@ -171,7 +173,7 @@ class Model:
     def _check_quotas(self, live: Iterable[Allocation]) -> None:
         used: dict[str, int] = defaultdict(int)
         for row in live:
-            used[row.namespace] += sum(m for _s, m, _c in _footprint(row.containers).values())
+            used[row.namespace] += sum(m for _s, m, _c in footprint(row.containers).values())
         for namespace, limit in self.quotas.items():
             if used[namespace] > limit:
                 raise Broken(
@@ -190,7 +192,7 @@ class Model:
                     f"SAFE-3: {running.container} of {running.pod_uid} runs, its grant is gone"
                 )
             granted = next(c for c in row.containers if c.name == running.container)
-            if _slices(granted.shares) != _slices(running.shares):
+            if slices_of(granted.shares) != slices_of(running.shares):
                 raise Broken(f"SAFE-3: {running} runs, granted are {granted.shares}")
 
     def check_deadlines(self, now: Any) -> None:
@@ -236,7 +238,7 @@ class Model:
         moved = []
         for row in self.live():
             containers = [
-                _onto(container, waiting.get((row.pod_uid, container.name)))
+                onto(container, waiting.get((row.pod_uid, container.name)))
                 for container in row.containers
             ]
             if None in containers:
@@ -259,55 +261,6 @@ class Model:
         """After the last pod went nothing is held. Raises: Broken."""
         for row in self.live():
             raise Broken(f"LIVE-2: {_named(row)} is {row.state}, and no pod is left")
-
-
-def _footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int, int]]:
-    """(slots, MiB, percent) per card: init containers one after the other, the others at once."""
-    result: dict[str, tuple[int, int, int]] = {}
-    apps: dict[str, list[int]] = {}
-    for container in containers:
-        for share in container.shares:
-            if container.role == "app":
-                together = apps.setdefault(share.uuid, [0, 0, 0])
-                together[0] += share.slots
-                together[1] += share.memory_mib
-                together[2] += share.core_percent
-            else:
-                old = result.get(share.uuid, (0, 0, 0))
-                result[share.uuid] = (
-                    max(old[0], share.slots),
-                    max(old[1], share.memory_mib),
-                    max(old[2], share.core_percent),
-                )
-    for uuid, together in apps.items():
-        first = result.get(uuid, (0, 0, 0))
-        result[uuid] = (
-            max(first[0], together[0]),
-            max(first[1], together[1]),
-            max(first[2], together[2]),
-        )
-    return result
-
-
-def _onto(container: ContainerGrant, cards: Sequence[Any] | None) -> ContainerGrant | None:
-    """The container on these cards; None when they are not as many as its slices."""
-    if cards is None:
-        return container
-    if len(cards) != len(container.shares):
-        return None
-    left = list(cards)
-    stays = [share.uuid in left and not left.remove(share.uuid) for share in container.shares]
-    return replace(
-        container,
-        shares=tuple(
-            share if stay else replace(share, uuid=left.pop(0))
-            for share, stay in zip(container.shares, stays, strict=True)
-        ),
-    )
-
-
-def _slices(shares: Iterable[DeviceShare]) -> list[tuple[str, int, int]]:
-    return sorted((share.uuid, share.memory_mib, share.core_percent) for share in shares)
 
 
 def _named(row: Allocation) -> str:

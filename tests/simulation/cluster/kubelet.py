@@ -179,16 +179,11 @@ class Kubelet:
         pod.due = max(pod.due, loop.time() + self._rng.uniform(0.005, 0.2))
         pod.coming.append((kind, item))
         # Timers of one moment run in any order, a watch keeps its own.
-        loop.call_at(pod.due, self._seen_again, pod)
+        loop.call_at(pod.due, pod.see_next)
 
     def _first_seen(self, pod: SeenPod) -> None:
         if self.up and self._pods.get(pod.uid) is pod:
             self._spawn(self._live(pod))
-
-    def _seen_again(self, pod: SeenPod) -> None:
-        kind, item = pod.coming.popleft()
-        pod.seen, pod.gone = item, pod.gone or kind == "DELETED"
-        pod.changed.set()
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -238,12 +233,7 @@ class Kubelet:
             if role == "init":
                 await asyncio.sleep(self._rng.uniform(0.05, 0.5))
                 self._model.stopped(pod.uid, container["name"])
-        statuses = [
-            {"name": container["name"], "containerID": f"containerd://{container['name']}"}
-            for role, container in pod.containers()
-            if role == "app"
-        ]
-        self._api.change(pod.uid, phase="Running", containerStatuses=statuses)
+        self._api.change(pod.uid, phase="Running", containerStatuses=pod.statuses())
         return True
 
     async def _start(self, pod: SeenPod, container: Json) -> bool:

@@ -38,3 +38,17 @@ class SeenPod:
             *(("init", container) for container in spec.get("initContainers") or ()),
             *(("app", container) for container in spec["containers"]),
         ]
+
+    def statuses(self) -> list[Json]:
+        """Of its app containers, which run."""
+        return [
+            {"name": container["name"], "containerID": f"containerd://{container['name']}"}
+            for role, container in self.containers()
+            if role == "app"
+        ]
+
+    def see_next(self) -> None:
+        """The oldest change that is on its way has come."""
+        kind, self.seen = self.coming.popleft()
+        self.gone = self.gone or kind == "DELETED"
+        self.changed.set()
