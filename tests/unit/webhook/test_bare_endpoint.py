@@ -11,7 +11,8 @@ from hami_webhook import bootstrap
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app
 from hami_webhook.service import ReviewService
-from hamicommon.admission.verdicts import AdmissionResult
+from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult
+from hamicommon.k8s.types import Json
 
 BENCH = Path(__file__).parents[3] / "bench" / "webhook"
 
@@ -35,9 +36,10 @@ def layers(app: FastAPI) -> list[str]:
 
 
 def test_both_applications_are_made_alike() -> None:
-    admission = ReviewService(
-        lambda pod, about: AdmissionResult(allowed=True), WebhookInstruments(), "closed"
-    )
+    async def decide(pod: Json, about: AdmissionCircumstances) -> AdmissionResult:
+        return AdmissionResult(allowed=True)
+
+    admission = ReviewService(decide, WebhookInstruments(), "closed")
     webhook = create_app(admission, APIRouter(), max_body_bytes=100)
     bare = bench("bare_endpoint").create_app()
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from hami_webhook.cluster_feed import STALE_AFTER, ClusterFollower
+from hami_webhook.room import RoomThread
 from hamicommon import events
 from hamicommon.admission.quota import QuotaUse
 from hamicommon.bus.client import Message
@@ -33,8 +35,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def follower(clock: Clock) -> ClusterFollower:
-    return ClusterFollower(Vendors.from_config(DeviceConfig()), clock)
+def follower(clock: Clock) -> Iterator[ClusterFollower]:
+    thread = RoomThread()
+    yield ClusterFollower(Vendors.from_config(DeviceConfig()), clock, thread)
+    thread.close()
 
 
 def message(subject: str, payload: BaseModel | bytes) -> Message:

@@ -13,6 +13,7 @@ from hami_webhook.service import Decide, FailPolicy, ReviewService
 from hamicommon import device_config
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
+from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Tracer
@@ -20,14 +21,17 @@ from opentelemetry.trace import Tracer
 RULES = AdmissionRules(
     vendors=Vendors.from_config(device_config.load(None)), scheduler_name="hami-scheduler"
 )
-MUTATE: Decide = lambda pod, about: mutate(pod, RULES, about)  # noqa: E731
 MAX_BODY = 100_000
+
+
+async def decided(pod: Json, about: AdmissionCircumstances) -> AdmissionResult:
+    return mutate(pod, RULES, about)
 
 
 def client(
     instruments: WebhookInstruments,
     *,
-    decide: Decide = MUTATE,
+    decide: Decide = decided,
     fail_policy: FailPolicy = "closed",
     not_ready_reasons: tuple[str, ...] = (),
     tracer: Tracer | None = None,
@@ -71,7 +75,7 @@ def count(instruments: WebhookInstruments, verdict: str) -> float:
     )
 
 
-def broken(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
+async def broken(_pod: Any, _about: AdmissionCircumstances) -> AdmissionResult:
     raise ZeroDivisionError("secret detail")
 
 

@@ -25,6 +25,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_webhook.cluster_feed import ClusterFollower
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.refusals import RefusalPublisher
+from hami_webhook.room import RoomThread
 from hami_webhook.routes import create_app, create_probe_app, probe_routes
 from hami_webhook.service import ReviewService
 from hami_webhook.settings import Settings
@@ -61,11 +62,12 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
         on_expiry=instruments.show_expiry,
     )
     rules = _rules(settings)
-    follower = ClusterFollower(rules.vendors, _now)
+    cards_thread = RoomThread()
+    follower = ClusterFollower(rules.vendors, _now, cards_thread)
     refusals = RefusalPublisher(instruments)
     bus_wanted = bool(settings.nats.url)
     admission = ReviewService(
-        AdmissionCache(rules),
+        AdmissionCache(rules, cards_thread.ask),
         instruments,
         settings.fail_policy,
         knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,
@@ -81,6 +83,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
 
     probes = probe_routes(instruments.registry, not_ready_reasons)
     async with asyncio.TaskGroup() as group, AsyncExitStack() as stack:
+        stack.callback(cards_thread.close)
         main = create_app(admission, probes, max_body_bytes=settings.max_body_mib * _MIB)
         app.port = await stack.enter_async_context(
             serving(main, settings.http_bind, ssl_context=certificate.context)

@@ -11,6 +11,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from functools import partial
 
 from hamicommon import events
 from hamicommon.admission.idle_cards import IdleCards
@@ -23,6 +24,8 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.registry import Vendors
 
+from hami_webhook.room import RoomThread
+
 logger = logging.getLogger(__name__)
 
 STALE_AFTER = timedelta(seconds=60)
@@ -31,10 +34,16 @@ _QUOTA_PREFIX = events.ledger_quota_subject("")
 
 
 class ClusterFollower:
-    """Keeps the newest of what was published. One event loop owns it."""
+    """Keep the newest of what was published. One event loop owns it, but for the cards.
 
-    def __init__(self, vendors: Vendors, now: Callable[[], datetime]) -> None:
+    `cards_thread` owns those.
+    """
+
+    def __init__(
+        self, vendors: Vendors, now: Callable[[], datetime], cards_thread: RoomThread
+    ) -> None:
         self._now = now
+        self._cards_thread = cards_thread
         self._cards = IdleCards(vendors)
         self._sequences: dict[str, tuple[str, int]] = {}
         self._quotas: dict[str, tuple[datetime, NamespaceQuotas]] = {}
@@ -54,14 +63,14 @@ class ClusterFollower:
     async def take_inventory(self, message: Message) -> None:
         """One node's cards; what can't be read is logged, and refused by the scheduler too."""
         with _passing_over(message):
-            self._take_inventory(message)
+            await self._take_inventory(message)
 
     async def take_numbers(self, message: Message) -> None:
         """Numbers of the ledger; older ones than known are passed over."""
         with _passing_over(message):
             self._take_numbers(message)
 
-    def _take_inventory(self, message: Message) -> None:
+    async def _take_inventory(self, message: Message) -> None:
         report = read(events.Inventory, message.data, "inventory")
         if message.subject != events.inventory_subject(report.node):
             raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
@@ -70,7 +79,14 @@ class ClusterFollower:
             return
         self._sequences[report.node] = (report.agent_id, report.sequence)
         inventory = inventory_of(report, received_at=message.received_at)
-        self._cards.set_node(NodeName(report.node), inventory.devices, inventory.pair_scores)
+        await self._cards_thread.run(
+            partial(
+                self._cards.set_node,
+                NodeName(report.node),
+                inventory.devices,
+                inventory.pair_scores,
+            )
+        )
 
     def _take_numbers(self, message: Message) -> None:
         if message.subject.startswith(_QUOTA_PREFIX):

@@ -31,7 +31,7 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
             message = f"the body is longer than {max_body_bytes} bytes"
             return _json({"error": message}, 413)
         try:
-            return _json(admission.answer(read_review(body), _traceparent(request)))
+            return _json(await admission.answer(read_review(body), _traceparent(request)))
         except MalformedReview as exc:
             admission.count_malformed(str(exc))
             if exc.uid:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
@@ -38,7 +38,7 @@ audit = logging.getLogger("hami_webhook.audit")
 FailPolicy = Literal["closed", "open"]
 VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
-Decide = Callable[[Json, AdmissionCircumstances], AdmissionResult]
+Decide = Callable[[Json, AdmissionCircumstances], Awaitable[AdmissionResult]]
 """`mutate` with this installation's rules."""
 EPHEMERAL = "ephemeralcontainers"
 """The subresource by which ephemeral containers are added."""
@@ -82,7 +82,7 @@ class ReviewService:
         self._tracer = tracer or trace.get_tracer(__name__)
         self._stamps = Stamps()
 
-    def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
+    async def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
         """The answer to one review. `traceparent`: the caller's, which is linked."""
         started = time.perf_counter()
         stamp = review.stamp
@@ -90,7 +90,7 @@ class ReviewService:
         links = [*telemetry.link_to(traceparent), *telemetry.link_to(stamp)]
         span = self._tracer.start_span("admission", context=Context(), links=links)
         pod = review.pod_name
-        outcome = self._outcome(review, pod, stamp, span)
+        outcome = await self._outcome(review, pod, stamp, span)
         span.set_attributes(
             {
                 "hami.verdict": outcome.verdict,
@@ -110,9 +110,9 @@ class ReviewService:
         self._instruments.count("malformed", "no-review")
         logger.warning("malformed review", extra={"error": message})
 
-    def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
+    async def _outcome(self, review: AdmissionReview, pod: str, stamp: str, span: Span) -> _Outcome:
         try:
-            verdict = self._judge(review, pod, stamp, span)
+            verdict = await self._judge(review, pod, stamp, span)
         except Exception as exc:  # whatever it is: the policy of failures decides
             with (
                 trace.use_span(span),
@@ -147,7 +147,9 @@ class ReviewService:
             warnings=verdict.warnings,
         )
 
-    def _judge(self, review: AdmissionReview, name: str, stamp: str, span: Span) -> AdmissionResult:
+    async def _judge(
+        self, review: AdmissionReview, name: str, stamp: str, span: Span
+    ) -> AdmissionResult:
         adds_ephemeral = review.subresource == EPHEMERAL
         if review.operation != "CREATE" and not adds_ephemeral:
             return NOT_JUDGED
@@ -161,7 +163,7 @@ class ReviewService:
             by_node=review.username.startswith(NODE_USER) and NODES_GROUP in review.groups,
             before=(review.old_pod or {}) if adds_ephemeral else None,
         )
-        verdict = self._decide(review.pod, about)
+        verdict = await self._decide(review.pod, about)
         if adds_ephemeral:
             return verdict
         if verdict.allowed and verdict.reason == "asks-for-cards":

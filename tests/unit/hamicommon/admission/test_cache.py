@@ -28,14 +28,14 @@ ONE = AdmissionCache(RULES)
 @given(
     pods, st.sampled_from((STAMPED, AdmissionCircumstances(), AdmissionCircumstances(stamped=True)))
 )
-def test_it_answers_what_mutate_answers(
+async def test_it_answers_what_mutate_answers(
     given_: dict[str, Any], about: AdmissionCircumstances
 ) -> None:
     before = deepcopy(given_)
     wanted = mutate(given_, RULES, about)
 
-    assert ONE(given_, about) == wanted
-    assert ONE(deepcopy(given_), about) == wanted
+    assert await ONE(given_, about) == wanted
+    assert await ONE(deepcopy(given_), about) == wanted
     assert given_ == before
 
 
@@ -62,10 +62,10 @@ def replica(number: int) -> dict[str, Any]:
     return given_
 
 
-def test_replicas_are_looked_at_once(looks: list[object]) -> None:
+async def test_replicas_are_looked_at_once(looks: list[object]) -> None:
     judge = AdmissionCache(rules())
     for number in range(5):
-        assert judge(replica(number)) == mutate(replica(number), rules())
+        assert await judge(replica(number)) == mutate(replica(number), rules())
 
     assert len(looks) == 1
 
@@ -84,40 +84,40 @@ def test_replicas_are_looked_at_once(looks: list[object]) -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_a_pod_that_differs_where_it_matters_is_looked_at(
+async def test_a_pod_that_differs_where_it_matters_is_looked_at(
     change: dict[str, Any], looks: list[object]
 ) -> None:
     judge = AdmissionCache(rules())
     other = replica(1)
     other["spec"]["containers"][0] |= change
-    judge(replica(0))
+    await judge(replica(0))
 
-    assert judge(other) == mutate(other, rules())
+    assert await judge(other) == mutate(other, rules())
     assert len(looks) == 2
 
 
-def test_what_a_namespace_may_do_is_part_of_the_answer(looks: list[object]) -> None:
+async def test_what_a_namespace_may_do_is_part_of_the_answer(looks: list[object]) -> None:
     trusting = replace(rules(), tampering=TamperingPolicy(trusted_namespaces=frozenset({"debug"})))
     judge = AdmissionCache(trusting)
     switched_off = replica(0)
     switched_off["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "1"}]
     for _ in range(2):
-        assert not judge(switched_off, AdmissionCircumstances(namespace="team")).allowed
-        assert judge(switched_off, AdmissionCircumstances(namespace="debug")).allowed
+        assert not (await judge(switched_off, AdmissionCircumstances(namespace="team"))).allowed
+        assert (await judge(switched_off, AdmissionCircumstances(namespace="debug"))).allowed
 
     assert len(looks) == 2
 
 
-def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
+async def test_a_name_that_is_no_text_is_refused_beside_replicas_with_names() -> None:
     judge = AdmissionCache(rules())
-    judge(replica(0))
+    await judge(replica(0))
     odd = replica(1)
     odd["metadata"]["name"] = 5
 
-    assert not judge(odd).allowed
+    assert not (await judge(odd)).allowed
 
 
-def test_quotas_and_the_trace_are_asked_each_time() -> None:
+async def test_quotas_and_the_trace_are_asked_each_time() -> None:
     judge = AdmissionCache(rules())
     quotas = {"ns": {MEM: QuotaUse(limit=800, used=0)}}
     roomy = AdmissionCircumstances(
@@ -129,34 +129,34 @@ def test_quotas_and_the_trace_are_asked_each_time() -> None:
         knowledge=Knowledge(quotas={"ns": {MEM: QuotaUse(limit=800, used=700)}}),
     )
 
-    first, second = judge(replica(0), roomy), judge(replica(1), full)
+    first, second = await judge(replica(0), roomy), await judge(replica(1), full)
     assert first.patch[-1]["value"] == {"hami.io/traceparent": "t1"}
     assert (second.allowed, second.reason) == (False, "over-quota")
-    assert judge(replica(2), roomy) == first
+    assert await judge(replica(2), roomy) == first
 
 
-def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
+async def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
     judge = AdmissionCache(rules())
-    once = judge(replica(0))
+    once = await judge(replica(0))
     once.patch.clear()
 
-    assert judge(replica(1)).patch == mutate(replica(1), rules()).patch
+    assert (await judge(replica(1))).patch == mutate(replica(1), rules()).patch
 
 
-def test_only_so_many_kinds_are_remembered(
+async def test_only_so_many_kinds_are_remembered(
     monkeypatch: pytest.MonkeyPatch, looks: list[object]
 ) -> None:
     monkeypatch.setattr(cache, "MOST_LOOKS", 2)
     judge = AdmissionCache(rules())
     for amount in (1, 2, 3, 1):
-        judge(pod(container({GPU: amount})))
+        await judge(pod(container({GPU: amount})))
 
     assert len(looks) == 4
 
 
-def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
+async def test_a_number_of_more_than_64_bits_is_judged_each_time(looks: list[object]) -> None:
     judge = AdmissionCache(rules())
     for _ in range(2):
-        assert not judge(pod(container({GPU: 2**80}))).allowed
+        assert not (await judge(pod(container({GPU: 2**80})))).allowed
 
     assert len(looks) == 2

@@ -7,11 +7,18 @@ answer can depend on nothing else. Quotas, cards and the trace are asked each ti
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 
 import orjson
 
-from hamicommon.admission.mutation import judge, judge_at_once, standing_of
+from hamicommon.admission.mutation import (
+    Room,
+    judge,
+    judge_at_once,
+    room_for,
+    standing_of,
+)
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import NamespacePermits
@@ -20,7 +27,9 @@ from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
     AdmissionResult,
     AdmissionRules,
+    Knowledge,
 )
+from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json
 
 MOST_LOOKS = 1024
@@ -28,21 +37,35 @@ MOST_LOOKS = 1024
 _DIGEST_BYTES = 20
 
 
-class AdmissionCache:
-    """Judges pods by one installation's rules. One event loop owns it."""
+AskForRoom = Callable[[PodRequest, Knowledge], Awaitable[Room]]
+"""`room_for`, wherever it runs."""
 
-    def __init__(self, rules: AdmissionRules) -> None:
+
+async def ask_inline(request: PodRequest, known: Knowledge) -> Room:
+    """Ask for room on the event loop itself."""
+    return room_for(request, known)
+
+
+class AdmissionCache:
+    """Judge pods by one installation's rules. One event loop owns it."""
+
+    def __init__(self, rules: AdmissionRules, ask_for_room: AskForRoom = ask_inline) -> None:
         self._rules = rules
+        self._ask_for_room = ask_for_room
         self._guard = Guard.of(rules.vendors, rules.tampering)
         self._looks: dict[tuple[bytes, NamespacePermits], Look] = {}
 
-    def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
-        """What `mutate` answers."""
+    async def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
+        """Return what `mutate` answers."""
         at_once = judge_at_once(pod, self._guard, about)
         if at_once is not None:
             return at_once
         standing = standing_of(pod, self._rules, about)
-        return judge(self._look(relevant(pod, self._guard), standing), self._rules, about)
+        look = self._look(relevant(pod, self._guard), standing)
+        room = None
+        if look.request is not None and self._rules.never_fits != "off":
+            room = await self._ask_for_room(look.request, about.knowledge)
+        return judge(look, self._rules, about, room)
 
     def _look(self, seen: Json, standing: NamespacePermits) -> Look:
         try:

@@ -29,6 +29,8 @@ MOST_ANSWERS = 1024
 """Requests whose answers are cached: the pods of a workload ask for the same."""
 MOST_CHANGES = 2
 """Ways out that are named: the sentence is read in a terminal."""
+SEARCH_BUDGET_S = 0.1
+"""For ways out: the user's `kubectl` waits for the answer."""
 _WAITING = (", or wait until a pod ends", "; wait until a pod ends")
 """What the scheduler's sentence adds; here nothing is granted, so no end would help."""
 
@@ -121,8 +123,11 @@ class IdleCards:
             sentence = sentence.replace(waiting, "")
         about = Circumstances(names=resource_names(self._vendors))
         new_view = partial(ClusterView, self._vendors.rules)
-        found = counterfactuals(request, self._view, some, about, new_view)
-        ways = " or ".join(change.text for change in islice(found, MOST_CHANGES))
+        search = counterfactuals(
+            request, self._view, some, about, new_view, budget_s=SEARCH_BUDGET_S
+        )
+        found = (change.text for change in search if change.kind != "unfinished")
+        ways = " or ".join(islice(found, MOST_CHANGES))
         return f"{sentence} ({ways})" if ways else sentence
 
     def _some_nodes(self, request: PodRequest) -> tuple[NodeName, ...]:

@@ -10,6 +10,7 @@ sees the pod next.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 from hamicommon.admission.patches import Operation
 from hamicommon.admission.pod_review import Look, look_at, relevant
@@ -19,9 +20,11 @@ from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.verdicts import (
     ANY,
+    UNPROCESSABLE,
     AdmissionCircumstances,
     AdmissionResult,
     AdmissionRules,
+    Knowledge,
     denied,
 )
 from hamicommon.clipping import clip
@@ -38,6 +41,13 @@ MIRRORED = "a static pod of its node"
 
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's text; ours stands behind it."""
+
+MAX_CONTAINERS = 512
+"""Containers of a pod, with a card or without: each of them is judged and patched.
+
+No kubelet runs a pod of so many; an object of the API server has room for 50,000.
+"""
+CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 MOST_WARNINGS = 32
 """An object may have thousands of annotations with odd names."""
@@ -57,16 +67,45 @@ def mutate(
     if at_once is not None:
         return at_once
     standing = standing_of(pod, rules, about)
-    return judge(look_at(relevant(pod, guard), rules, standing), rules, about)
+    look = look_at(relevant(pod, guard), rules, standing)
+    room = None
+    if look.request is not None and rules.never_fits != "off":
+        room = room_for(look.request, about.knowledge)
+    return judge(look, rules, about, room)
+
+
+class Room(NamedTuple):
+    """Whether idle cards could take a request."""
+
+    never_fits: str = ""
+    """Why no node could, in one sentence; empty: one can, or it is unknown."""
+    unknown: str = ""
+    """Why the cards were not asked; empty: they were."""
+
+
+def room_for(request: PodRequest, known: Knowledge) -> Room:
+    """Ask the cluster's cards as if nothing were granted on them."""
+    cards, unknown = known.cards_for(request)
+    return Room(unknown=unknown) if cards is None else Room(cards.never_fits_reason(request))
 
 
 def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> AdmissionResult | None:
     """The verdict where the pod is not being created by a user; else None."""
-    if about.before is not None:
-        return review_ephemeral(pod, about.before, guard, about.namespace)
     if about.by_node and _is_mirror(pod):
         return AdmissionResult(allowed=True, reason="mirror-pod", message=MIRRORED)
+    containers = _count_containers(pod)
+    if containers > MAX_CONTAINERS:
+        message = f"the pod has {containers} containers: at most {MAX_CONTAINERS} are admitted"
+        return denied(message, "malformed-amount", code=UNPROCESSABLE)
+    if about.before is not None:
+        return review_ephemeral(pod, about.before, guard, about.namespace)
     return None
+
+
+def _count_containers(pod: Json) -> int:
+    spec = pod.get("spec")
+    lists = [spec.get(key) for key in CONTAINER_LISTS] if isinstance(spec, dict) else []
+    return sum(len(containers) for containers in lists if isinstance(containers, list))
 
 
 def _is_mirror(pod: Json) -> bool:
@@ -82,8 +121,13 @@ def standing_of(
     return rules.tampering.standing(about.namespace or str(metadata_of(pod).get("namespace") or ""))
 
 
-def judge(look: Look, rules: AdmissionRules, about: AdmissionCircumstances) -> AdmissionResult:
-    """The verdict on a pod that was looked at."""
+def judge(
+    look: Look, rules: AdmissionRules, about: AdmissionCircumstances, room: Room | None
+) -> AdmissionResult:
+    """The verdict on a pod that was looked at.
+
+    `room`: what the cards answered to `look.request`; None: they are not asked.
+    """
     if look.verdict is not None:
         # Its own list of steps: the look may be cached.
         kept = look.verdict
@@ -91,7 +135,7 @@ def judge(look: Look, rules: AdmissionRules, about: AdmissionCircumstances) -> A
     audit = dict(look.audit)
     more: tuple[str, ...] = ()
     if look.request is not None:
-        refused, more = _room(look, look.request, rules, about, audit)
+        refused, more = _cluster(look, look.request, rules, about, room, audit)
         if refused is not None:
             return refused
     return AdmissionResult(
@@ -110,11 +154,12 @@ def _shown(warnings: tuple[str, ...]) -> tuple[str, ...]:
     return (*shown, f"{left_out} more warnings are left out") if left_out > 0 else shown
 
 
-def _room(
+def _cluster(
     look: Look,
     request: PodRequest,
     rules: AdmissionRules,
     about: AdmissionCircumstances,
+    room: Room | None,
     audit: dict[str, str],
 ) -> tuple[AdmissionResult | None, tuple[str, ...]]:
     """A denial, or warnings: what quotas have left, and what no card of the cluster can take.
@@ -127,14 +172,13 @@ def _room(
     short = over_quota(request, namespace, known.quotas_of(namespace), rules.vendors)
     if short is not None:
         return denied(f"{OVER_QUOTA}: {quota_sentence(short)}", "over-quota", audit=audit), ()
-    if rules.never_fits == "off":
+    if room is None:
         return None, ()
-    cards, unknown = known.cards_for(request)
-    audit["cards"] = f"unknown: {unknown}" if unknown else "known"
-    why = cards.never_fits_reason(request) if cards is not None else ""
-    if not why:
+    audit["cards"] = f"unknown: {room.unknown}" if room.unknown else "known"
+    if not room.never_fits:
         return None, ()
-    sentence = f"no node can take a pod that asks for {_asked(look, asked_by(request))}: {why}"
+    asked = _asked(look, asked_by(request))
+    sentence = f"no node can take a pod that asks for {asked}: {room.never_fits}"
     if rules.never_fits == "deny":
         return denied(sentence, "never-fits", audit=audit), ()
     return None, (sentence,)

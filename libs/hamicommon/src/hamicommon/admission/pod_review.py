@@ -37,7 +37,7 @@ from hamicommon.k8s.validation import NoContainers, check_pod
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.owned_keys import scheduler_owned
-from hamicommon.vendors.pod_request import pod_request, wants_devices
+from hamicommon.vendors.pod_request import check_containers, pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -142,6 +142,7 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
     if _has_other_scheduler(spec.get("schedulerName") or "", rules):
         return _of_other_scheduler(seen, after, guard, rules.vendors, standing)
     try:
+        check_containers(seen, rules.vendors)
         wants, warnings = fill_in(after, rules.vendors)
     except InvalidRequest as exc:
         return Look(verdict=denied(str(exc), "malformed-amount", code=UNPROCESSABLE))

@@ -10,7 +10,16 @@ from typing import Any, Literal
 from hamicommon.domain.ids import GpuUuid, NodeName
 
 Kind = Literal[
-    "memory", "cores", "count", "selection", "policy", "pods-end", "uncordon", "healthy", "quota"
+    "memory",
+    "cores",
+    "count",
+    "selection",
+    "policy",
+    "pods-end",
+    "uncordon",
+    "healthy",
+    "quota",
+    "unfinished",
 ]
 
 

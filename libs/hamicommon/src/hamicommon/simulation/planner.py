@@ -20,7 +20,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.changes.counterfactuals import counterfactuals
+from hamicommon.explain.changes.counterfactuals import SEARCH_BUDGET_S, counterfactuals
 from hamicommon.explain.circumstances import Circumstances
 from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.types import Json
@@ -83,8 +83,12 @@ def planned(
     *,
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
+    search_budget_s: float = SEARCH_BUDGET_S,
 ) -> Planned:
-    """One pod's answer; nothing is taken."""
+    """Answer for one pod; nothing is taken.
+
+    `search_budget_s`: for what would let it fit.
+    """
     metadata = metadata_of(pod)
     name = str(metadata.get("name") or metadata.get("generateName") or "")
     namespace = str(metadata.get("namespace") or "default")
@@ -108,7 +112,7 @@ def planned(
         verdict=verdict,
         warnings=warnings,
         summary=summary_of(verdict, cluster),
-        changes=tuple(_changes(verdict, cluster, vendors)),
+        changes=tuple(_changes(verdict, cluster, vendors, search_budget_s)),
     )
 
 
@@ -133,12 +137,16 @@ def summary_of(verdict: SimulationResult, cluster: Cluster) -> str:
     return refusal_sentence(verdict.request, tables, stock, candidates=len(verdict.nodes))
 
 
-def _changes(verdict: SimulationResult, cluster: Cluster, vendors: Vendors) -> Iterator[str]:
+def _changes(
+    verdict: SimulationResult, cluster: Cluster, vendors: Vendors, budget_s: float
+) -> Iterator[str]:
     if verdict.request is None or verdict.unfiltered or verdict.chosen is not None:
         return
     about = Circumstances(holdings=cluster.by_pod, names=resource_names(vendors))
     new_view = partial(ClusterView, vendors.rules)
-    for change in counterfactuals(verdict.request, cluster.view, cluster.nodes, about, new_view):
+    for change in counterfactuals(
+        verdict.request, cluster.view, cluster.nodes, about, new_view, budget_s=budget_s
+    ):
         yield change.text
 
 

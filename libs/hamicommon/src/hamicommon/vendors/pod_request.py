@@ -36,6 +36,13 @@ _OTHER_POLICIES = ("spread", FRAGMENTATION)
 DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
 
+MAX_CONTAINERS_WITH_CARDS = 64
+"""Containers of a pod that may ask for cards.
+
+HAMi has no such limit. Every step of a decision grows with their number, which a tenant chooses;
+a pod of 64 containers is more than people run, and less than an object of the API server holds.
+"""
+
 
 def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
     """What the pod asks for: init containers first, then app containers, as in the spec.
@@ -45,6 +52,7 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
 
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
+    check_containers(pod, vendors)
     written = keys.bounded(keys.annotations_of(pod))
     containers = tuple(
         ContainerRequest(
@@ -55,6 +63,30 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
         for role, container in containers_of(pod)
     )
     return request_for(pod, containers, vendors, defaults)
+
+
+def check_containers(pod: Json, vendors: Vendors) -> None:
+    """Refuse a pod in which too many containers name resources of ours.
+
+    Raises: InvalidRequest with their number and the limit.
+    """
+    containers = [container for _, container in containers_of(pod)]
+    if len(containers) <= MAX_CONTAINERS_WITH_CARDS:
+        return
+    asking = sum(_names_resource(container, vendors) for container in containers)
+    if asking > MAX_CONTAINERS_WITH_CARDS:
+        raise InvalidRequest(
+            f"{asking} containers of the pod ask for cards: at most {MAX_CONTAINERS_WITH_CARDS} "
+            "may; spread them over several pods"
+        )
+
+
+def _names_resource(container: Json, vendors: Vendors) -> bool:
+    return any(
+        amounts.asks(container, resource)
+        for vendor in vendors
+        for resource in vendor.resources.all()
+    )
 
 
 def request_for(

@@ -34,6 +34,12 @@ from hami_scheduler.ports.queries import Queries, Row
 # kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
 RETRIED_AFTER = "5 minutes"
 
+MAX_CONCURRENT = 2
+"""Explanations that are computed at the same time; more wait for their turn.
+
+Each takes a thread, and up to the search's budget of processor time.
+"""
+
 
 class Explainer:
     """The use case of explain."""
@@ -54,12 +60,17 @@ class Explainer:
         self._scheduler_name = scheduler_name
         self._recorder = recorder
         self._new_view = new_view
+        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
 
     async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
         """The answer; namespace and name help with pods that no decision was made about.
 
         Raises: NotFound when nothing knows the pod, Unavailable.
         """
+        async with self._turns:
+            return await self._explain(uid, namespace, name)
+
+    async def _explain(self, uid: PodUid, namespace: str, name: str) -> Explanation:
         rows = await self._queries.decisions(uid)
         attempts = await self._queries.allocations(pod_uid=uid)
         if rows or attempts:

@@ -28,6 +28,8 @@ from hami_scheduler.ledger.view import LedgerSnapshotCache
 
 # So many nodes are answered in a few milliseconds; then others get their turn on the event loop.
 _NODES_AT_ONCE = 200
+SEARCH_BUDGET_S = 0.05
+"""For what would let a pod fit: decisions wait for it."""
 MOST_COUNTED = 100_000
 """Pods that are counted for one question."""
 MOST_ON_A_NODE = 1000
@@ -111,7 +113,14 @@ class SimulationApi:
         return {"count": min(total, most), "more": total >= most, "nodes": nodes}
 
     def _ask(self, pod: Json, cluster: Cluster) -> Planned:
-        return planned(pod, cluster, self._vendors, now=datetime.now(UTC), defaults=self._defaults)
+        return planned(
+            pod,
+            cluster,
+            self._vendors,
+            now=datetime.now(UTC),
+            defaults=self._defaults,
+            search_budget_s=SEARCH_BUDGET_S,
+        )
 
 
 def _objects(body: dict[str, Any], key: str) -> Sequence[Json]:

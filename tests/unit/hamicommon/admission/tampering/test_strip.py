@@ -79,3 +79,12 @@ def test_a_priority_is_stripped_to_everybodys() -> None:
     after = apply_patch(deepcopy(given_), verdict.patch)
     assert after["spec"]["containers"][0]["env"] == [{"name": "CUDA_TASK_PRIORITY", "value": "1"}]
     assert mutate(after, rules(STRIPPING)).patch == []
+
+
+def test_a_pod_with_more_findings_than_are_looked_for_is_refused_in_place_of_stripped() -> None:
+    many = [{"name": f"CUDA_DEVICE_MEMORY_LIMIT_{n}", "value": "1g"} for n in range(300)]
+
+    verdict = mutate(pod(env=many), rules(STRIPPING))
+
+    assert (verdict.allowed, verdict.reason) == (False, "tampering")
+    assert "; and at least 254 more" in verdict.message

@@ -10,6 +10,7 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Selection
+from hamicommon.explain.changes.cluster import OutOfTime, Trials
 from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.changes.request import largest
 from hamicommon.explain.circumstances import Circumstances, Counterfactual, PodHolding
@@ -190,3 +191,27 @@ def test_an_amount_that_is_named_fits_and_one_more_does_not(
             for amount, fits in ((change.limit, True), (change.limit + 1, False)):
                 asked = replace(wanted, **{fields[change.kind]: amount})
                 assert (decide(pod(asked), view).placement is not None) == fits
+
+
+def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
+    full = view_of({"n": [card("a", used=(1, 7900, 0))]})
+    request = pod(cards(memory_mib=4000))
+    about = Circumstances(names=NAMES)
+
+    found = list(counterfactuals(request, full, ["n"], about, ClusterView, budget_s=0.0))
+
+    assert [(change.kind, change.text) for change in found] == [
+        ("unfinished", "not everything was tried: the search ended after 0 s")
+    ]
+
+
+def test_what_was_found_before_the_time_was_over_is_told() -> None:
+    ticks = iter(range(1000))
+    trials = Trials(3, clock=lambda: next(ticks))
+    free, request = view_of({"n": [card("a")]}), pod(cards(memory_mib=4000))
+
+    asked = [trials.fits(request, view=free, candidates=["n"]) for _ in range(3)]
+
+    assert asked == [True, True, True]
+    with pytest.raises(OutOfTime):
+        trials.fits(request, view=free, candidates=["n"])

@@ -42,10 +42,20 @@ def review_ephemeral(pod: Json, before: Json, guard: Guard, namespace: str) -> A
         guard.hide_cards(after["spec"][EPHEMERAL][index])
     asks = wants_devices(pod, guard.vendors)
     standing = guard.policy.standing(namespace or (pod.get("metadata") or {}).get("namespace", ""))
+    # Of the containers, the added ones alone: what the others undo was judged when they came.
+    judged = {
+        **after["spec"],
+        "initContainers": [],
+        "containers": [],
+        EPHEMERAL: [
+            container if index in added else {}
+            for index, container in enumerate(after["spec"].get(EPHEMERAL) or ())
+        ],
+    }
     found = [
         each
-        for each in guard.findings(after, standing, wants=asks)
-        if each.part == EPHEMERAL and each.index in added
+        for each in guard.findings({**after, "spec": judged}, standing, wants=asks)
+        if each.part == EPHEMERAL
     ]
     settled = settle(after, found, guard)
     if settled.refused is not None:

@@ -10,6 +10,8 @@ from hamicommon.clipping import clip
 
 Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount", "device"]
 
+MAX_FINDINGS = 256
+"""A pod in which more is found is refused, and never stripped of a part of it."""
 MOST_SENTENCES = 3
 """Of a refusal; a pod may have thousands of variables."""
 TRUST = "HAMI_ADMISSION_TRUSTED_NAMESPACES"
@@ -51,7 +53,8 @@ def refusal(findings: Sequence[Finding]) -> str:
     more = len(findings) - MOST_SENTENCES
     needed = {each.needs for each in findings}
     permits = [name for kind, name in (("trust", TRUST), ("priority", PRIORITY)) if kind in needed]
-    rest = f"; and {more} more" if more > 0 else ""
+    least = "at least " if len(findings) > MAX_FINDINGS else ""
+    rest = f"; and {least}{more} more" if more > 0 else ""
     return f"{shown}{rest} (an operator permits it by {' and '.join(permits)})"
 
 

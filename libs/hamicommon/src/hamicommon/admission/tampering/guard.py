@@ -9,10 +9,11 @@ be, because it has every device of its node anyway. docs/admission.md has the ta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from hamicommon.admission.tampering.containers import containers_of
-from hamicommon.admission.tampering.findings import Finding
+from hamicommon.admission.tampering.findings import MAX_FINDINGS, Finding
 from hamicommon.admission.tampering.mounts import MountRules
 from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.tampering.variables import VariableRules
@@ -42,11 +43,14 @@ class Guard:
     def findings(
         self, pod: Json, standing: NamespacePermits, *, wants: bool
     ) -> tuple[Finding, ...]:
-        """All that is found; `wants`: the pod asks for a card."""
+        """Find what undoes slices; `wants`: the pod asks for a card.
+
+        The search ends after `MAX_FINDINGS` and one more: `settle` refuses a pod with so many.
+        """
         spec: Any = pod.get("spec")
         if standing.trusted or not isinstance(spec, dict):
             return ()
-        return tuple(self._of_spec(spec, standing, wants))
+        return tuple(islice(self._of_spec(spec, standing, wants), MAX_FINDINGS + 1))
 
     def at_filter(self, pod: Json) -> tuple[Finding, ...]:
         """What a pod that asks for cards is refused for by the scheduler, where it passed admission

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from hamicommon.admission.tampering.findings import Finding, refusal
+from hamicommon.admission.tampering.findings import MAX_FINDINGS, Finding, refusal
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.strip import strip
 from hamicommon.admission.verdicts import AdmissionResult, Reason, denied
@@ -41,7 +41,8 @@ def settle(pod: Json, found: Sequence[Finding], guard: Guard) -> Settled:
     sentences = tuple(each.sentence for each in judged)
     if mode == "allow":
         return Settled(warnings=(*sentences, *unknown), audit=_audit("allowed", judged))
-    kept = [each for each in judged if mode == "refuse" or not each.strippable]
+    refuses = mode == "refuse" or len(found) > MAX_FINDINGS
+    kept = [each for each in judged if refuses or not each.strippable]
     if kept:
         return Settled(refused=denied(refusal(kept), _reason(kept)))
     strip(pod["spec"], judged)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,9 +22,30 @@ MOST_PODS_NAMED = 3
 MOST_CARDS_NAMED = 3
 
 
-def fits(request: PodRequest, *, view: ClusterView, candidates: Sequence[NodeName]) -> bool:
-    """True when the engine places the pod on one of the candidates."""
-    return decide(request, view, candidates=candidates).placement is not None
+class OutOfTime(Exception):
+    """The time budget of a search is spent."""
+
+
+class Trials:
+    """Ask the engine about changed pods and clusters until a time budget is spent.
+
+    The number of questions grows with the containers of a pod, which a tenant chooses.
+    """
+
+    def __init__(self, budget_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends_at = clock() + budget_s
+
+    def fits(
+        self, request: PodRequest, *, view: ClusterView, candidates: Sequence[NodeName]
+    ) -> bool:
+        """Return whether the engine places the pod on one of the candidates.
+
+        Raises: OutOfTime when the budget is spent.
+        """
+        if self._clock() > self._ends_at:
+            raise OutOfTime
+        return decide(request, view, candidates=candidates).placement is not None
 
 
 def cluster_changes(
@@ -32,11 +54,12 @@ def cluster_changes(
     candidates: Sequence[NodeName],
     about: Circumstances,
     new_view: Callable[[], ClusterView],
+    trials: Trials,
 ) -> Iterator[Counterfactual]:
     """Each change on a node that alone would have sufficed, on the nodes that miss the least."""
     nodes = _nearest(request, view, candidates)
-    yield from _cards_back(request, view, nodes, about, new_view)
-    yield from _ends(request, view, nodes, about.holdings, new_view)
+    yield from _cards_back(request, view, nodes, about, new_view, trials)
+    yield from _ends(request, view, nodes, about.holdings, new_view, trials)
 
 
 def _nearest(
@@ -59,6 +82,7 @@ def _cards_back(
     nodes: Sequence[NodeName],
     about: Circumstances,
     new_view: Callable[[], ClusterView],
+    trials: Trials,
 ) -> Iterator[Counterfactual]:
     """Cards that are cordoned or unhealthy, one at a time."""
     named = {"uncordon": 0, "healthy": 0}
@@ -75,7 +99,7 @@ def _cards_back(
             if named[kind] == MOST_CARDS_NAMED:
                 continue
             alone = changed(view, node, {uuid: partial(_instead, back)}, new_view)
-            if not fits(request, view=alone, candidates=[node]):
+            if not trials.fits(request, view=alone, candidates=[node]):
                 continue
             named[kind] += 1
             text = _card_back_text(kind, node, usage, about)
@@ -104,6 +128,7 @@ def _ends(
     nodes: Sequence[NodeName],
     holdings: Sequence[PodHolding],
     new_view: Callable[[], ClusterView],
+    trials: Trials,
 ) -> Iterator[Counterfactual]:
     """Single pods whose end suffices; if there are none, the fewest on one node."""
     by_node: dict[NodeName, dict[str, list[PodHolding]]] = {}
@@ -114,16 +139,18 @@ def _ends(
     fewest: tuple[NodeName, list[str]] | None = None
     for node in nodes:
         pods = {pod: held for pod, held in by_node.get(node, {}).items() if pod != own}
-        if not pods or not _without(request, view, node, pods, list(pods), new_view):
+        if not pods or not _without(request, view, node, pods, list(pods), new_view, trials):
             continue
         # The smallest first: who asks somebody to stop starts there.
         order = sorted(pods, key=lambda pod: (_weight(pods[pod]), pod))
         for pod in order:
-            if named < MOST_PODS_NAMED and _without(request, view, node, pods, [pod], new_view):
+            if named < MOST_PODS_NAMED and _without(
+                request, view, node, pods, [pod], new_view, trials
+            ):
                 named += 1
                 yield _end_of(node, [pod], pods, view)
         if not named:
-            needed = _few(request, view, node, pods, order, new_view)
+            needed = _few(request, view, node, pods, order, new_view, trials)
             if fewest is None or len(needed) < len(fewest[1]):
                 fewest = (node, needed)
         if named == MOST_PODS_NAMED:
@@ -140,12 +167,13 @@ def _few(
     pods: Mapping[str, Sequence[PodHolding]],
     order: Sequence[str],
     new_view: Callable[[], ClusterView],
+    trials: Trials,
 ) -> list[str]:
     """Pods that must end together: of all, those are spared, smallest first, that need not."""
     needed = list(order)
     for pod in order:
         rest = [other for other in needed if other != pod]
-        if _without(request, view, node, pods, rest, new_view):
+        if _without(request, view, node, pods, rest, new_view, trials):
             needed = rest
     return needed
 
@@ -157,6 +185,7 @@ def _without(
     pods: Mapping[str, Sequence[PodHolding]],
     ended: Sequence[str],
     new_view: Callable[[], ClusterView],
+    trials: Trials,
 ) -> bool:
     """True when the pod fits on the node after these have ended."""
     given: dict[GpuUuid, list[PodHolding]] = {}
@@ -174,7 +203,7 @@ def _without(
         for uuid, held in given.items()
     }
     alone = changed(view, node, back, new_view)
-    return fits(request, view=alone, candidates=[node])
+    return trials.fits(request, view=alone, candidates=[node])
 
 
 def _weight(held: Sequence[PodHolding]) -> tuple[int, int]:

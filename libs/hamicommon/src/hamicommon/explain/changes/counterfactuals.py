@@ -12,10 +12,13 @@ from functools import partial
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
-from hamicommon.explain.changes.cluster import cluster_changes, fits
+from hamicommon.explain.changes.cluster import OutOfTime, Trials, cluster_changes
 from hamicommon.explain.changes.request import request_changes
 from hamicommon.explain.circumstances import Circumstances, Counterfactual
 from hamicommon.placement.cluster.view import ClusterView
+
+SEARCH_BUDGET_S = 2.0
+"""For one reader's question; most searches take some milliseconds."""
 
 
 def counterfactuals(
@@ -24,7 +27,18 @@ def counterfactuals(
     candidates: Sequence[NodeName],
     about: Circumstances,
     new_view: Callable[[], ClusterView],
+    *,
+    budget_s: float = SEARCH_BUDGET_S,
 ) -> Iterator[Counterfactual]:
-    """What would have helped a pod that was refused on these candidates, the cheapest first."""
-    yield from request_changes(request, about, partial(fits, view=view, candidates=candidates))
-    yield from cluster_changes(request, view, candidates, about, new_view)
+    """Find what would have helped a pod that was refused on these candidates, cheapest first.
+
+    Where the search takes longer than `budget_s`, the last one is of the kind `unfinished`.
+    """
+    trials = Trials(budget_s)
+    try:
+        fits = partial(trials.fits, view=view, candidates=candidates)
+        yield from request_changes(request, about, fits)
+        yield from cluster_changes(request, view, candidates, about, new_view, trials)
+    except OutOfTime:
+        text = f"not everything was tried: the search ended after {budget_s:g} s"
+        yield Counterfactual(kind="unfinished", text=text)

@@ -1,0 +1,44 @@
+"""The cluster's idle cards, asked in a thread of their own.
+
+Admission waits for an answer for `ROOM_TIMEOUT_S` and goes on without one: whether a pod could ever
+fit is advice, and what it costs grows with the pod and the cluster. The thread owns the cards, so
+nothing locks them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from hamicommon.admission.mutation import Room, room_for
+from hamicommon.admission.verdicts import Knowledge
+from hamicommon.domain.requests import PodRequest
+
+ROOM_TIMEOUT_S = 0.2
+"""The API server gives a review 5 s, and most answers take some milliseconds."""
+
+
+class RoomThread:
+    """Run everything that reads or changes the idle cards, one after the other."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="idle-cards")
+
+    async def run(self, change: Callable[[], None]) -> None:
+        """Wait until the thread has called `change`."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, change)
+
+    async def ask(self, request: PodRequest, known: Knowledge) -> Room:
+        """Return the cards' answer; unknown where it takes longer than `ROOM_TIMEOUT_S`."""
+        loop = asyncio.get_running_loop()
+        asked = loop.run_in_executor(self._thread, room_for, request, known)
+        try:
+            # A question whose turn has not come by then is cancelled with it.
+            return await asyncio.wait_for(asked, ROOM_TIMEOUT_S)
+        except TimeoutError:
+            return Room(unknown=f"the cards did not answer within {ROOM_TIMEOUT_S:g} s")
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
