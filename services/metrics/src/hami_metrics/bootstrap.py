@@ -188,6 +188,7 @@ async def _serve_pages(
             ledger=ledger,
             reviews=reviews,
             proxy=settings.pages_identity == "proxy",
+            groups_header=settings.pages_groups_header,
             show=settings.show_owners,
             secret=postgres.dsn.get_secret_value(),
             cluster_name=settings.telemetry.cluster_name,

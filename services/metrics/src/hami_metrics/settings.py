@@ -82,6 +82,12 @@ class Settings(BaseSettings):
         description="who looks at the pages: none (everybody on this machine), token (a Kubernetes"
         " token), proxy (X-Forwarded-User of a proxy on this machine)",
     )
+    pages_groups_header: str = Field(
+        default="",
+        pattern=r"^[A-Za-z0-9-]*$",
+        description="with pages_identity=proxy: the header in which the proxy names the user's"
+        " groups, separated by commas; empty: users have no groups",
+    )
     pages_audience: str = Field(
         default="hami-metrics",
         description="audience of the pages' tokens; empty: the API server's own",

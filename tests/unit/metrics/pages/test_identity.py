@@ -83,6 +83,76 @@ async def test_a_proxy_names_the_user() -> None:
         await identity.viewer(asking(authorization="Bearer admin"), [])
 
 
+USER, GROUPS = b"x-forwarded-user", b"x-forwarded-groups"
+
+
+class Groups(Reviews):
+    """What the API server is asked about groups."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.groups: set[str] = set()
+
+    async def may(self, caller: ApiCaller, right: Right) -> bool:
+        self.groups |= set(caller.groups)
+        return "platform" in caller.groups or "system:masters" in caller.groups
+
+
+def sent(*headers: tuple[bytes, bytes]) -> Request:
+    return Request({"type": "http", "method": "GET", "path": "/", "headers": list(headers)})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        ((USER, b"eve"), (GROUPS, b"system:masters")),
+        ((USER, b"eve"), (GROUPS, b"platform")),
+        ((USER, b"eve"), (b"X-Forwarded-Groups".lower(), b"platform"), (GROUPS, b"platform")),
+    ],
+)
+async def test_groups_count_only_where_the_installation_names_their_header(
+    headers: tuple[tuple[bytes, bytes], ...],
+) -> None:
+    reviews = Groups()
+    with pytest.raises(NotAllowed, match="hami-viewer"):
+        await Reviewed(reviews, proxy=True).viewer(sent(*headers), [])
+
+    assert reviews.groups == {"system:authenticated"}
+
+
+async def test_groups_of_the_named_header_count() -> None:
+    reviews = Groups()
+    identity = Reviewed(reviews, proxy=True, groups_header="X-Forwarded-Groups")
+    viewer = await identity.viewer(sent((USER, b"ann"), (GROUPS, b"nlp, platform ,")), [])
+
+    assert (viewer.name, viewer.namespaces) == ("ann", None)
+    assert reviews.groups == {"nlp", "platform", "system:authenticated"}
+    # Another spelling is another header.
+    other = sent((USER, b"ann"), (b"x_forwarded_groups", b"platform"))
+    with pytest.raises(NotAllowed):
+        await identity.viewer(other, [])
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [
+        ((), "named no user"),
+        (((USER, b""),), "named no user"),
+        (((USER, b"ann"), (USER, b"admin")), "named no user"),
+        (((USER, b"system:admin"),), "'system:admin': names that begin with 'system:'"),
+        (((USER, b"eve"), (GROUPS, b"a,system:masters")), "'system:masters'"),
+        (((USER, b"eve"), (GROUPS, b"platform"), (GROUPS, b"nobody")), "2 headers"),
+        (((USER, b"eve"), (GROUPS, b"x" * 20_000)), "20000 characters: at most 16384"),
+    ],
+)
+async def test_headers_that_a_proxy_does_not_send_are_refused(
+    headers: tuple[tuple[bytes, bytes], ...], message: str
+) -> None:
+    identity = Reviewed(Groups(), proxy=True, groups_header="X-Forwarded-Groups")
+    with pytest.raises(Unauthenticated, match=message):
+        await identity.viewer(sent(*headers), [])
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])
 async def test_open_pages_do_not_answer_under_another_sites_name(host: str) -> None:
     with pytest.raises(NotAllowed, match="localhost"):

@@ -38,6 +38,8 @@ class PagesNeeds:
     reviews: AccessReviews | None
     """None: nobody is asked who they are."""
     proxy: bool
+    groups_header: str = ""
+    """Of the proxy, for groups; empty: there are none."""
     show: ShowOwners
     secret: str = field(repr=False)
     """That all replicas share; keys of lists are sealed with what follows from it."""

@@ -25,6 +25,7 @@ from hamicommon.access.checks import (
     Unauthenticated,
     bearer_token,
 )
+from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request
 
@@ -38,7 +39,8 @@ MOST_KEPT = 65_536
 REVIEWS_AT_ONCE = 8
 REVIEW_TIMEOUT_S = 5.0
 PROXY_USER = "x-forwarded-user"
-PROXY_GROUPS = "x-forwarded-groups"
+RESERVED_PREFIX = "system:"
+MAX_GROUPS_CHARACTERS = 16 * 1024
 _NAME_MOST = 1024
 
 
@@ -86,12 +88,18 @@ class Reviewed:
         reviews: AccessReviews,
         *,
         proxy: bool,
+        groups_header: str = "",
         show: ShowOwners = ShowOwners.SIZES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`proxy`: a header names the user, set by the proxy that alone reaches us."""
+        """`proxy`: a header names the user, set by the proxy that alone reaches us.
+
+        `groups_header`: the header in which that proxy names the user's groups; empty: the user
+        has none, whatever a client sends.
+        """
         self._reviews = reviews
         self._proxy = proxy
+        self._groups_header = groups_header
         self._show = show
         self._clock = clock
         self._kept: OrderedDict[Hashable, tuple[float, object]] = OrderedDict()
@@ -112,9 +120,32 @@ class Reviewed:
         users = request.headers.getlist(PROXY_USER)
         if len(users) != 1 or not users[0] or len(users[0]) > _NAME_MOST:
             raise Unauthenticated(f"the proxy named no user (header {PROXY_USER})")
-        groups = request.headers.get(PROXY_GROUPS, "")[: 16 * _NAME_MOST].split(",")
-        named = [group.strip() for group in groups if group.strip()]
-        return ApiCaller(username=users[0], groups=(*named, "system:authenticated"))
+        groups = self._groups(request)
+        reserved = [name for name in (users[0], *groups) if name.startswith(RESERVED_PREFIX)]
+        if reserved:
+            raise Unauthenticated(
+                f"the proxy named {clip(reserved[0])!r}: names that begin with"
+                f" {RESERVED_PREFIX!r} are Kubernetes' own; map the user or group to another name"
+            )
+        return ApiCaller(username=users[0], groups=(*groups, "system:authenticated"))
+
+    def _groups(self, request: Request) -> list[str]:
+        if not self._groups_header:
+            return []
+        values = request.headers.getlist(self._groups_header)
+        if len(values) > 1:
+            # The client's own header, and the proxy's behind it.
+            raise Unauthenticated(
+                f"the request has {len(values)} headers {self._groups_header}: the proxy has to"
+                " replace the header that a client sends"
+            )
+        text = values[0] if values else ""
+        if len(text) > MAX_GROUPS_CHARACTERS:
+            raise Unauthenticated(
+                f"header {self._groups_header} has {len(text)} characters: at most"
+                f" {MAX_GROUPS_CHARACTERS} are read"
+            )
+        return [group.strip() for group in text.split(",") if group.strip()]
 
     async def _by_token(self, request: Request) -> ApiCaller:
         token = bearer_token(request.headers.getlist("authorization"))

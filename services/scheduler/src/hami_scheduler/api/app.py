@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 from hami_scheduler.api import v1
 from hami_scheduler.api.errors import JSON, answer_errors
 from hami_scheduler.api.extender_clients import ExtenderClients
+from hami_scheduler.api.local_callers import LocalCallers
 from hami_scheduler.api.operator_access import OperatorAccess, by_connection, by_token
 from hami_scheduler.api.service import Service
 from hami_scheduler.extender.app import ExtenderApp
@@ -41,7 +42,9 @@ def create_app(service: Service, *, clients: Collection[str], probes: bool) -> A
         rest = OperatorAccess(others, by_connection, service.journal)
     else:
         others.include_router(_elsewhere())
-    app = ExtenderApp(service.verbs, forwarding=service.forwarding, rest=rest)
+    app: ASGIApp = ExtenderApp(service.verbs, forwarding=service.forwarding, rest=rest)
+    if service.access is None:
+        app = LocalCallers(app)
     return ExtenderClients(app, clients) if clients else app
 
 

@@ -15,6 +15,7 @@ from hamicommon.vendors.interface.guarded import GuardedVariable
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
+IMEX_ENV = "NVIDIA_IMEX_CHANNELS"
 NO_CARDS = "none"
 REQUEST_FOLDER = "/var/run/nvidia-container-devices"
 """With `accept-nvidia-visible-devices-as-volume-mounts`, the runtime gives the cards that are
@@ -89,6 +90,13 @@ def guarded_variables(
             effect=f"cards come with {count} and no other way",
             without_card=True,
             instead=NO_CARDS,
+        ),
+        GuardedVariable(
+            name=IMEX_ENV,
+            harmless=_NOTHING_VISIBLE.__contains__,
+            effect="it opens the channels by which jobs of several nodes share memory",
+            # The runtime reads it in a container that is shown no card, too.
+            without_card=True,
         ),
     )
 

@@ -36,7 +36,12 @@ def create_pages(
     ledger = PagesLedger(needs.ledger)
     identity: Identity = LoopbackOnly()
     if needs.reviews is not None:
-        identity = Reviewed(needs.reviews, proxy=needs.proxy, show=needs.show)
+        identity = Reviewed(
+            needs.reviews,
+            proxy=needs.proxy,
+            groups_header=needs.groups_header,
+            show=needs.show,
+        )
     site = Site(
         ledger=ledger,
         feed=Feed(ledger, needs.clock, needs.bulkhead, needs.events_connected),
