@@ -2,7 +2,7 @@
 {{- define "hami.image" -}}
 {{- $root := index . 0 }}{{ $image := index . 1 }}{{ $tag := index . 2 -}}
 {{- with $image.registry | default $root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
-{{ $image.repository }}:{{ $image.tag | default $tag }}
+{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $tag }}{{ end }}
 {{- end }}
 
 {{/* Not empty where the API server has admission policies and they are wanted. */}}

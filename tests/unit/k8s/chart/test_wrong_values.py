@@ -49,6 +49,10 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
             {"global": {"imageRegistry": "registry.example/gpu/"}},
             "global.imageRegistry: Does not match pattern",
         ),
+        (
+            {"nats": {"image": {"digest": "sha256:12"}}},
+            "nats.image.digest: Does not match pattern",
+        ),
         ({"global": {"imageTag": "a tag"}}, "global.imageTag: Does not match pattern"),
         ({"global": {"imagePullSecrets": [{"name": "one"}]}}, "imagePullSecrets.0: Invalid type"),
         ({"schedulerName": "Hami Scheduler"}, "schedulerName: Does not match pattern"),
@@ -99,6 +103,7 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
         "schedule",
         "registry-with-scheme",
         "registry-with-slash",
+        "digest",
         "tag",
         "pull-secrets",
         "scheduler-name",
@@ -172,7 +177,7 @@ def test_the_schema_knows_every_value_and_no_other() -> None:
 
     def check(described: Json, held: object, path: str) -> None:
         if isinstance(held, dict) and "properties" in described:
-            extra = {"registry", "pullPolicy"} if path.endswith(".image") else set()
+            extra = {"registry", "pullPolicy", "digest"} if path.endswith(".image") else set()
             assert described["properties"].keys() - extra == held.keys(), path
             for key, value in held.items():
                 check(described["properties"][key], value, f"{path}.{key}")
