@@ -7,6 +7,7 @@ the API server's largest request.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 import time
@@ -20,13 +21,22 @@ from hami_webhook.room import RoomThread
 from hami_webhook.service import ReviewService
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.idle_cards import IdleCards
-from hamicommon.admission.mutation import MAX_CONTAINERS
+from hamicommon.admission.mistakes.typos import misspelt
+from hamicommon.admission.mistakes.warnings import remarks
+from hamicommon.admission.tampering.guard import Guard
+from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.pod_request import MAX_CONTAINERS_WITH_CARDS
+from hamicommon.vendors.pod_request import (
+    MAX_CONTAINERS,
+    MAX_CONTAINERS_WITH_CARDS,
+    pod_request,
+    wants_devices,
+)
 
 from tests.unit.hamicommon.admission.pods import CORES, GPU, MEM, container, pod, rules
 
@@ -155,6 +165,21 @@ async def test_no_list_of_a_pod_keeps_admission_busy(kind: str, cards: IdleCards
 
     assert time.process_time() - began_s < MAX_CPU_S
     assert len(json.dumps(answer)) < LARGEST_BYTES
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_no_list_keeps_filter_and_explain_busy(kind: str) -> None:
+    """They read pods that passed the webhook by."""
+    given, vendors = largest(LISTS[kind]), rules().vendors
+    began_s = time.process_time()
+    wants_devices(given, vendors)
+    Guard.of(vendors, TamperingPolicy()).at_filter(given)
+    misspelt(given, vendors)
+    remarks(given, vendors)
+    with contextlib.suppress(InvalidRequest):
+        pod_request(given, vendors)
+
+    assert time.process_time() - began_s < MAX_CPU_S
 
 
 @pytest.mark.parametrize(

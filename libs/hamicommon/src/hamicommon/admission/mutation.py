@@ -34,6 +34,7 @@ from hamicommon.explain.wording import asked_by
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import metadata_of
+from hamicommon.vendors.pod_request import MAX_CONTAINERS, too_many_containers
 
 MIRROR = "kubernetes.io/config.mirror"
 """On what a kubelet shows of a static pod."""
@@ -42,11 +43,6 @@ MIRRORED = "a static pod of its node"
 OVER_QUOTA = "exceeding resource quota"
 """HAMi's text; ours stands behind it."""
 
-MAX_CONTAINERS = 512
-"""Containers of a pod, with a card or without: each of them is judged and patched.
-
-No kubelet runs a pod of so many; an object of the API server has room for 50,000.
-"""
 CONTAINER_LISTS = ("initContainers", "containers", "ephemeralContainers")
 
 MOST_WARNINGS = 32
@@ -95,8 +91,8 @@ def judge_at_once(pod: Json, guard: Guard, about: AdmissionCircumstances) -> Adm
         return AdmissionResult(allowed=True, reason="mirror-pod", message=MIRRORED)
     containers = _count_containers(pod)
     if containers > MAX_CONTAINERS:
-        message = f"the pod has {containers} containers: at most {MAX_CONTAINERS} are admitted"
-        return denied(message, "malformed-amount", code=UNPROCESSABLE)
+        refusal = str(too_many_containers(containers))
+        return denied(refusal, "malformed-amount", code=UNPROCESSABLE)
     if about.before is not None:
         return review_ephemeral(pod, about.before, guard, about.namespace)
     return None

@@ -36,6 +36,11 @@ _OTHER_POLICIES = ("spread", FRAGMENTATION)
 DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
 
+MAX_CONTAINERS = 512
+"""Containers of a pod, with a card or without.
+
+No kubelet runs a pod of so many; an object of the API server has room for 50,000.
+"""
 MAX_CONTAINERS_WITH_CARDS = 64
 """Containers of a pod that may ask for cards.
 
@@ -66,11 +71,13 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
 
 
 def check_containers(pod: Json, vendors: Vendors) -> None:
-    """Refuse a pod in which too many containers name resources of ours.
+    """Refuse a pod with too many containers, or too many that name resources of ours.
 
     Raises: InvalidRequest with their number and the limit.
     """
     containers = [container for _, container in containers_of(pod)]
+    if len(containers) > MAX_CONTAINERS:
+        raise too_many_containers(len(containers))
     if len(containers) <= MAX_CONTAINERS_WITH_CARDS:
         return
     asking = sum(_names_resource(container, vendors) for container in containers)
@@ -79,6 +86,11 @@ def check_containers(pod: Json, vendors: Vendors) -> None:
             f"{asking} containers of the pod ask for cards: at most {MAX_CONTAINERS_WITH_CARDS} "
             "may; spread them over several pods"
         )
+
+
+def too_many_containers(count: int) -> InvalidRequest:
+    """The refusal of a pod of more than `MAX_CONTAINERS`."""
+    return InvalidRequest(f"the pod has {count} containers: at most {MAX_CONTAINERS} are admitted")
 
 
 def _names_resource(container: Json, vendors: Vendors) -> bool:
