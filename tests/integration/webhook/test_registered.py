@@ -255,3 +255,44 @@ async def test_an_operator_leaves_a_namespace_out(server: Cluster, tmp_path: Pat
             return (await found.create(way, dry=True)).status_code == 201
 
         await eventually(left_out, "the namespace to be left out")
+
+
+async def test_misspelt_resources_are_warned_of(server: Cluster, tmp_path: Path) -> None:
+    async with registered(server, tmp_path) as found:
+        for resource in ("nvdia.com/gpu", "nvidia.com/gpumemory", "nvidia/gpu", "nvidia.com/GPU"):
+            answer = await found.create(a_pod("typo", {resource: "1"}), dry=True)
+            assert answer.is_success, answer.text
+            assert f"asks for {resource} 1" in answer.headers["warning"]
+
+
+async def test_a_quota_that_would_limit_nothing_is_refused(server: Cluster, tmp_path: Path) -> None:
+    path = f"/api/v1/namespaces/{server.namespace}/resourcequotas"
+    async with registered(server, tmp_path):
+        for key, amount, right in (
+            ("nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),
+            ("requests.nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),
+            ("limits.nvidia.com/gpumem", "20Gi", "the unit is MiB: write 20480"),
+            ("limits.nvidia.com/gpu-mem", "4000", "was limits.nvidia.com/gpumem meant?"),
+        ):
+            body = a_quota({key: amount})
+            answer = await asyncio.to_thread(functools.partial(server.client.post, path, json=body))
+            assert answer.status_code == 422, answer.text
+            assert right in answer.json()["message"]
+        good = a_quota({"limits.nvidia.com/gpumem": "20480", "limits.memory": "20Gi"})
+        server.ok(await asyncio.to_thread(functools.partial(server.client.post, path, json=good)))
+        worse = functools.partial(
+            server.client.patch,
+            f"{path}/q",
+            json={"spec": {"hard": {"nvidia.com/gpumem": "1"}}},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        assert (await asyncio.to_thread(worse)).status_code == 422
+
+
+def a_quota(hard: Json) -> Json:
+    return {
+        "kind": "ResourceQuota",
+        "apiVersion": "v1",
+        "metadata": {"name": "q"},
+        "spec": {"hard": hard},
+    }

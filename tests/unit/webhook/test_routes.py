@@ -11,6 +11,7 @@ from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app, probe_routes
 from hami_webhook.service import Decide, FailPolicy, ReviewService
 from hamicommon import device_config
+from hamicommon.admission.mistakes.quotas import judge_quota
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from hamicommon.k8s.types import Json
@@ -36,7 +37,13 @@ def client(
     not_ready_reasons: tuple[str, ...] = (),
     tracer: Tracer | None = None,
 ) -> httpx.AsyncClient:
-    admission = ReviewService(decide, instruments, fail_policy, tracer=tracer)
+    admission = ReviewService(
+        decide,
+        instruments,
+        fail_policy,
+        decide_quota=lambda quota, before: judge_quota(quota, before, RULES.vendors),
+        tracer=tracer,
+    )
     probes = probe_routes(instruments.registry, lambda: list(not_ready_reasons))
     app = create_app(admission, probes, max_body_bytes=MAX_BODY)
     return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://webhook")
@@ -263,3 +270,59 @@ async def test_only_a_kubelet_shows_static_pods(
         response = (await http.post("/webhook", json=asked)).json()["response"]
 
     assert response["allowed"] is allowed
+
+
+def quota(**hard: str) -> dict[str, Any]:
+    return {"kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": hard}}
+
+
+async def test_a_quota_that_would_limit_nothing_is_refused_with_what_would_be_right(
+    instruments: WebhookInstruments, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with client(instruments) as http:
+        asked = review(quota(**{"nvidia.com/gpumem": "4000"}))
+        body = (await http.post("/quotas", json=asked)).json()
+
+    assert body["response"]["allowed"] is False
+    assert body["response"]["status"] == {
+        "code": 422,
+        "reason": "Invalid",
+        "message": "nvidia.com/gpumem: 4000 limits nothing: write limits.nvidia.com/gpumem: 4000",
+    }
+    assert count(instruments, "denied") == 1
+    (line,) = [record for record in caplog.records if record.name == "hami_webhook.audit"]
+    assert (line.__dict__["object"], line.__dict__["reason"]) == ("q", "quota-mistake")
+
+
+async def test_a_quota_that_limits_passes(instruments: WebhookInstruments) -> None:
+    async with client(instruments) as http:
+        asked = review(quota(**{"limits.nvidia.com/gpumem": "20480"}))
+        body = (await http.post("/quotas", json=asked)).json()
+
+    assert body["response"]["allowed"] is True
+    assert "patch" not in body["response"] and "warnings" not in body["response"]
+
+
+async def test_a_mistake_that_a_quota_had_before_does_not_hold_up_a_change_of_the_rest(
+    instruments: WebhookInstruments,
+) -> None:
+    asked = review(quota(**{"nvidia.com/gpumem": "4000", "limits.nvidia.com/gpucores": "100"}))
+    asked["request"] |= {
+        "operation": "UPDATE",
+        "oldObject": quota(**{"nvidia.com/gpumem": "4000"}),
+    }
+    async with client(instruments) as http:
+        body = (await http.post("/quotas", json=asked)).json()
+
+    assert body["response"]["allowed"] is True
+    assert "write limits.nvidia.com/gpumem: 4000" in body["response"]["warnings"][0]
+
+
+async def test_each_path_has_its_kind_of_object(instruments: WebhookInstruments) -> None:
+    async with client(instruments) as http:
+        pod_as_quota = (await http.post("/quotas", json=review(pod()))).json()
+        quota_as_pod = (await http.post("/webhook", json=review(quota()))).json()
+
+    assert "for ResourceQuotas" in pod_as_quota["response"]["status"]["message"]
+    assert "for pods" in quota_as_pod["response"]["status"]["message"]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 
 from hamicommon import device_config, telemetry
 from hamicommon.admission.cache import AdmissionCache
+from hamicommon.admission.mistakes.quotas import judge_quota
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.bus.connecting import open_bus
@@ -70,6 +71,7 @@ async def open_app(settings: Settings) -> AsyncIterator[WebhookApp]:
         AdmissionCache(rules, cards_thread.ask),
         instruments,
         settings.fail_policy,
+        decide_quota=lambda quota, before: judge_quota(quota, before, rules.vendors),
         knowledge=follower.knowledge if bus_wanted else lambda: _NOT_FOLLOWED,
         announce=refusals.take if bus_wanted else lambda refusal: None,
     )

@@ -22,6 +22,8 @@ from msgspec import Meta, Struct
 ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 API_VERSIONS: tuple[ApiVersion, ...] = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
+Kind = Literal["Pod", "ResourceQuota"]
+"""Of the objects that are judged."""
 _REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError"}
 
 
@@ -51,6 +53,7 @@ class AdmissionReview(NamedTuple):
     stamp: str
     """The trace that the pod brings along; empty: none."""
     pod: Json
+    """The object: a Pod, or on the path for them a ResourceQuota."""
     subresource: str = ""
     """`ephemeralcontainers`, or none."""
     old_pod: Json | None = None
@@ -85,8 +88,8 @@ class _Review(Struct, rename="camel"):
 _reviews = msgspec.json.Decoder(_Review)
 
 
-def read_review(body: bytes) -> AdmissionReview:
-    """Decodes a review of a pod, or of the ephemeral containers of one.
+def read_review(body: bytes, kind: Kind = "Pod") -> AdmissionReview:
+    """Decodes a review of a pod, or of the ephemeral containers of one; or of a ResourceQuota.
 
     Raises: MalformedReview with one sentence: what was found and what would be right.
     """
@@ -103,12 +106,12 @@ def read_review(body: bytes) -> AdmissionReview:
         raise _malformed(body, f"kind is {review.kind!r:.60}: AdmissionReview is wanted")
     if review.request is None:
         raise _malformed(body, "request is absent: an object is wanted")
-    return _of_request(review.api_version, review.request)
+    return _of_request(review.api_version, review.request, kind)
 
 
-def _of_request(api_version: ApiVersion, request: _Request) -> AdmissionReview:
+def _of_request(api_version: ApiVersion, request: _Request, kind: Kind) -> AdmissionReview:
     pod = request.object
-    problem = _no_pod(pod)
+    problem = _other_object(pod, kind)
     if problem:
         raise MalformedReview(problem, uid=request.uid, api_version=api_version)
     metadata = pod.get("metadata") or {}
@@ -155,11 +158,12 @@ def _sentence(exc: msgspec.ValidationError) -> str:
     return f"{path}: {problem}" if path else problem
 
 
-def _no_pod(obj: Json) -> str:
-    """Why the object is no pod that can be judged; empty when it is one."""
-    kind = obj.get("kind", "Pod")
-    if kind != "Pod":
-        return f"request.object is a {kind!s:.60}: this webhook is for pods"
+def _other_object(obj: Json, wanted: Kind) -> str:
+    """Why the object is none of the kind that can be judged; empty when it is one."""
+    kind = obj.get("kind", wanted)
+    if kind != wanted:
+        plural = "pods" if wanted == "Pod" else "ResourceQuotas"
+        return f"request.object is a {kind!s:.60}: this webhook is for {plural}"
     metadata = obj.get("metadata", {})
     for name, part in (
         ("metadata", metadata),

@@ -1,4 +1,5 @@
-"""HTTP of the webhook: `POST /webhook` (TLS), `/healthz`, `/readyz`, `/metrics` (TLS and plain).
+"""HTTP of the webhook: `POST /webhook` for pods and `/quotas` for ResourceQuotas (both TLS),
+`/healthz`, `/readyz`, `/metrics` (TLS and plain).
 
 A body that is no review gets 400 and one sentence; where its uid is known, the answer is a review,
 because the API server shows only those to the user. The story goes on in `service.py`.
@@ -6,11 +7,12 @@ because the API server shows only those to the user. The story goes on in `servi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
+from hamicommon.admission.registration import QUOTAS_PATH, WEBHOOK_PATH
 from hamicommon.telemetry.exposition import exposition
 from prometheus_client import CollectorRegistry
 
@@ -25,21 +27,33 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
     """The application behind TLS."""
     app = bare_app()
 
-    async def webhook(request: Request) -> Response:
+    async def answered(request: Request, answer: Callable[[bytes], Awaitable[object]]) -> Response:
         body = await _read(request, max_body_bytes)
         if body is None:
             message = f"the body is longer than {max_body_bytes} bytes"
             return _json({"error": message}, 413)
         try:
-            return _json(await admission.answer(read_review(body), _traceparent(request)))
+            return _json(await answer(body))
         except MalformedReview as exc:
             admission.count_malformed(str(exc))
             if exc.uid:
                 return _json(refused(exc.uid, exc.api_version, code=400, message=str(exc)))
             return _json({"error": str(exc)}, 400)
 
-    # A plain route: there are no parameters that FastAPI could read or check here.
-    app.add_route("/webhook", webhook, methods=["POST"])
+    async def on_pod(request: Request) -> Response:
+        traceparent = _traceparent(request)
+        return await answered(
+            request, lambda body: admission.answer(read_review(body), traceparent)
+        )
+
+    async def on_quota(request: Request) -> Response:
+        return await answered(
+            request, lambda body: admission.answer_quota(read_review(body, "ResourceQuota"))
+        )
+
+    # Plain routes: there are no parameters that FastAPI could read or check here.
+    app.add_route(WEBHOOK_PATH, on_pod, methods=["POST"])
+    app.add_route(QUOTAS_PATH, on_quota, methods=["POST"])
     app.include_router(probes)
     return app
 

@@ -40,6 +40,8 @@ VerdictName = Literal["mutated", "untouched", "denied", "failed"]
 
 Decide = Callable[[Json, AdmissionCircumstances], Awaitable[AdmissionResult]]
 """`mutate` with this installation's rules."""
+DecideQuota = Callable[[Json, Json | None], AdmissionResult]
+"""`judge_quota` with this installation's vendors; the second is the quota as it was."""
 EPHEMERAL = "ephemeralcontainers"
 """The subresource by which ephemeral containers are added."""
 NODE_USER, NODES_GROUP = "system:node:", "system:nodes"
@@ -68,12 +70,14 @@ class ReviewService:
         instruments: WebhookInstruments,
         fail_policy: FailPolicy,
         *,
+        decide_quota: DecideQuota = lambda quota, before: NOT_JUDGED,
         knowledge: Callable[[], Knowledge] = lambda: NOTHING_KNOWN,
         announce: Callable[[AdmissionRefused], None] = lambda refusal: None,
         tracer: Tracer | None = None,
     ) -> None:
         """`announce` takes refusals and must return at once; `tracer`: else the process's."""
         self._decide = decide
+        self._decide_quota = decide_quota
         self._instruments = instruments
         self._fail_policy = fail_policy
         self._knowledge = knowledge
@@ -105,6 +109,17 @@ class ReviewService:
         self._instruments.review_seconds.observe(time.perf_counter() - started)
         return outcome.answer
 
+    async def answer_quota(self, review: AdmissionReview) -> Json:
+        """The answer to a review of a ResourceQuota, of which no refusal is announced."""
+        try:
+            outcome = _as_outcome(review, self._decide_quota(review.pod, review.old_pod))
+        except Exception as exc:  # as of a pod: the policy of failures decides
+            logger.exception("the quota could not be judged", extra={"quota": review.pod_name})
+            outcome = self._failure(review, exc, "quota", "its limits are not checked")
+        self._instruments.count(outcome.verdict, outcome.reason)
+        audit.info("admission of a quota", extra=_audited(review, outcome))
+        return outcome.answer
+
     def count_malformed(self, message: str) -> None:
         """Notes a body that was no review."""
         self._instruments.count("malformed", "no-review")
@@ -119,33 +134,8 @@ class ReviewService:
                 telemetry.log_context(namespace=review.namespace, pod=pod),
             ):
                 logger.exception("the pod could not be judged")
-            return self._failure(review, exc)
-        if verdict.allowed:
-            answer = allowed(
-                review,
-                patch=verdict.patch,
-                message=verdict.message,
-                warnings=verdict.warnings,
-                audit={"reason": verdict.reason, **verdict.audit},
-            )
-        else:
-            answer = refused(
-                review.uid,
-                review.api_version,
-                code=verdict.code,
-                message=verdict.message,
-                warnings=verdict.warnings,
-                audit={"reason": verdict.reason, **verdict.audit},
-            )
-        passed: VerdictName = "mutated" if verdict.patch else "untouched"
-        return _Outcome(
-            verdict=passed if verdict.allowed else "denied",
-            reason=verdict.reason,
-            code=verdict.code,
-            message=verdict.message,
-            answer=answer,
-            warnings=verdict.warnings,
-        )
+            return self._failure(review, exc, "pod", "the pod passes as it is, without a slice")
+        return _as_outcome(review, verdict)
 
     async def _judge(
         self, review: AdmissionReview, name: str, stamp: str, span: Span
@@ -170,12 +160,15 @@ class ReviewService:
             self._stamps.give(stamp if about.stamped else about.traceparent, pod, now_s=now_s)
         return verdict
 
-    def _failure(self, review: AdmissionReview, exc: Exception) -> _Outcome:
-        message = f"hami-webhook failed on this pod ({type(exc).__name__}); its log has the details"
+    def _failure(
+        self, review: AdmissionReview, exc: Exception, kind: str, follows: str
+    ) -> _Outcome:
+        failed = f"hami-webhook failed on this {kind}"
+        message = f"{failed} ({type(exc).__name__}); its log has the details"
         audit_annotations = {"reason": FAILED}
         if self._fail_policy == "open":
-            warning = f"{message}; the pod passes as it is, without a slice"
-            answer = allowed(review, warnings=(warning,), audit=audit_annotations)
+            warnings = (f"{message}; {follows}",)
+            answer = allowed(review, warnings=warnings, audit=audit_annotations)
         else:
             answer = refused(
                 review.uid,
@@ -190,19 +183,7 @@ class ReviewService:
         self, review: AdmissionReview, pod: str, outcome: _Outcome, span: SpanContext
     ) -> None:
         self._instruments.count(outcome.verdict, outcome.reason)
-        fields: dict[str, object] = {
-            "namespace": review.namespace,
-            "pod": pod,
-            "verdict": outcome.verdict,
-            "reason": outcome.reason,
-            "code": outcome.code,
-            "answer": outcome.message,
-            "warnings": outcome.warnings,
-            "user": review.username,
-            "operation": review.operation,
-            "review_uid": review.uid,
-            "dry_run": review.dry_run,
-        }
+        fields = {**_audited(review, outcome), "pod": pod}
         if span.is_valid:
             fields["trace_id"] = f"{span.trace_id:032x}"
         audit.info("admission", extra=fields)
@@ -216,3 +197,50 @@ class ReviewService:
                     at=datetime.now(UTC),
                 )
             )
+
+
+def _as_outcome(review: AdmissionReview, verdict: AdmissionResult) -> _Outcome:
+    audit_annotations = {"reason": verdict.reason, **verdict.audit}
+    if verdict.allowed:
+        answer = allowed(
+            review,
+            patch=verdict.patch,
+            message=verdict.message,
+            warnings=verdict.warnings,
+            audit=audit_annotations,
+        )
+    else:
+        answer = refused(
+            review.uid,
+            review.api_version,
+            code=verdict.code,
+            message=verdict.message,
+            warnings=verdict.warnings,
+            audit=audit_annotations,
+        )
+    passed: VerdictName = "mutated" if verdict.patch else "untouched"
+    return _Outcome(
+        verdict=passed if verdict.allowed else "denied",
+        reason=verdict.reason,
+        code=verdict.code,
+        message=verdict.message,
+        answer=answer,
+        warnings=verdict.warnings,
+    )
+
+
+def _audited(review: AdmissionReview, outcome: _Outcome) -> dict[str, object]:
+    """The fields of an audit line."""
+    return {
+        "namespace": review.namespace,
+        "object": review.pod_name,
+        "verdict": outcome.verdict,
+        "reason": outcome.reason,
+        "code": outcome.code,
+        "answer": outcome.message,
+        "warnings": outcome.warnings,
+        "user": review.username,
+        "operation": review.operation,
+        "review_uid": review.uid,
+        "dry_run": review.dry_run,
+    }

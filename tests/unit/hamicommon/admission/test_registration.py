@@ -151,7 +151,10 @@ def holds(conditions: Any, candidate: dict[str, Any]) -> bool:
         (pod(limits={"nvidia.com/gpumemory": "1"}), True, True),
         (pod(requests={"nvidia.com/gpumemory": "1"}, init=True), True, True),
         (pod(annotations={"nvidia.com/gpumem": "1000"}), True, True),
-        (pod(limits={"intel.com/gpu": "1"}), False, True),
+        (pod(limits={"nvdia.com/gpu": "1"}), True, True),
+        (pod(limits={"intel.com/gpu": "1"}), True, True),
+        (pod(limits={"cpu": "1", "hugepages-2Mi": "2Mi"}), False, True),
+        (pod(annotations={"prometheus.io/scrape": "true"}), False, True),
         (pod(), False, True),
     ],
     ids=[
@@ -160,11 +163,14 @@ def holds(conditions: Any, candidate: dict[str, Any]) -> bool:
         "nearly ours",
         "nearly ours in an init container",
         "an amount as annotation",
+        "a domain nearly ours",
         "another vendor's",
+        "Kubernetes' own resources",
+        "another's annotation",
         "nothing",
     ],
 )
-def test_pods_that_ask_for_something_like_ours_come_to_the_webhook_that_fails_open(
+def test_pods_that_ask_for_other_extended_resources_come_to_the_webhook_that_fails_open(
     candidate: dict[str, Any], near_miss: bool, of_every_pod: bool
 ) -> None:
     assert holds(other_conditions(registered()), candidate) is near_miss
@@ -172,13 +178,40 @@ def test_pods_that_ask_for_something_like_ours_come_to_the_webhook_that_fails_op
 
 
 def test_the_other_webhook_always_fails_open_and_is_left_out_on_an_old_server() -> None:
-    first, other = webhook_configuration(registered())["webhooks"]
+    first, other, quotas = webhook_configuration(registered())["webhooks"]
 
     assert (first["failurePolicy"], other["failurePolicy"]) == ("Fail", "Ignore")
     assert first["name"] != other["name"]
     assert first["rules"] == other["rules"]
     old = registered(match_conditions=False, failure_policy="Ignore")
-    assert len(webhook_configuration(old)["webhooks"]) == 1
+    of_old = webhook_configuration(old)["webhooks"]
+    assert [each["name"] for each in of_old] == [first["name"], quotas["name"]]
+    assert not any("matchConditions" in each for each in of_old)
+
+
+@pytest.mark.parametrize(
+    ("target", "address"),
+    [
+        ("https://here:8443/webhook", {"url": "https://here:8443/quotas"}),
+        (
+            ServiceReference(namespace="n", name="w", port=1),
+            {"service": {"namespace": "n", "name": "w", "port": 1, "path": "/quotas"}},
+        ),
+    ],
+)
+def test_quotas_of_extended_resources_come_to_a_path_of_their_own_that_fails_open(
+    target: ServiceReference | str, address: dict[str, Any]
+) -> None:
+    quotas = webhook_configuration(registered(target=target))["webhooks"][-1]
+
+    assert (quotas["failurePolicy"], quotas["clientConfig"]) == ("Ignore", address)
+    asked = {(*rule["operations"], *rule["resources"]) for rule in quotas["rules"]}
+    assert asked == {("CREATE", "resourcequotas"), ("UPDATE", "resourcequotas")}
+    for hard, comes in (
+        ({"nvidia.com/gpumem": "1", "cpu": "1"}, True),
+        ({"limits.memory": "1Gi"}, False),
+    ):
+        assert holds(quotas["matchConditions"], {"spec": {"hard": hard}}) is comes
 
 
 VENDORS = Vendors.from_config(device_config.load(None), enable_ascend=True, enable_iluvatar=True)
@@ -228,7 +261,7 @@ PROGRAMS = [
     ]
     for hook in webhook_configuration(registration_of(VENDORS, target=ServiceReference()))[
         "webhooks"
-    ]
+    ][:2]
 ]
 
 
@@ -257,7 +290,9 @@ def test_the_expressions_choose_what_the_rule_in_python_chooses(candidate: dict[
         for mount in each.get("volumeMounts", ())
     )
     ours = bool(asked & {*SERVED}) or any(key.startswith("hami.io/") for key in written) or shown
-    near = any("/" in key and key.partition("/")[0] in DOMAINS for key in {*asked, *written})
+    near = any("/" in key for key in asked) or any(
+        "/" in key and key.partition("/")[0] in DOMAINS for key in written
+    )
     variables = {"object": celpy.json_to_cel(candidate)}
 
     called = [all(bool(each.evaluate(variables)) for each in hook) for hook in PROGRAMS]

@@ -92,15 +92,16 @@ def test_limits(resource: str, text: str, limit: int | None) -> None:
     )
 
     assert found.limits == ({} if limit is None else {resource: limit})
-    assert len(found.skipped) == (limit is None)
-    if limit is None:
-        assert f"limits.{resource} is {text}" in found.skipped[0]
+    assert list(found.mistakes) == ([f"limits.{resource}"] if limit is None else [])
 
 
 def test_counts_and_requests_are_no_limits_of_ours() -> None:
     hard = {"limits.nvidia.com/gpu": "1", "requests.nvidia.com/gpumem": "1"}
 
-    assert quota_limits({"spec": {"hard": hard}}, VENDORS).limits == {}
+    found = quota_limits({"spec": {"hard": hard}}, VENDORS)
+
+    assert found.limits == {}
+    assert found.mistakes.keys() == hard.keys()
 
 
 def quota(name: str, **hard: str) -> dict[str, Any]:

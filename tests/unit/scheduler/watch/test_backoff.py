@@ -102,7 +102,7 @@ def cordons(ledger: Refusing, clock: Time) -> Worker:
 def quotas(ledger: Refusing, clock: Time) -> Worker:
     sync = QuotaSync(
         store=cast(Any, ledger),
-        limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}, skipped=()),
+        limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}),
         synced=lambda: True,
         on_freed=lambda: None,
         waits=ItemBackoff(clock=clock),

@@ -146,7 +146,7 @@ async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Excepti
     store = Store(error, "z-last")
     sync = QuotaSync(
         store=cast(Any, store),
-        limits_of=lambda _quota: QuotaLimits(limits={"nvidia.com/gpumem": 1}, skipped=()),
+        limits_of=lambda _quota: QuotaLimits(limits={"nvidia.com/gpumem": 1}),
         synced=lambda: True,
         on_freed=lambda: None,
     )

@@ -19,8 +19,9 @@ No pod keeps us away by its own label or scheduler name; a namespace does, by a 
 operator sets. `pods_may_opt_out` brings HAMi's selector back.
 
 A second webhook of the same configuration always fails open. It sees pods that ask for nothing of
-ours by our names but by names like ours, so that a slip of the finger is warned of, and every other
-pod where the device configuration changes all pods.
+ours but for another extended resource, so that a slip of the finger is warned of, and every other
+pod where the device configuration changes all pods. A third one, which fails open too, sees
+ResourceQuotas: a limit that nobody counts is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ CONFIGURATION_PATH = (
 )
 WEBHOOK_NAME = "pods.webhook.hami.io"
 OTHERS_NAME = "other-pods.webhook.hami.io"
+QUOTAS_NAME = "quotas.webhook.hami.io"
 WEBHOOK_PATH = "/webhook"
+QUOTAS_PATH = "/quotas"
+"""A path of its own: a webhook of a version that has none answers 404, which counts as away."""
 IGNORE_LABEL = "hami.io/webhook"
 IGNORE_VALUE = "ignore"
 ANNOTATION_PREFIX = "hami.io/"
@@ -130,12 +134,18 @@ def webhook_configuration(registration: WebhookRegistration) -> Json:
     """The MutatingWebhookConfiguration (admissionregistration.k8s.io/v1) of our webhook."""
     concerned = match_expression(registration)
     webhooks = [_webhook(registration, WEBHOOK_NAME, registration.failure_policy)]
+    quotas = _webhook(registration, QUOTAS_NAME, "Ignore", path=QUOTAS_PATH)
+    quotas["rules"] = [_rule("CREATE", "resourcequotas"), _rule("UPDATE", "resourcequotas")]
+    quotas["objectSelector"] = {}
     if registration.match_conditions:
         # An older server sends everything to the first one, which then fails open.
         webhooks[0]["matchConditions"] = [{"name": "concerns-hami", "expression": concerned}]
         others = _webhook(registration, OTHERS_NAME, "Ignore")
         others["matchConditions"] = other_conditions(registration)
         webhooks.append(others)
+        extended = 'has(object.spec.hard) && object.spec.hard.exists(k, k.contains("/"))'
+        quotas["matchConditions"] = [{"name": "limits-extended-resources", "expression": extended}]
+    webhooks.append(quotas)
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -150,7 +160,23 @@ def webhook_configuration(registration: WebhookRegistration) -> Json:
     }
 
 
-def _webhook(registration: WebhookRegistration, name: str, failure_policy: FailurePolicy) -> Json:
+def _rule(operation: str, resource: str) -> Json:
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": [operation],
+        "resources": [resource],
+        "scope": "Namespaced",
+    }
+
+
+def _webhook(
+    registration: WebhookRegistration,
+    name: str,
+    failure_policy: FailurePolicy,
+    *,
+    path: str = WEBHOOK_PATH,
+) -> Json:
     return {
         "name": name,
         "admissionReviewVersions": ["v1", "v1beta1"],
@@ -160,17 +186,8 @@ def _webhook(registration: WebhookRegistration, name: str, failure_policy: Failu
         "matchPolicy": "Equivalent",
         # A sidecar that another webhook injects after us may ask for a card: we look again.
         "reinvocationPolicy": "IfNeeded",
-        "clientConfig": _client_config(registration),
-        "rules": [
-            {
-                "apiGroups": [""],
-                "apiVersions": ["v1"],
-                "operations": [operation],
-                "resources": [resource],
-                "scope": "Namespaced",
-            }
-            for operation, resource in (("CREATE", "pods"), ("UPDATE", "pods/ephemeralcontainers"))
-        ],
+        "clientConfig": _client_config(registration, path),
+        "rules": [_rule("CREATE", "pods"), _rule("UPDATE", "pods/ephemeralcontainers")],
         "namespaceSelector": {
             "matchExpressions": [
                 _not_in("kubernetes.io/metadata.name", registration.excluded_namespaces),
@@ -187,9 +204,11 @@ def _webhook(registration: WebhookRegistration, name: str, failure_policy: Failu
 
 def other_conditions(registration: WebhookRegistration) -> list[Json]:
     """Which pods come to the webhook that fails open: those that do not come to the other, and,
-    unless it is every pod, that name something of one of our vendors' domains.
+    unless it is every pod, that ask for an extended resource or have an annotation of one of our
+    vendors' domains.
 
-    `nvidia.com/gpumemory` is no resource of ours, and no other component would warn of it.
+    `nvidia.com/gpumemory` and `nvdia.com/gpu` are no resources of ours, and no other component
+    would warn of them.
     """
     conditions = [
         {"name": "asks-for-nothing-of-ours", "expression": f"!({match_expression(registration)})"}
@@ -198,7 +217,7 @@ def other_conditions(registration: WebhookRegistration) -> list[Json]:
         domains = sorted({name.partition("/")[0] for name in registration.resources})
         near = f"k.matches({_any_of(domains, '/')})"
         asks = " || ".join(
-            f"(has(c.resources.{part}) && c.resources.{part}.exists(k, {near}))"
+            f'(has(c.resources.{part}) && c.resources.{part}.exists(k, k.contains("/")))'
             for part in ("limits", "requests")
         )
         wants = f"has(c.resources) && ({asks})"
@@ -276,10 +295,10 @@ def _not_in(key: str, values: Iterable[str]) -> Json:
     return {"key": key, "operator": "NotIn", "values": list(values)}
 
 
-def _client_config(registration: WebhookRegistration) -> Json:
+def _client_config(registration: WebhookRegistration, path: str) -> Json:
     config: Json
     if isinstance(registration.target, str):
-        config = {"url": registration.target}
+        config = {"url": registration.target.removesuffix(WEBHOOK_PATH) + path}
     else:
         service = registration.target
         config = {
@@ -287,7 +306,7 @@ def _client_config(registration: WebhookRegistration) -> Json:
                 "namespace": service.namespace,
                 "name": service.name,
                 "port": service.port,
-                "path": WEBHOOK_PATH,
+                "path": path,
             }
         }
     if registration.ca_bundle_pem:

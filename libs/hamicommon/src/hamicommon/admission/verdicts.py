@@ -35,6 +35,7 @@ Reason = Literal[
     "other-scheduler",
     "mirror-pod",
     "not-judged",
+    "quota",
     "no-pod",
     "no-containers",
     "malformed-amount",
@@ -45,8 +46,9 @@ Reason = Literal[
     "priority",
     "over-quota",
     "never-fits",
+    "quota-mistake",
 ]
-"""Why a verdict is as it is, for metrics and audit; the first five admit."""
+"""Why a verdict is as it is, for metrics and audit; the first six admit."""
 
 NeverFits = Literal["deny", "warn", "off"]
 

@@ -7,10 +7,11 @@ counts what it takes of the card that was chosen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hamicommon.admission.mistakes.quotas import COUNTED, quota_mistakes, quota_units
 from hamicommon.domain.allocations import ContainerGrant, footprints
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
@@ -23,7 +24,6 @@ from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.vendors.registry import Vendors
 
 QUOTA_REASON = "ResourceQuotaNotFit"
-_PREFIX = "limits."
 # More than any card has, and far from the end of int32.
 _HOPELESS_MIB = 2**30
 
@@ -34,8 +34,8 @@ class QuotaLimits:
 
     limits: Mapping[str, int]
     """Resource name -> MiB of memory, or cores; 0 lets nothing in."""
-    skipped: tuple[str, ...] = ()
-    """One sentence for each limit that is no whole number, and so is none (as HAMi)."""
+    mistakes: Mapping[str, str] = field(default_factory=dict)
+    """Key -> one sentence, of each entry that limits nothing (as with HAMi)."""
 
 
 def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dict[str, int]:
@@ -57,34 +57,23 @@ def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dic
 
 
 def quota_limits(quota: Mapping[str, Any], vendors: Vendors) -> QuotaLimits:
-    """The limits of one ResourceQuota object, whatever the vendor."""
+    """The limits of one ResourceQuota object, whatever the vendor.
+
+    Amounts are read as HAMi reads them: `20Gi` is so many units of MiB, and a mistake that is named.
+    """
     hard = (quota.get("spec") or {}).get("hard") or {}
     limits: dict[str, int] = {}
-    skipped: list[str] = []
-    for name, factor in _counted(vendors):
-        text = hard.get(f"{_PREFIX}{name}")
+    for name, unit_mib in quota_units(vendors):
+        text = hard.get(f"{COUNTED}{name}")
         if text is None:
             continue
         try:
             amount = parse_int(text)
         except InvalidRequest:
             amount = None
-        if amount is None or amount < 0:
-            wanted = "a whole number is wanted, so it limits nothing"
-            skipped.append(f"{_PREFIX}{name} is {text}: {wanted}")
-        else:
-            limits[name] = amount * factor
-    return QuotaLimits(limits=limits, skipped=tuple(skipped))
-
-
-def _counted(vendors: Vendors) -> Iterator[tuple[str, int]]:
-    """Resources that quotas may name, each with what one unit of it counts."""
-    for vendor in vendors:
-        names = vendor.resources
-        if names.memory:
-            yield names.memory, max(names.memory_factor, 1)
-        if names.core:
-            yield names.core, 1
+        if amount is not None and amount >= 0:
+            limits[name] = amount * (unit_mib or 1)
+    return QuotaLimits(limits=limits, mistakes=quota_mistakes(quota, vendors))
 
 
 def quota_reasons(

@@ -51,10 +51,10 @@ class QuotaSync:
         metadata = new["metadata"]
         found = self._limits_of(new)
         limits = found.limits
-        if old is None or self._limits_of(old).skipped != found.skipped:
+        if old is None or self._limits_of(old).mistakes != found.mistakes:
             where = f"{metadata['namespace']}/{metadata['name']}"
-            for why in found.skipped:
-                logger.warning("quota limit skipped", extra={"quota": where, "error": why})
+            for why in found.mistakes.values():
+                logger.warning("quota limits nothing", extra={"quota": where, "error": why})
         known = self._quotas.setdefault(metadata["namespace"], {})
         if limits or metadata["name"] in known:
             if known.get(metadata["name"]) != limits:

@@ -73,11 +73,22 @@ def _names_of(vendors: Vendors) -> _Names:
     return names
 
 
-def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
+def meant_resource(name: str, vendors: Vendors) -> str:
+    """The resource of ours that `name` is most like; empty where it is one, or like none."""
     ours = _names_of(vendors)
-    known, names = ours.resources, ours.resources_by_domain
+    if name in ours.resources:
+        return ""
+    return _meant(name, ours.resources_by_domain, _LIKE_RESOURCE) or _meant(
+        # `memory` is like `gpumem` once it says whose.
+        name.replace("/", "/gpu", 1),
+        ours.resources_by_domain,
+        _LIKE_RESOURCE,
+    )
+
+
+def _resources(pod: Json, vendors: Vendors) -> Iterator[str]:
     for container, resource, amount in islice(_asked(pod), MAX_NAMES):
-        if resource not in known and (meant := _meant(resource, names, _LIKE_RESOURCE)):
+        if meant := meant_resource(resource, vendors):
             yield (
                 f"container {container!r} asks for {resource} {amount}, which is no resource that "
                 f"is served here: was {meant} meant?"
@@ -191,11 +202,13 @@ def _meant(name: str, names: Mapping[str, list[str]], cutoff: float) -> str:
     domain, _, local = name.partition("/")
     if domain not in names:
         domain = _near_domain(domain, tuple(names))
-    found = get_close_matches(local, names.get(domain, ()), n=1, cutoff=cutoff)
-    return f"{domain}/{found[0]}" if found else ""
+    by_lower = {known.lower(): known for known in names.get(domain, ())}
+    found = get_close_matches(local.lower(), by_lower, n=1, cutoff=cutoff)
+    return f"{domain}/{by_lower[found[0]]}" if found else ""
 
 
 @lru_cache(maxsize=1024)
 def _near_domain(domain: str, known: tuple[str, ...]) -> str:
     """The known one that is most alike, or empty. Pods name the same few foreign ones for ever."""
-    return next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")
+    by_name = next((each for each in known if each.partition(".")[0] == domain), "")
+    return by_name or next(iter(get_close_matches(domain, known, n=1, cutoff=_LIKE_DOMAIN)), "")
