@@ -266,8 +266,8 @@ async def test_misspelt_resources_are_warned_of(server: Cluster, tmp_path: Path)
 
 
 async def test_a_quota_that_would_limit_nothing_is_refused(server: Cluster, tmp_path: Path) -> None:
-    path = f"/api/v1/namespaces/{server.namespace}/resourcequotas"
-    async with registered(server, tmp_path):
+    async with registered(server, tmp_path) as found:
+        path = found.cluster.path("resourcequotas")
         for key, amount, right in (
             ("nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),
             ("requests.nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),

@@ -44,9 +44,11 @@ def test_a_limit_that_counts_is_no_mistake(key: str, amount: str) -> None:
     [
         ("nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),
         ("requests.nvidia.com/gpumem", "4000", "write limits.nvidia.com/gpumem: 4000"),
+        # The API server stores 4000 so before it asks.
+        ("nvidia.com/gpumem", "4k", "write limits.nvidia.com/gpumem: 4000"),
         ("requests.nvidia.com/gpucores", "30", "write limits.nvidia.com/gpucores: 30"),
-        ("nvidia.com/gpu", "4", "write requests.nvidia.com/gpu: 4"),
-        ("limits.nvidia.com/gpu", "4", "write requests.nvidia.com/gpu: 4"),
+        ("nvidia.com/gpu", "4", "write requests.nvidia.com/gpu"),
+        ("limits.nvidia.com/gpu", "4", "write requests.nvidia.com/gpu"),
         ("limits.nvidia.com/gpumem-percentage", "50", "write limits.nvidia.com/gpumem, in MiB"),
         ("nvidia.com/gpumem", "20Gi", "write limits.nvidia.com/gpumem: 20480"),
         ("limits.nvidia.com/gpu-mem", "4000", "was limits.nvidia.com/gpumem meant?"),

@@ -85,7 +85,7 @@ def _right(key: str, amount: object, vendors: Vendors) -> str:
         if prefix == COUNTED:
             return wrong[0] if wrong else ""
         if prefix in ("", BY_KUBERNETES):
-            meant = wrong[1] if wrong else str(amount)
+            meant = wrong[1] if wrong else str(parse_int(amount))
             return f"write {COUNTED}{resource}" + (f": {meant}" if meant else "")
     elif resource == names.memory_percent:
         return f"write {COUNTED}{names.memory}, in MiB"
@@ -94,7 +94,7 @@ def _right(key: str, amount: object, vendors: Vendors) -> str:
     elif prefix == BY_KUBERNETES:
         return ""
     elif prefix in ("", COUNTED):
-        return f"write {BY_KUBERNETES}{resource}: {amount}"
+        return f"write {BY_KUBERNETES}{resource}"
     return f"was {_counted_key(resource, vendors)} meant?"
 
 
