@@ -76,7 +76,7 @@ def legacy(seen: Observation, slices: Sequence[MigDevice] = ()) -> list[str]:
 
 
 def test_every_metric_has_hamis_name_and_labels() -> None:
-    card = f'device_index="0",device_type="NVIDIA-NVIDIA A100",device_uuid="{CARD_A}"'
+    card = f'device_index="0",device_type="{CARD.type}",device_uuid="{CARD_A}"'
     node = f'{card},node="n1",zone="vGPU"'
     container = (
         f'container="c",device_uuid="{CARD_A}",namespace="default",pod="p",'
@@ -93,7 +93,7 @@ def test_every_metric_has_hamis_name_and_labels() -> None:
     assert new(ALL, [SLICE]) == [
         f"hami_host_gpu_memory_used_bytes{{{node}}} 5.0",
         f"hami_host_gpu_utilization_ratio{{{node}}} 12.0",
-        f'hami_host_gpu_memory_controller_utilization_ratio{{{card},zone="vGPU"}} 3.0',
+        f"hami_host_gpu_memory_controller_utilization_ratio{{{node}}} 3.0",
         f"hami_vgpu_memory_used_bytes{{{container}}} 7.0",
         f"hami_vgpu_memory_limit_bytes{{{container}}} 9.0",
         f"hami_vgpu_core_used_percent{{{container}}} 33.0",

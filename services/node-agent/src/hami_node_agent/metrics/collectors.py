@@ -49,12 +49,6 @@ def families(specs: Iterable[GaugeSpec[T]], things: Sequence[T]) -> Iterator[Met
         yield family
 
 
-def always_prefixed(product: str) -> str:
-    """HAMi's monitor prefixes every name, also one that begins with NVIDIA (protocol 6.5)."""
-    # `type` already carries the prefix where the driver's name lacks it.
-    return product if product.startswith("NVIDIA-") else f"NVIDIA-{product}"
-
-
 def elapsed_s(sample: ContainerSample) -> float | None:
     """Seconds since the container's last kernel."""
     if sample.last_kernel_at is None:
@@ -75,39 +69,35 @@ def mig_values(device: MigDevice) -> tuple[str, ...]:
     return (pod.namespace, pod.name, device.container, index, slice_.card)
 
 
-def _of_card(
-    name: str, text: str, number: Callable[[DeviceSample], float | None], *, node: str | None
-) -> GaugeSpec[DeviceSample]:
-    named = () if node is None else (node,)
-    return GaugeSpec(
-        name=name,
-        text=text,
-        labels=(*(("node",) if named else ()), "device_index", "device_uuid", "device_type"),
-        values=lambda s: (*named, str(s.index), s.uuid, always_prefixed(s.type)),
-        number=number,
-    )
-
-
 def _cards(node: str) -> tuple[GaugeSpec[DeviceSample], ...]:
-    """Ratios are 0-100, as HAMi's are."""
+    """Ratios are 0-100, as HAMi's are; `device_type` is what the ledger and its metrics have."""
+
+    def of_card(
+        name: str, text: str, number: Callable[[DeviceSample], float | None]
+    ) -> GaugeSpec[DeviceSample]:
+        return GaugeSpec(
+            name=name,
+            text=text,
+            labels=("node", "device_index", "device_uuid", "device_type"),
+            values=lambda s: (node, str(s.index), s.uuid, s.type),
+            number=number,
+        )
+
     return (
-        _of_card(
+        of_card(
             "hami_host_gpu_memory_used_bytes",
             "Memory of the card in use, as the driver reports it",
             lambda s: s.memory_used_bytes,
-            node=node,
         ),
-        _of_card(
+        of_card(
             "hami_host_gpu_utilization_ratio",
             "Share of time in which the card computed, 0-100",
             lambda s: s.gpu_percent,
-            node=node,
         ),
-        _of_card(
+        of_card(
             "hami_host_gpu_memory_controller_utilization_ratio",
             "Share of time in which the card's memory was read or written, 0-100",
             lambda s: s.memory_controller_percent,
-            node=None,
         ),
     )
 

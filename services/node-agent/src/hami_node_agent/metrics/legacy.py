@@ -14,7 +14,6 @@ from prometheus_client.registry import Collector
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import (
     GaugeSpec,
-    always_prefixed,
     container_values,
     elapsed_s,
     families,
@@ -24,6 +23,12 @@ from hami_node_agent.usage.sampler import Observation
 
 _CARD = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
 _CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
+
+
+def _prefixed(product: str) -> str:
+    """HAMi's older names have the prefix before every product name (protocol 6.5)."""
+    # `type` already carries it where the driver's name lacks it.
+    return product if product.startswith("NVIDIA-") else f"NVIDIA-{product}"
 
 
 def _of_container(
@@ -36,7 +41,7 @@ def _of_container(
 
 def _cards(node: str) -> tuple[GaugeSpec[DeviceSample], ...]:
     def values(sample: DeviceSample) -> Sequence[str]:
-        return (node, str(sample.index), sample.uuid, always_prefixed(sample.type))
+        return (node, str(sample.index), sample.uuid, _prefixed(sample.type))
 
     return (
         GaugeSpec(
