@@ -49,6 +49,46 @@ def test_a_pod_that_asks_for_nothing_is_admitted() -> None:
     assert lint("-f", "-", stdin=pod).output == "default/p would be admitted: it asks for no card\n"
 
 
+QUOTA = """
+kind: ResourceQuota
+metadata: {name: q, namespace: team-a}
+spec: {hard: {KEY: 20480, cpu: 4}}
+"""
+
+
+def test_a_quota_that_would_limit_nothing_is_refused() -> None:
+    result = lint("-f", "-", stdin=QUOTA.replace("KEY", "nvidia.com/gpumem"))
+
+    assert result.exit_code == 6
+    assert result.output == (
+        "ResourceQuota team-a/q would be refused: nvidia.com/gpumem: 20480 limits nothing: write "
+        "limits.nvidia.com/gpumem: 20480\n"
+    )
+
+
+def test_a_quota_that_limits_is_admitted_and_other_objects_are_named() -> None:
+    text = QUOTA.replace("KEY", "limits.nvidia.com/gpumem")
+
+    result = lint("-f", "-", stdin=f"{text}---\nkind: Namespace\nmetadata: {{name: team-a}}")
+
+    assert result.exit_code == 0, result.output
+    assert "ResourceQuota team-a/q would be admitted\n" in result.output
+    assert "Namespace/team-a left out" in result.output
+
+
+def test_the_example_is_admitted() -> None:
+    example = Path(__file__).parents[3] / "examples" / "quota.yaml"
+
+    assert lint("-f", example).exit_code == 0
+
+
+def test_that_types_were_not_compared_with_cards_is_said() -> None:
+    annotated = GOOD.replace("{name: good}", "{name: p, annotations: {nvidia.com/use-gputype: A}}")
+
+    assert "were not compared with any" in lint("-f", "-", stdin=annotated).output
+    assert "were not compared with any" not in lint("-f", "-", stdin=GOOD).output
+
+
 def test_against_a_dump_a_pod_that_no_card_can_take_is_warned_of(tmp_path: Path) -> None:
     dump = tmp_path / "dump.json"
     dump.write_text(json.dumps({"kind": "List", "items": [node("n1", {})]}))

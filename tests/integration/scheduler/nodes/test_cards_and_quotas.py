@@ -102,6 +102,77 @@ async def test_a_cordoned_card_gets_nothing_new(world: World) -> None:
     assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 CardCordoned"}
 
 
+async def test_a_cordon_takes_the_index_and_a_short_uuid_and_names_what_is_no_card(
+    world: World,
+) -> None:
+    replica = await world.replica()
+    cards = await world.add_node("n1", cards=3)
+    entries = f"0, {cards[1]}, GPU-nobody"
+    change = {"metadata": {"annotations": {"hami.io/device-cordon": entries}}}
+    await world.api.patch("/api/v1/nodes/n1", change)
+
+    async def are_cordoned() -> bool:
+        return await cordons(replica) == {cards[0]: True, cards[1]: True, cards[2]: False}
+
+    await eventually(are_cordoned, "two cards to be cordoned")
+
+    async def is_named() -> bool:
+        rows = (await replica.get("/v1/vain-settings"))["items"]
+        return [(row["kind"], row["name"]) for row in rows] == [("Node", "n1")]
+
+    await eventually(is_named, "the entry to be named")
+    [row] = (await replica.get("/v1/vain-settings"))["items"]
+    assert row["setting"] == "hami.io/device-cordon"
+    assert "'GPU-nobody' is no card of this node" in row["problem"]
+    [drift] = (await replica.get("/v1/drift?class=cordon-without-card"))["items"]
+    assert (drift["subject"], drift["repaired"]) == ("n1", False)
+
+    async def is_shown_on_the_node() -> bool:
+        events = (await world.api.get("/api/v1/namespaces/default/events"))["items"]
+        return [
+            (each["involvedObject"]["kind"], each["involvedObject"]["name"], each["type"])
+            for each in events
+            if each["reason"] == "CordonWithoutCard"
+        ] == [("Node", "n1", "Warning")]
+
+    await eventually(is_shown_on_the_node, "the event on the node")
+    await world.api.patch(
+        "/api/v1/nodes/n1", {"metadata": {"annotations": {"hami.io/device-cordon": None}}}
+    )
+
+    async def nothing_is_left() -> bool:
+        rows = (await replica.get("/v1/vain-settings"))["items"]
+        return not rows and not any((await cordons(replica)).values())
+
+    await eventually(nothing_is_left, "the cards to be open again")
+
+
+async def test_a_quota_that_limits_nothing_is_named(world: World) -> None:
+    replica = await world.replica()
+    path = "/api/v1/namespaces/default/resourcequotas"
+    hard = {"nvidia.com/gpumem": "4000", "limits.nvidia.com/gpucores": "100"}
+    await world.api.create(path, {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+
+    async def problems() -> list[str]:
+        return [row["problem"] for row in (await replica.get("/v1/vain-settings"))["items"]]
+
+    async def is_named() -> bool:
+        return bool(await problems())
+
+    try:
+        await eventually(is_named, "the quota to be named")
+        assert await problems() == [
+            "nvidia.com/gpumem: 4k limits nothing: write limits.nvidia.com/gpumem: 4000"
+        ]
+    finally:
+        await world.api.delete(f"{path}/q")
+
+    async def is_forgotten() -> bool:
+        return not await problems()
+
+    await eventually(is_forgotten, "the deleted quota to be forgotten")
+
+
 async def cordons(replica: Replica) -> dict[str, bool]:
     return {row["uuid"]: row["cordoned"] for row in (await replica.get("/v1/devices"))["items"]}
 

@@ -55,6 +55,7 @@ class _Waiting:
 
 class _View:
     loaded = True
+    cluster = SimpleNamespace(cards=lambda _node: ())
 
 
 Worker = tuple[Callable[[], Any], Callable[[], None]]
@@ -85,6 +86,7 @@ def node_sync(ledger: Refusing, clock: Time) -> NodeSync:
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
+        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
         waits=ItemBackoff(clock=clock),
     )
 

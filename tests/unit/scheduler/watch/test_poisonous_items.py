@@ -93,6 +93,7 @@ async def test_nodes_around_a_poisonous_one_are_written(error: Exception, wish: 
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
+        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
     )
     for node in ("first", "poison", "last"):
         if wish == "cordon":
@@ -112,6 +113,7 @@ async def test_a_cordon_that_failed_is_written_later() -> None:
         view=cast(Any, _View()),
         forget=lambda _node: None,
         on_freed=lambda: None,
+        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
     )
     sync.cordon("poison", frozenset({"GPU-a"}))
     sync.cordon("last", frozenset({"GPU-a"}))
@@ -136,6 +138,7 @@ async def test_a_cordon_that_failed_is_written_later() -> None:
 
 class _View:
     loaded = True
+    cluster = SimpleNamespace(cards=lambda _node: ())
 
     async def refresh_node(self, node: str) -> None:
         del node

@@ -1,4 +1,4 @@
-"""What admission would answer for a pod, without a cluster: `hamictl lint`.
+"""What admission would answer for a pod or a ResourceQuota, without a cluster: `hamictl lint`.
 
 In: pods as people write them, or lines `{"name": ..., "pod": {...}}`; out: `{"name", "allowed",
 "message", "warnings", "patch"}`. The verdict is `mutation.mutate`'s own.
@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from hamicommon.admission.mistakes.quotas import judge_quota
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import (
     ANY,
@@ -22,6 +23,7 @@ from hamicommon.admission.verdicts import (
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
+QUOTA = "ResourceQuota"
 _WANTED = 'a line is wanted like {"name": ..., "pod": {...}}'
 
 
@@ -32,9 +34,11 @@ class Linter:
     rules: AdmissionRules
     about: AdmissionCircumstances = ANY
 
-    def verdict(self, pod: Json) -> AdmissionResult:
-        """What the webhook would answer."""
-        return mutate(pod, self.rules, self.about)
+    def verdict(self, item: Json) -> AdmissionResult:
+        """What the webhook would answer about a pod or a ResourceQuota."""
+        if is_quota(item):
+            return judge_quota(item, None, self.rules.vendors)
+        return mutate(item, self.rules, self.about)
 
     def answer(self, name: str, pod: Json) -> Json:
         """The same as JSON."""
@@ -54,6 +58,11 @@ class Linter:
             message = f"line {number}: {exc}"
             return as_json(name, AdmissionResult(allowed=False, reason="no-pod", message=message))
         return self.answer(name, pod)
+
+
+def is_quota(item: Json) -> bool:
+    """Whether the object is a ResourceQuota."""
+    return item.get("kind") == QUOTA
 
 
 def as_json(name: str, verdict: AdmissionResult) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from hamicommon.domain.cordons import find_cordoned
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
@@ -76,8 +77,7 @@ def read_cluster(
 def _cards_of(
     node: Json, held: Mapping[GpuUuid, HeldSlices], vendors: Vendors, problems: list[str]
 ) -> tuple[list[DeviceUsage], PairScores]:
-    cordoned = keys.decode_cordon(keys.annotations_of(node).get(keys.DEVICE_CORDON, ""))
-    cards: list[DeviceUsage] = []
+    found: list[tuple[GpuDevice, bool]] = []
     pairs: dict[GpuUuid, Mapping[GpuUuid, int]] = {}
     for vendor in vendors:
         try:
@@ -91,9 +91,16 @@ def _cards_of(
             )
             continue
         lost = bool(_reserved(held) - {card.uuid for card in devices})
-        cards += (_usage(card, held, cordoned, lost=lost) for card in devices)
+        found += ((card, lost) for card in devices)
         pairs |= scores
-    return cards, pairs
+    entries = keys.decode_cordon(keys.annotations_of(node).get(keys.DEVICE_CORDON, ""))
+    cordoned = find_cordoned(entries, [card for card, _ in found])
+    problems += (
+        f"node {node['metadata']['name']}: annotation {keys.DEVICE_CORDON}: {why}"
+        for why in cordoned.unmatched.values()
+        if found
+    )
+    return [_usage(card, held, cordoned.uuids, lost=lost) for card, lost in found], pairs
 
 
 def _reserved(held: Mapping[GpuUuid, HeldSlices]) -> set[GpuUuid]:

@@ -1,4 +1,4 @@
-"""`hamictl lint`: what admission would answer to pods, before anybody creates them.
+"""`hamictl lint`: what admission would answer to pods and quotas, before anybody creates them.
 
 By default the webhook's own code answers, here; with `--cluster DUMP` it also knows the cards of a
 cluster. With `--live` the running system is asked by a dry run, so that its quotas, its cards and
@@ -15,7 +15,7 @@ import orjson
 import typer
 from hamicommon import device_config as deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
-from hamicommon.admission.lint import Linter, as_json
+from hamicommon.admission.lint import QUOTA, Linter, as_json, is_quota
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
@@ -24,7 +24,7 @@ from hamicommon.admission.verdicts import (
     Knowledge,
     NeverFits,
 )
-from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import TamperingMode
@@ -36,6 +36,7 @@ from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, run_interruptible, spoken_errors
 from hamictl.exit_codes import ExitCode
 from hamictl.input_file import read_text
+from hamictl.output.terminal import note
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
@@ -122,13 +123,32 @@ def lint(
             return
         if not file:
             raise InvalidRequest("-f is wanted, or --jsonl")
-        pods = [pod for each in file for pod in simulate.pods_of(each, namespace)]
+        objects = [item for each in file for item in _judged_of(each, namespace)]
         verdicts = (
-            run_interruptible(_live(linter, pods)) if live else [linter.verdict(p) for p in pods]
+            run_interruptible(_live(linter, objects))
+            if live
+            else [linter.verdict(each) for each in objects]
         )
-    _show([_name(pod) for pod in pods], verdicts, output)
+    _show([_name(each) for each in objects], verdicts, output)
+    if not live and not cluster and any(map(_chooses_cards, objects)):
+        note("annotations that choose cards were not compared with any: use --live or --cluster")
     if not all(verdict.allowed for verdict in verdicts):
         raise typer.Exit(ExitCode.ANSWER_IS_NO)
+
+
+def _judged_of(source: str, namespace: str) -> list[Json]:
+    """Pods and ResourceQuotas of a file; other objects are named."""
+    manifest = simulate.manifest_of(source, namespace)
+    for name in manifest.left_out:
+        if not name.startswith(f"{QUOTA}/"):
+            console.print(f"{name} left out: it means no pod", style="yellow")
+    return [*manifest.pods, *manifest.quotas]
+
+
+def _chooses_cards(item: Json) -> bool:
+    """Whether an annotation asks for cards by type or uuid."""
+    written = (item.get("metadata") or {}).get("annotations") or {}
+    return any(key.partition("/")[2].startswith(("use-", "nouse-", "no-use-")) for key in written)
 
 
 def _namespaces(listed: str) -> frozenset[str]:
@@ -177,7 +197,14 @@ async def _asked(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionRes
     warnings: list[str] = []
     api.on_warning = warnings.append
     try:
-        await api.create(f"/api/v1/namespaces/{namespace}/pods", pod, dryRun="All")
+        path = f"/api/v1/namespaces/{namespace}/{'resourcequotas' if is_quota(pod) else 'pods'}"
+        try:
+            await api.create(path, pod, dryRun="All")
+        except Conflict:
+            # One of that name exists: a name of the server's own is asked about instead.
+            named = {**metadata, "generateName": f"{metadata['name']}-"}
+            del named["name"]
+            await api.create(path, {**pod, "metadata": named}, dryRun="All")
     except (Unavailable, Expired):
         raise
     except HamiError as exc:
@@ -192,7 +219,8 @@ async def _asked(api: KubeApi, pod: Json, here: AdmissionResult) -> AdmissionRes
 def _name(pod: Json) -> str:
     metadata = pod.get("metadata") or {}
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
-    return f"{metadata.get('namespace', 'default')}/{name}"
+    shown = f"{metadata.get('namespace', 'default')}/{name}"
+    return f"{QUOTA} {shown}" if is_quota(pod) else shown
 
 
 def _show(names: list[str], verdicts: list[AdmissionResult], output: Output) -> None:

@@ -32,7 +32,7 @@ from hamicommon.vendors.registry import Vendors
 from hamictl.commands.objects import Namespace, Output
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import read_text
-from hamictl.pods.manifests import read_manifest
+from hamictl.pods.manifests import Manifest, read_manifest
 from hamictl.view import simulation
 
 ClusterFile = Annotated[
@@ -174,12 +174,18 @@ def pods_of(source: str, namespace: str) -> list[Json]:
 
     Raises: InvalidRequest when the file is no manifest.
     """
-    manifest = read_manifest(read_text(source), source=source, namespace=namespace)
+    manifest = manifest_of(source, namespace)
     for name in manifest.left_out:
         console.print(f"{name} left out: it means no pod", style="yellow")
+    return list(manifest.pods)
+
+
+def manifest_of(source: str, namespace: str) -> Manifest:
+    """The objects of a file. Raises: InvalidRequest when it is no manifest, or holds none."""
+    manifest = read_manifest(read_text(source), source=source, namespace=namespace)
     if not manifest.pods and not manifest.left_out:
         raise InvalidRequest(f"{source} holds no object")
-    return list(manifest.pods)
+    return manifest
 
 
 def _answer(

@@ -36,6 +36,8 @@ class Manifest:
     pods: tuple[Json, ...]
     left_out: tuple[str, ...]
     """kind/name of objects that mean no pod."""
+    quotas: tuple[Json, ...] = ()
+    """The ResourceQuotas among those."""
 
 
 def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
@@ -49,6 +51,7 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
         raise InvalidRequest(f"{source} is not YAML: {str(exc).replace(chr(10), ' ')}") from exc
     pods: list[Json] = []
     left_out: list[str] = []
+    quotas: list[Json] = []
     for item in _items(documents, source):
         kind, name = _identity(item, source)
         if kind == "Pod":
@@ -57,7 +60,9 @@ def read_manifest(text: str, *, source: str, namespace: str) -> Manifest:
             pods += _from_template(item, kind, name, source, namespace)
         else:
             left_out.append(f"{kind}/{name}")
-    return Manifest(pods=tuple(pods), left_out=tuple(left_out))
+            if kind == "ResourceQuota":
+                quotas.append(_placed(item, namespace))
+    return Manifest(pods=tuple(pods), left_out=tuple(left_out), quotas=tuple(quotas))
 
 
 def _items(documents: list[object], source: str) -> Iterator[Json]:
@@ -80,8 +85,8 @@ def _identity(item: Json, source: str) -> tuple[str, str]:
     return str(item["kind"]), str(name)
 
 
-def _placed(pod: Json, namespace: str) -> Json:
-    made = copy.deepcopy(pod)
+def _placed(item: Json, namespace: str) -> Json:
+    made = copy.deepcopy(item)
     made.setdefault("apiVersion", "v1")
     made["metadata"].setdefault("namespace", namespace)
     return made

@@ -218,8 +218,8 @@ class KubernetesPodEvents:
             "metadata": {"name": name, "namespace": event.namespace},
             "involvedObject": {
                 "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": event.namespace,
+                "kind": event.kind,
+                "namespace": event.namespace if event.kind == "Pod" else "",
                 "name": event.name,
                 "uid": event.uid,
             },

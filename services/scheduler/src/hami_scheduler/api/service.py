@@ -11,6 +11,7 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
+from hami_scheduler.api.vain_settings import VainSettings
 from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.callers import CallJournal
@@ -30,6 +31,7 @@ class Service:
     letters: Letters
     explainer: Explainer
     by_claims: PodsByClaims
+    vain_settings: VainSettings
     simulator: SimulationApi
     adopter: Adopter
     access: Access | None

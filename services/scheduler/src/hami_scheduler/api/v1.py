@@ -22,6 +22,7 @@ from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
+from hami_scheduler.api.vain_settings import VainSettings
 from hami_scheduler.ports.queries import Letters, Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
@@ -107,6 +108,17 @@ def claim_routes(pods: PodsByClaims) -> APIRouter:
         return _items(await pods.waiting(namespace))
 
     api.add_api_route("/pods-by-claims", by_claims)
+    return api
+
+
+def settings_routes(settings: VainSettings) -> APIRouter:
+    """What was set in the cluster and has no effect."""
+    api = APIRouter(prefix="/v1")
+
+    async def vain_settings() -> Response:
+        return _items(settings.rows())
+
+    api.add_api_route("/vain-settings", vain_settings)
     return api
 
 

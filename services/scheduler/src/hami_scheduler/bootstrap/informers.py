@@ -22,6 +22,7 @@ from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
+from hami_scheduler.watch.cordons import UnmatchedCordons
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
 from hami_scheduler.watch.node_groups import NodeGroups
@@ -52,6 +53,7 @@ class Watches:
     node_sync: NodeSync
     node_groups: NodeGroups
     quotas: QuotaSync
+    unmatched_cordons: UnmatchedCordons
     pod_informer: Informer
     node_informer: Informer
     quota_informer: Informer
@@ -86,11 +88,13 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         with_claims=core.settings.dra_mode == "lead",
         bulkhead=core.instruments.bulkhead,
     )
+    unmatched = UnmatchedCordons(journal=connections.journal, events=connections.events)
     node_sync = NodeSync(
         store=connections.inventory,
         view=core.view,
         forget=inventories.forget,
         on_freed=core.requeuer.capacity_freed,
+        unmatched=unmatched,
         bulkhead=core.instruments.bulkhead,
     )
     groups = NodeGroups(
@@ -205,6 +209,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         node_sync=node_sync,
         node_groups=groups,
         quotas=quotas,
+        unmatched_cordons=unmatched,
         pod_informer=pod_informer,
         node_informer=Informer(
             connections.api,

@@ -23,6 +23,7 @@ from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
+from hami_scheduler.api.vain_settings import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.dra import claim_loops
 from hami_scheduler.bootstrap.gauges import measure
@@ -149,6 +150,9 @@ def build(
             new_view=lambda: ClusterView(vendors.rules),
         ),
         by_claims=PodsByClaims(watches.pod_informer.store.values, connections.claims),
+        vain_settings=VainSettings(
+            quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node
+        ),
         simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.requests.defaults),
         adopter=Adopter(
             ledger=connections.store,

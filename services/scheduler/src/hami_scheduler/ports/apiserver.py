@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.types import Json
@@ -108,8 +108,9 @@ class NodeApi(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodEvent:
-    """An event to be shown on a pod."""
+    """An event to be shown on a pod, or on a node."""
 
+    kind: Literal["Pod", "Node"] = "Pod"
     namespace: str
     name: str
     uid: PodUid

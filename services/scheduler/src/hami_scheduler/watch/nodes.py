@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from hamicommon.clipping import clip
+from hamicommon.domain.cordons import find_cordoned
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.bulkhead import Bulkhead
@@ -14,6 +15,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.ports import InventoryStore
 from hami_scheduler.watch.backoff import ItemBackoff
+from hami_scheduler.watch.cordons import UnmatchedCordons
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ class NodeSync:
         view: LedgerSnapshotCache,
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
+        unmatched: UnmatchedCordons,
         bulkhead: Bulkhead | None = None,
         waits: ItemBackoff | None = None,
     ) -> None:
@@ -37,14 +40,15 @@ class NodeSync:
         self._view = view
         self._forget = forget
         self._on_freed = on_freed
+        self._unmatched = unmatched
         self._cordons: dict[str, frozenset[str]] = {}
         self._wished: dict[str, frozenset[str]] = {}
         self._gone: dict[str, None] = {}
         self._woken = asyncio.Event()
 
-    def cordon(self, node: str, uuids: frozenset[str]) -> None:
-        """Exactly these cards of the node shall be cordoned."""
-        self._cordons[node] = self._wished[node] = uuids
+    def cordon(self, node: str, entries: frozenset[str]) -> None:
+        """Takes note of the cards that shall be cordoned, and no other of the node."""
+        self._cordons[node] = self._wished[node] = entries
         self._gone.pop(node, None)
         self._due(node)
 
@@ -101,13 +105,20 @@ class NodeSync:
             self._waits.failed(node, away=away)
 
     async def _write_cordon(self, node: str) -> None:
-        uuids = self._cordons.get(node)
-        if uuids is None:
+        entries = self._cordons.get(node)
+        if entries is None:
             return
-        if await self._store.set_cordoned(NodeName(node), uuids):
+        if not self._view.loaded:
+            await self._view.refresh()
+        cards = [card.usage.device for card in self._view.cluster.cards(NodeName(node))]
+        found = find_cordoned(entries, cards)
+        # With the entries as they are: one may be the uuid of a card that is away for now.
+        if await self._store.set_cordoned(NodeName(node), found.uuids | entries):
             await self._view.refresh_node(NodeName(node))
             self._on_freed()
-        if self._cordons.get(node) == uuids:
+        if cards:
+            await self._unmatched.note(node, found.unmatched)
+        if self._cordons.get(node) == entries:
             del self._cordons[node]
 
     async def _mark_gone(self, node: str) -> None:
@@ -115,5 +126,6 @@ class NodeSync:
             return
         await self._store.mark_gone(NodeName(node))
         self._forget(node)
+        self._unmatched.forget(node)
         await self._view.refresh_node(NodeName(node))
         self._gone.pop(node, None)

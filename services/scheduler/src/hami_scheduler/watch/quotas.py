@@ -43,6 +43,8 @@ class QuotaSync:
         self._on_freed = on_freed
         self._limits_of = limits_of
         self._quotas: dict[str, dict[str, Mapping[str, int]]] = {}
+        self.mistakes: dict[tuple[str, str], Mapping[str, str]] = {}
+        """(namespace, name) of a ResourceQuota -> its entries that limit nothing, each with why."""
         self._changed: set[str] = set()
         self._woken = asyncio.Event()
 
@@ -55,6 +57,9 @@ class QuotaSync:
             where = f"{metadata['namespace']}/{metadata['name']}"
             for why in found.mistakes.values():
                 logger.warning("quota limits nothing", extra={"quota": where, "error": why})
+        self.mistakes.pop((metadata["namespace"], metadata["name"]), None)
+        if found.mistakes:
+            self.mistakes[metadata["namespace"], metadata["name"]] = found.mistakes
         known = self._quotas.setdefault(metadata["namespace"], {})
         if limits or metadata["name"] in known:
             if known.get(metadata["name"]) != limits:
@@ -64,6 +69,7 @@ class QuotaSync:
     def on_delete(self, quota: JsonMapping) -> None:
         """A ResourceQuota went."""
         metadata = quota["metadata"]
+        self.mistakes.pop((metadata["namespace"], metadata["name"]), None)
         if self._quotas.get(metadata["namespace"], {}).pop(metadata["name"], None):
             self._note(metadata["namespace"])
 

@@ -91,6 +91,30 @@ def test_memory_asked_for_twice_is_reported_with_the_one_that_wins() -> None:
     assert remark.endswith("nvidia.com/gpumem wins")
 
 
+@pytest.mark.parametrize("zero", ["0", "0k", 0])
+def test_no_memory_is_the_whole_cards_and_is_said(zero: Any) -> None:
+    [remark] = remarks(a_pod({}, gpumem=zero), VENDORS)
+
+    assert remark == (
+        "container 'c': nvidia.com/gpumem 0 means not given: the whole memory of each card is "
+        "granted; write the MiB that it needs"
+    )
+
+
+def test_no_memory_of_every_vendor_with_memory_is_said() -> None:
+    # Enflame's memory follows from its slices.
+    for vendor in (each for each in VENDORS if each.resources.memory and each.name != "Enflame"):
+        names = vendor.resources
+        limits = {names.count: "1", names.memory: "0"}
+        pod = {"metadata": {}, "spec": {"containers": [{"resources": {"limits": limits}}]}}
+        found = [r for r in remarks(pod, VENDORS) if f"{names.memory} 0 means not given" in r]
+        assert len(found) == 1, vendor.name
+
+
+def test_no_memory_beside_a_percentage_is_the_percentage() -> None:
+    assert remarks(a_pod({}, gpumem="0", **{"gpumem-percentage": "50"}), VENDORS) == ()
+
+
 def test_the_webhook_warns_of_what_is_odd_and_admits_the_pod() -> None:
     rules = AdmissionRules(vendors=VENDORS, scheduler_name="hami-scheduler")
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hamicommon.clipping import clip
+from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_object import containers_of
+from hamicommon.k8s.quantities import is_zero
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.ascend.ascend import MODE_ANNOTATION as VNPU_MODE
 from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
+from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
 
 NODE_POLICIES = ("binpack", "spread", "fragmentation")
@@ -36,6 +39,7 @@ def remarks(pod: Json, vendors: Vendors) -> tuple[str, ...]:
         *_modes(annotations),
         *_selections(annotations, vendors),
         *_twice(pod, vendors),
+        *_no_memory(pod, vendors),
     )
 
 
@@ -107,6 +111,26 @@ def _twice(pod: Json, vendors: Vendors) -> Iterator[str]:
                 yield (
                     f"container {container.get('name', '')!r} asks for memory twice, {amount} "
                     f"{named[amount]} and {percent} {named[percent]}: {amount} wins"
+                )
+
+
+def _no_memory(pod: Json, vendors: Vendors) -> Iterator[str]:
+    """HAMi takes 0 as not given, which is the most and not the least."""
+    annotations = keys.annotations_of(pod)
+    for _, container in containers_of(pod):
+        for vendor in vendors.concerned_by(container):
+            memory = vendor.resources.memory
+            if not is_zero(amounts.find(container, memory)):
+                continue
+            try:
+                asked = vendor.parse_request(container, annotations)
+            except InvalidRequest:
+                continue
+            if asked is not None and (asked.memory_mib or asked.memory_percent == 100):
+                granted = f"{asked.memory_mib} MiB" if asked.memory_mib else "the whole memory"
+                yield (
+                    f"container {container.get('name', '')!r}: {memory} 0 means not given: "
+                    f"{granted} of each card is granted; write the MiB that it needs"
                 )
 
 
