@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from hami_metrics.pages.domain.cluster import MeasuredUse
-from hami_metrics.pages.domain.notices import Away, notices
+from hami_metrics.pages.domain.notices import Away, hanging_since, notices
 
 from tests.unit.metrics.pages.clusters import NOW, a_card, a_node, a_state
 
@@ -27,6 +27,27 @@ def test_nothing_is_reported_while_all_parts_are_there() -> None:
 def test_a_part_that_restarts_is_not_away_yet(part: str) -> None:
     assert parts(Away(**{part: NOW - timedelta(seconds=2)})) == []
     assert parts(Away(**{part: NOW - timedelta(seconds=3)})) == [part]
+
+
+def test_a_scheduler_that_is_connected_and_does_nothing_hangs() -> None:
+    [notice] = notices(STATE, Away(scheduler_hangs=AGO), NOW)
+
+    assert (notice.part, notice.since) == ("scheduler", AGO)
+    assert "has done nothing since 14:04:00: it hangs" in notice.text
+    # Of one that has no connection that is known, and no more.
+    [gone] = notices(STATE, Away(scheduler=AGO, scheduler_hangs=AGO), NOW)
+    assert gone.text.startswith("No scheduler is connected")
+
+
+@pytest.mark.parametrize(
+    ("quiet_s", "hangs"), [(None, False), (0.0, False), (10.0, False), (11.0, True)]
+)
+def test_connections_that_are_quiet_for_long_or_of_unknown_use(
+    quiet_s: float | None, hangs: bool
+) -> None:
+    used_at = None if quiet_s is None else NOW - timedelta(seconds=quiet_s)
+
+    assert hanging_since(used_at, NOW) == (used_at if hangs else None)
 
 
 def test_the_ledger_that_is_away_hides_what_only_it_can_show() -> None:

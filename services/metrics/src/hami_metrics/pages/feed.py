@@ -27,7 +27,7 @@ from hami_metrics.pages.domain.cluster import (
     changed_nodes,
     with_known_cards,
 )
-from hami_metrics.pages.domain.notices import Away, Notice, notices
+from hami_metrics.pages.domain.notices import Away, Notice, hanging_since, notices
 from hami_metrics.pages.domain.refresh import refreshed
 from hami_metrics.pages.reading.activity import (
     read_recent,
@@ -249,9 +249,11 @@ class Feed:
                 waiting, reasons = await read_waiting(connection)
             after = replace(after, waiting=waiting, waiting_by_reason=reasons)
             self._waiting_at = now
-        none_left = schedulers == 0
+        none_left = schedulers.connections == 0
         self._away = replace(
-            self._away, scheduler=_since(self._away.scheduler, now, away=none_left)
+            self._away,
+            scheduler=_since(self._away.scheduler, now, away=none_left),
+            scheduler_hangs=hanging_since(schedulers.used_at, now),
         )
         if full:
             self._full_at = now

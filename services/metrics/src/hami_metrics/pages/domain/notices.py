@@ -10,6 +10,8 @@ from hami_metrics.pages.domain.cluster import PageCluster, silent
 
 GRACE = timedelta(seconds=3)
 """A part that is away for less is restarting."""
+HANGS_AFTER = timedelta(seconds=10)
+"""A scheduler looks into the ledger every second, whatever there is to do."""
 SILENT_NAMED = 3
 
 
@@ -30,6 +32,8 @@ class Away:
 
     ledger: datetime | None = None
     scheduler: datetime | None = None
+    scheduler_hangs: datetime | None = None
+    """Since when all schedulers are connected and ask nothing."""
     events: datetime | None = None
 
 
@@ -58,6 +62,16 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
                 " not affected, new ones wait.",
             )
         )
+    elif away.scheduler_hangs is not None:
+        found.append(
+            Notice(
+                part="scheduler",
+                since=away.scheduler_hangs,
+                text="The scheduler is connected to the ledger and has done nothing since"
+                f" {_clock(away.scheduler_hangs)}: it hangs, or was stopped. Grants are shown as it"
+                " left them. Running pods are not affected, new ones wait.",
+            )
+        )
     if away.events is not None and now - away.events >= GRACE:
         measured = max((use.at for use in state.use.values()), default=None)
         until = "was never measured" if measured is None else f"is of {_moment(measured)}"
@@ -71,6 +85,11 @@ def notices(state: PageCluster | None, away: Away, now: datetime) -> tuple[Notic
         )
     found.extend(_agents(state, now))
     return tuple(found)
+
+
+def hanging_since(used_at: datetime | None, now: datetime) -> datetime | None:
+    """The moment since which schedulers hang whose connections were used last at `used_at`."""
+    return used_at if used_at is not None and now - used_at > HANGS_AFTER else None
 
 
 def _agents(state: PageCluster, now: datetime) -> Iterable[Notice]:

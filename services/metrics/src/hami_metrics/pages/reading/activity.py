@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 
 from hamicommon.ledger.connection import Connection
@@ -38,17 +39,29 @@ SELECT DISTINCT ON (device_uuid) device_uuid, bucket_start,
 
 
 # The publisher of its outbox keeps one connection for as long as it runs. A standby sees none of
-# the primary's: unknown.
+# the primary's: unknown. So is when another role's connections were used last.
 _SCHEDULERS = """
-SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE count(*) END FROM pg_stat_activity
+SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE count(*) END AS connections,
+       max(state_change) AS used_at
+  FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = $1
 """
 
 
-async def read_schedulers(connection: Connection) -> int | None:
-    """Connections of schedulers to the ledger; None is unknown."""
-    found: int | None = await connection.fetchval(_SCHEDULERS, SCHEDULER)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerActivity:
+    """What the ledger's server shows of schedulers; None is unknown."""
+
+    connections: int | None
+    used_at: datetime | None
+    """When one of the connections was used last."""
+
+
+async def read_schedulers(connection: Connection) -> SchedulerActivity:
+    """Connections of schedulers to the ledger."""
+    row = await connection.fetchrow(_SCHEDULERS, SCHEDULER)
+    assert row is not None
+    return SchedulerActivity(connections=row["connections"], used_at=row["used_at"])
 
 
 async def read_recent(
