@@ -40,6 +40,7 @@ def test_services_outside_the_cluster_are_asked_themselves(
                 "HAMI_FOLDER": str(tmp_path / "none"),
                 "KUBECONFIG": str(cluster.kubeconfig),
                 "HAMI_SCHEDULER_URL": "http://127.0.0.1:1",
+                "HAMI_REDIS_URL": "redis://127.0.0.1:1",
                 "HAMI_POSTGRES_DSN": "postgresql://hami:secret@127.0.0.1:1/hami",
             },
         )
@@ -48,10 +49,10 @@ def test_services_outside_the_cluster_are_asked_themselves(
     found = {row["part"]: row for row in json.loads(done.stdout)["items"]}
     states = {part: row["state"] for part, row in found.items()}
     assert list(found) == [
-        *("API server", "webhook", "scheduler", "Postgres", "Redis", "NATS", "agents", "metrics")
+        *("API server", "webhook", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics")
     ]
     assert (states["API server"], states["webhook"]) == ("ok", "ok")
-    assert states["scheduler"] == states["Postgres"] == "missing"
-    assert states["Redis"] == states["NATS"] == "unknown"
+    assert (states["Postgres"], states["NATS"], states["Redis"]) == ("missing", "unknown", "missing")
+    assert (states["scheduler"], found["scheduler"]["next"]) == ("unknown", "first Postgres, above")
     assert found["Postgres"]["next"] == "its log"
     assert "secret" not in done.stdout

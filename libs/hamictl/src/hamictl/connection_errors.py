@@ -47,7 +47,7 @@ def _why(exc: httpx.HTTPError, address: SchedulerAddress) -> str:
     if isinstance(exc, httpx.ProxyError):
         return f"the proxy refuses: {exc}"
     if isinstance(exc, httpx.TimeoutException):
-        return "nothing came in time"
+        return f"nothing came in time: it hangs, or was stopped{_supervised(address)}"
     if isinstance(exc, httpx.ConnectError):
         return f"{exc}{_unreachable(address)}"
     if isinstance(exc, httpx.RemoteProtocolError | httpx.ReadError | httpx.WriteError):
@@ -139,7 +139,19 @@ def closed_forward(dsn: str, exc: BaseException | None) -> str:
     )
 
 
+def _supervised(address: SchedulerAddress) -> str:
+    """Behind a sentence about a service of the local system: where its log is."""
+    if not address.log:
+        return ""
+    times = {0: "", 1: "; it was restarted once"}.get(
+        address.restarts, f"; it was restarted {address.restarts} times"
+    )
+    return f"{times}; its log is {address.log}"
+
+
 def _unreachable(address: SchedulerAddress) -> str:
+    if address.log:
+        return f"; the local system's supervisor starts it again{_supervised(address)}"
     if address.host in _LOOPBACK:
         return "; does `kubectl port-forward` still run?"
     if address.host.endswith((".svc", ".cluster.local")):

@@ -27,6 +27,10 @@ class SchedulerAddress:
     prefix: str = "HAMI_SCHEDULER"
     """Of the settings' names."""
     service: str = "hami-scheduler"
+    log: str = ""
+    """The file with its log, where it is a service of the local system."""
+    restarts: int = 0
+    """How often the local system's supervisor has started it again."""
 
     @property
     def host(self) -> str:

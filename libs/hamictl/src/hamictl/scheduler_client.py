@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any, cast
 
 import httpx
@@ -12,6 +14,11 @@ from hamictl.scheduler_address import SchedulerAddress
 
 Row = dict[str, Any]
 TIMEOUT_S = 10.0
+FIRST_WAIT_S = 1.5
+"""A service that has not answered by then is asked whether it answers anything at all."""
+PROBE_TIMEOUT_S = 2.0
+PROBE_PATH = "/healthz"
+"""Any answer to it will do, a refusal too."""
 
 
 class SchedulerClient:
@@ -56,11 +63,31 @@ class SchedulerClient:
             async with httpx.AsyncClient(
                 timeout=TIMEOUT_S, verify=verify, headers=headers
             ) as client:
-                return await client.request(method, f"{address.url}{path}", **how)
+                return await self._answer_while_alive(
+                    client, client.request(method, f"{address.url}{path}", **how)
+                )
         except httpx.HTTPError as exc:
             raise Unavailable(sentence(exc, address)) from exc
         except (httpx.InvalidURL, ValueError) as exc:
             raise InvalidRequest(f"{address.prefix}_URL={address.url} ({host}): {exc}") from exc
+
+    async def _answer_while_alive(
+        self, client: httpx.AsyncClient, request: Coroutine[Any, Any, httpx.Response]
+    ) -> httpx.Response:
+        """The answer to the request, however long that takes a service that is alive.
+
+        One that hangs takes connections and answers nothing. Raises: httpx.HTTPError.
+        """
+        asked = asyncio.ensure_future(request)
+        try:
+            await asyncio.wait([asked], timeout=FIRST_WAIT_S)
+            if not asked.done():
+                await client.get(f"{self._address.url}{PROBE_PATH}", timeout=PROBE_TIMEOUT_S)
+            return await asked
+        finally:
+            if not asked.done():
+                asked.cancel()
+                await asyncio.wait([asked])
 
     def _decoded_or_error(self, answer: httpx.Response) -> Any:
         body = self._decoded(answer)

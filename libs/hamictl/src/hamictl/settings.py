@@ -87,6 +87,12 @@ class Settings(BaseSettings):
     postgres_dsn: SecretStr = Field(
         default=SecretStr(""), description="for `hamictl sql` and `hamictl db`"
     )
+    redis_url: str = Field(
+        default="", description="redis://host:port, which `hamictl doctor` tries to connect to"
+    )
+    nats_url: str = Field(
+        default="", description="nats://host:port, which `hamictl doctor` tries to connect to"
+    )
     migrations: Path | None = Field(default=None, description="folder, when not in a checkout")
 
     @classmethod

@@ -7,8 +7,9 @@ real cluster.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import PostgresSettings, describe
@@ -33,7 +34,7 @@ class Installation:
     """Folder of the local system's spans."""
     pages_url: str = ""
     backends: Mapping[str, str] = field(default_factory=dict)
-    """Addresses of the local system's servers, for who looks whether they answer."""
+    """Addresses of Redis and NATS, and of a local system's Postgres, to see whether they answer."""
 
     def need_metrics(self) -> SchedulerAddress:
         """Raises InvalidRequest when the metrics service's address is unknown."""
@@ -81,10 +82,15 @@ def find_target(settings: Settings) -> Installation:
     if state is not None and "kubeconfig" in state:
         return Installation(
             kubeconfig=Path(state["kubeconfig"]),
-            scheduler=SchedulerAddress(url=state["scheduler_url"]),
+            scheduler=SchedulerAddress(
+                url=state["scheduler_url"], **_supervised(state, "scheduler")
+            ),
             postgres_dsn=state["postgres_dsn"],
             local=True,
-            metrics=metrics_address(state["metrics_url"].removesuffix("/metrics")),
+            metrics=replace(
+                metrics_address(state["metrics_url"].removesuffix("/metrics")),
+                **_supervised(state, "metrics"),
+            ),
             traces=Path(state["traces"]),
             pages_url=str(state.get("pages_url") or ""),
             backends={
@@ -112,4 +118,15 @@ def find_target(settings: Settings) -> Installation:
             token_file=settings.metrics_token_file,
         ),
         pages_url=settings.pages_url,
+        backends={
+            name: url
+            for name, url in (("redis", settings.redis_url), ("nats", settings.nats_url))
+            if url
+        },
     )
+
+
+def _supervised(state: Mapping[str, Any], service: str) -> dict[str, Any]:
+    """What the local system's supervisor wrote about one of its services."""
+    entry = (state.get("services") or {}).get(service) or {}
+    return {"log": str(entry.get("log") or ""), "restarts": int(entry.get("restarts") or 0)}

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 from hamictl.__main__ import app
-from hamictl.commands.look.doctor import _backend, _silent, behind, examined
+from hamictl.commands.look.doctor import (
+    _backend,
+    _silent,
+    behind,
+    examined,
+    settings_finding,
+)
 from hamictl.commands.look.installed_parts import not_ready
 from hamictl.commands.look.part_finding import PartState, missing, well
 from hamictl.scheduler_address import SchedulerAddress, metrics_address
@@ -16,14 +22,14 @@ from hamictl.target import Installation
 from typer.testing import CliRunner
 
 AWAY = "http://127.0.0.1:1"
-PARTS = ["API server", "scheduler", "Postgres", "Redis", "NATS", "agents", "metrics"]
+PARTS = ["API server", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics"]
 NOW = datetime(2026, 11, 20, 14, 5, tzinfo=UTC)
 
 
 def installation(**backends: str) -> Installation:
     return Installation(
         kubeconfig=None,
-        scheduler=SchedulerAddress(url=AWAY),
+        scheduler=SchedulerAddress(url=AWAY, log="scheduler.log", restarts=2),
         postgres_dsn="",
         local=True,
         metrics=metrics_address(AWAY),
@@ -38,8 +44,43 @@ async def test_each_part_that_is_away_is_named_with_what_to_do() -> None:
     states = {each.part: each.state for each in found}
     assert states["Postgres"] is states["NATS"] is PartState.UNKNOWN
     del states["Postgres"], states["NATS"]
+    assert states.pop("agents") is PartState.UNKNOWN
     assert set(states.values()) == {PartState.MISSING}
     assert not any("secret" in each.detail for each in found)
+
+
+async def test_a_local_service_that_is_away_is_looked_for_in_its_log_and_not_in_a_cluster() -> None:
+    found = {each.part: each for each in await examined(installation())}
+
+    scheduler, agents = found["scheduler"], found["agents"]
+    assert "the local system's supervisor starts it again; it was restarted 2 times" in (
+        scheduler.detail
+    )
+    assert scheduler.next_step == "scheduler.log"
+    assert "port-forward" not in scheduler.detail
+    assert (agents.state, agents.next_step) == (PartState.UNKNOWN, "first scheduler, above")
+
+
+def test_what_was_set_without_effect_is_a_line_that_is_wrong_and_nothing_missing() -> None:
+    def row(kind: str, number: int) -> dict[str, object]:
+        return {
+            "kind": kind,
+            "namespace": "team" if kind == "ResourceQuota" else None,
+            "name": f"x{number}",
+            "setting": "hami.io/device-cordon",
+            "problem": f"problem {number}",
+        }
+
+    assert settings_finding([]).state is PartState.WELL
+    found = settings_finding([row("ResourceQuota", 1), *(row("Node", n) for n in range(2, 6))])
+
+    assert found.state is PartState.WRONG
+    assert found.detail == (
+        "ResourceQuota team/x1: problem 1; "
+        "Node x2, annotation hami.io/device-cordon: problem 2; "
+        "Node x3, annotation hami.io/device-cordon: problem 3; and 2 more"
+    )
+    assert found.next_step == "docs/tasks.md (Quotas), docs/operations.md (One card)"
 
 
 def test_a_part_that_only_lacks_an_earlier_one_is_unknown_and_names_that_one() -> None:

@@ -18,7 +18,14 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 
 from hamictl.commands.look import installed_parts
 from hamictl.commands.look.installed_parts import NAMESPACE, read
-from hamictl.commands.look.part_finding import PartFinding, PartState, missing, unknown, well
+from hamictl.commands.look.part_finding import (
+    PartFinding,
+    PartState,
+    missing,
+    unknown,
+    well,
+    wrong,
+)
 from hamictl.commands.options import Answered
 from hamictl.commands.runner import run
 from hamictl.exit_codes import ExitCode
@@ -38,18 +45,19 @@ PAGE = "docs/hamictl-on-a-cluster.md"
 
 
 _NEEDS = {
-    "scheduler": ("Postgres", "Redis", "NATS"),
-    "agents": ("Postgres", "scheduler"),
+    "scheduler": ("Postgres",),
+    "agents": ("Postgres", "NATS", "scheduler"),
     "metrics": ("Postgres", "NATS"),
 }
 """Without which a part can't answer, though its pods are ready."""
-_GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?"}
+_GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?", PartState.WRONG: "!"}
+SETTINGS_SHOWN = 3
 
 
 def doctor(output: Answered = TABLE) -> None:
     """Show what is missing of the installation, part by part.
 
-    Ends with status 6 when a part is missing.
+    Ends with status 6 when a part is missing. A quota or a cordon without effect is shown, too.
     """
     found = run(examined(find_target(Settings())))
     rows = [
@@ -87,11 +95,16 @@ async def examined(target: Installation) -> list[PartFinding]:
         return [missing("API server", str(exc), "kubectl cluster-info")]
     if seen.elsewhere:
         return await _local(target)
-    return behind([(each, await _asked(target, each)) for each in found])
+    answered = await asyncio.gather(*(_asked(target, each) for each in found))
+    settings = await _settings(target, answered)
+    return [*behind(list(zip(found, answered, strict=True))), *settings]
 
 
 def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
-    """(as installed, as it answered): what only lacks an earlier part names that one alone."""
+    """(as installed, as it answered): what only lacks an earlier part names that one alone.
+
+    Agents, and what they report, are asked of the scheduler.
+    """
     found: list[PartFinding] = []
     for installed, answered in pairs:
         lacking = [
@@ -101,7 +114,8 @@ def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding
         ]
         if installed.state is PartState.WELL and answered.state is PartState.MISSING and lacking:
             first = f"first {' and '.join(lacking)}, above"
-            answered = unknown(answered.part, f"{installed.detail}; {answered.detail}", first)
+            detail = "; ".join(filter(None, (installed.detail, answered.detail)))
+            answered = unknown(answered.part, detail, first)
         found.append(answered)
     return found
 
@@ -115,10 +129,27 @@ async def _asked(target: Installation, found: PartFinding) -> PartFinding:
     if not address:
         variable = "HAMI_METRICS_URL" if found.part == "metrics" else "HAMI_SCHEDULER_URL"
         return well(found.part, f"{found.detail}; {variable} is not set, so it was not asked")
-    return await _part(found.part, lambda: ask(target))
+    return await _part(found.part, lambda: ask(target), PAGE)
 
 
 async def _local(target: Installation) -> list[PartFinding]:
+    """Services on this machine, or in containers beside this one: all are asked at once."""
+    backends = {"postgres": target.postgres_dsn, **target.backends}
+    step = "hamictl down, then hamictl up" if target.local else "its log"
+    asked = await asyncio.gather(
+        *(
+            _backend(part, backends.get(part.lower()), step)
+            for part in ("Postgres", "Redis", "NATS")
+        ),
+        _part("scheduler", lambda: _scheduler(target), target.scheduler.log or "its log"),
+        _part("agents", lambda: _agents(target), ""),
+        _part("metrics", lambda: _metrics(target), target.metrics.log or "its log"),
+    )
+    parts = behind([(well(each.part, ""), each) for each in asked])
+    return [*await _control_plane(target), *parts, *await _settings(target, asked)]
+
+
+async def _control_plane(target: Installation) -> list[PartFinding]:
     found: list[PartFinding] = []
     if target.kubeconfig is None:
         found.append(
@@ -128,24 +159,53 @@ async def _local(target: Installation) -> list[PartFinding]:
         try:
             async with open_kube_api(target.kubeconfig) as api:
                 found.append(await _api_server(api))
-                found.append(await _part("webhook", lambda: _webhook(api)))
+                found.append(await _part("webhook", lambda: _webhook(api), ""))
         except HamiError as exc:
             found.append(missing("API server", str(exc), "kubectl cluster-info"))
-    found.append(await _part("scheduler", lambda: _scheduler(target)))
-    backends = {"postgres": target.postgres_dsn, **target.backends}
-    step = "hamictl down, then hamictl up" if target.local else "its log"
-    for part in ("Postgres", "Redis", "NATS"):
-        found.append(await _backend(part, backends.get(part.lower()), step))
-    found.append(await _part("agents", lambda: _agents(target)))
-    found.append(await _part("metrics", lambda: _metrics(target)))
     return found
 
 
-async def _part(part: str, examine: Callable[[], Awaitable[PartFinding]]) -> PartFinding:
+async def _part(
+    part: str, examine: Callable[[], Awaitable[PartFinding]], next_step: str
+) -> PartFinding:
     try:
         return await examine()
     except HamiError as exc:
-        return missing(part, str(exc), PAGE if part in ("scheduler", "metrics") else "")
+        return missing(part, str(exc), next_step)
+
+
+async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
+    """Quotas and cordons without effect; no line where the scheduler can't be asked."""
+    if not target.scheduler.url or not any(
+        each.part == "scheduler" and each.state is PartState.WELL for each in found
+    ):
+        return []
+    try:
+        rows = await SchedulerClient(target.scheduler).rows_if_known("/v1/vain-settings")
+    except HamiError:
+        return []
+    if rows is None:
+        return []
+    return [settings_finding(rows)]
+
+
+def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
+    """The line about what people set and nothing follows from."""
+    if not rows:
+        return well("settings", "every quota and every cordon of a card has an effect")
+    shown = "; ".join(vain_setting(row) for row in rows[:SETTINGS_SHOWN])
+    more = len(rows) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    pages = {"ResourceQuota": "docs/tasks.md (Quotas)", "Node": "docs/operations.md (One card)"}
+    next_step = ", ".join(dict.fromkeys(pages[str(row["kind"])] for row in rows))
+    return wrong("settings", f"{shown}{rest}", next_step)
+
+
+def vain_setting(row: Mapping[str, Any]) -> str:
+    """`ResourceQuota team-a/q: nvidia.com/gpumem: 4000 limits nothing: ...`."""
+    if row["kind"] == "ResourceQuota":
+        return f"ResourceQuota {row['namespace']}/{row['name']}: {row['problem']}"
+    return f"Node {row['name']}, annotation {row['setting']}: {row['problem']}"
 
 
 async def _api_server(api: KubeApi) -> PartFinding:

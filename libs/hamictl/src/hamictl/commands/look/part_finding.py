@@ -12,6 +12,7 @@ class PartState(StrEnum):
     WELL = "ok"
     MISSING = "missing"
     UNKNOWN = "unknown"
+    WRONG = "wrong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +38,8 @@ def well(part: str, detail: str) -> PartFinding:
 def unknown(part: str, detail: str, next_step: str = "") -> PartFinding:
     """Nobody knows: this user may not look."""
     return PartFinding(part=part, state=PartState.UNKNOWN, detail=detail, next_step=next_step)
+
+
+def wrong(part: str, detail: str, next_step: str = "") -> PartFinding:
+    """It is there, and somebody set something in it that has no effect."""
+    return PartFinding(part=part, state=PartState.WRONG, detail=detail, next_step=next_step)
