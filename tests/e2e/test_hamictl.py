@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,17 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert "allocated" in ask("describe", "pod/shown")
     ask("describe", "card", "GPU-none", status=ExitCode.NOT_FOUND)
     assert ask("open", "pod", "shown").endswith("/pods/default/shown\n")
+    page = f"/cards/{share['device_uuid']}\n"
+    index = next(
+        row["index"]
+        for row in json.loads(ask("get", "devices", "-o", "json"))["items"]
+        if row["uuid"] == share["device_uuid"]
+    )
+    for card in (share["device_uuid"], share["device_uuid"][:-1], f"{node}/{index}"):
+        assert ask("open", "card", card).endswith(page)
+    assert ask("open", "node", node).endswith(f"/nodes/{node}\n")
+    for unknown in (("node", "node-99"), ("card", "GPU-none"), ("card", f"{node}/99"), ("quotas",)):
+        assert ask("open", *unknown, status=ExitCode.NOT_FOUND) == ""
     used = json.loads(ask("usage", "pod", "shown", "-o", "json"))["items"]
     assert [(row["pod_name"], row["device_uuid"]) for row in used] == [
         ("shown", share["device_uuid"])
@@ -93,6 +105,36 @@ def test_each_verb_answers_about_a_pod_that_runs_and_one_that_waits(
     assert completed(system, "describe", "pod", "wai") == ["waiting", ":4"]
     ask("fits", "--gpumem", "90Gi", status=ExitCode.ANSWER_IS_NO)
     ask("sql", "nothing-known", status=ExitCode.NOT_FOUND)
+
+
+@pytest.fixture
+def hanging(system: System) -> Iterator[None]:
+    """The scheduler is stopped within the test; the supervisor has no probe that would end it."""
+    pid = system.pid_of("scheduler")
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.usefixtures("hanging")
+def test_while_the_scheduler_hangs_every_verb_ends_with_a_sentence(ask: Ask) -> None:
+    for argv in (
+        ("explain", "anybody"),
+        ("fits", "--gpumem", "1Gi"),
+        ("get", "devices"),
+        ("get", "allocations"),
+        ("drift",),
+        ("dead-letters",),
+    ):
+        ask(*argv, status=ExitCode.UNREACHABLE)
+    parts = json.loads(ask("doctor", "-o", "json", status=ExitCode.ANSWER_IS_NO))["items"]
+    found = {row["part"]: row for row in parts}
+    assert "it hangs, or was stopped" in found["scheduler"]["detail"]
+    assert found["scheduler"]["next"].endswith("scheduler.log")
+    assert (found["agents"]["state"], found["metrics"]["state"]) == ("unknown", "ok")
 
 
 def test_a_trace_goes_over_all_services_to_the_first_kernel(system: System, ask: Ask) -> None:

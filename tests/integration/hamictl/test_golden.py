@@ -63,6 +63,9 @@ ELSEWHERE = {
 """Verbs that start, change or simulate something, and where they are shown."""
 
 
+PAGES = ("/", "/pods/nlp/train-2", "/cards/GPU-a0", "/nodes/n1")
+
+
 @pytest.fixture(scope="module")
 def environment(
     databases: Databases, tmp_path_factory: pytest.TempPathFactory
@@ -79,7 +82,7 @@ def environment(
             "HAMI_FOLDER": str(tmp_path_factory.mktemp("no-system")),
             "HAMI_METRICS_URL": urls["metrics"],
             "HAMI_SCHEDULER_URL": urls["scheduler"],
-            "HAMI_PAGES_URL": "http://pages:9398",
+            "HAMI_PAGES_URL": urls["pages"],
             "HAMI_POSTGRES_DSN": dsn,
             "HAMICTL_UTC": "1",
             "COLUMNS": "80",
@@ -99,7 +102,11 @@ async def _serve(dsn: str, urls: dict[str, str], ready: Event, over: Event) -> N
         scheduler = FastAPI()
         scheduler.include_router(ledger_routes(PostgresQueries(ledger)))
         answer_errors(scheduler)
+        pages = FastAPI()
+        for path in PAGES:
+            pages.add_api_route(path, lambda: "a page")
         for name, served in (
+            ("pages", pages),
             ("metrics", create_app(CollectorRegistry(), list, None, routers)),
             ("scheduler", scheduler),
         ):
@@ -124,7 +131,8 @@ def answered(command: str, environment: Environment) -> str:
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     complaints = "".join(f"! {line}\n" for line in done.stderr.splitlines())
     status = f"[status {done.exit_code}]\n" if done.exit_code else ""
-    return f"$ {command}\n{_steady(done.stdout)}{_steady(complaints)}{status}\n"
+    shown = f"$ {command}\n{_steady(done.stdout)}{_steady(complaints)}{status}\n"
+    return shown.replace(str(environment["HAMI_PAGES_URL"]), "http://pages:9398")
 
 
 def _steady(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from hamictl.output import render
@@ -47,6 +48,19 @@ def at(width: int) -> str:
     console.print(render.grid(columns, records.rows, Presentation()))
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
+
+
+def test_a_slice_without_a_share_of_cores_may_use_any_and_a_card_has_what_it_has() -> None:
+    assert cell("core_ratio", 0) == cell("asked_core_ratio", 0.0) == "any"
+    assert cell("used_core_ratio", 0) == "0 %"
+
+    def of_card(held_slot_count: int) -> list[str]:
+        row = {"core_ratio": 0, "held_core_ratio": 0, "held_slot_count": held_slot_count}
+        found = records_of(replace(ANSWER, question="cards", rows=[row]))
+        return [column.show(row) for column in found.columns[:2]]
+
+    assert of_card(1) == ["0 %", "any"]
+    assert of_card(0) == ["0 %", "0 %"]
 
 
 def test_200_columns_hold_a_row_in_a_line() -> None:

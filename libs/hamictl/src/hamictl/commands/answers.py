@@ -15,11 +15,13 @@ from hamicommon.k8s.types import Json
 from hamictl.commands.about.pod_names import pod_names
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered
+from hamictl.commands.owners import owner_of, pods_of_owner
 from hamictl.commands.runner import console, run
 from hamictl.exit_codes import ExitCode
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
 from hamictl.output.records import Row
+from hamictl.output.terminal import note
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
@@ -106,7 +108,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def explain(
-    pod: Annotated[str, typer.Argument(help="name of a pod", autocompletion=pod_names)],
+    pod: Annotated[
+        str,
+        typer.Argument(
+            help="name of a pod; or deploy/NAME, job/NAME and the like, which lists its pods",
+            autocompletion=pod_names,
+        ),
+    ],
     namespace: Namespace = "default",
     output: Answered = TABLE,
     exit_code: Annotated[
@@ -117,6 +125,16 @@ def explain(
     ] = False,
 ) -> None:
     """Explain why a pod is where it is, or why it waits."""
+    owner = owner_of(pod)
+    if owner is not None:
+        pods = run(pods_of_owner(find_target(Settings()), *owner, namespace))
+        render.write(pods, output)
+        waiting = [str(row["pod_name"]) for row in pods.rows if not row["node"]]
+        if waiting:
+            note(f"why one waits, and what would help: hamictl explain {waiting[0]} -n {namespace}")
+        if exit_code and waiting:
+            raise typer.Exit(ExitCode.ANSWER_IS_NO)
+        return
     answer = run(_explain(pod, namespace, output))
     if near and output.for_people:
         console.print(near_misses_table(near_misses(answer)))

@@ -22,6 +22,9 @@ _WIDE = frozenset(
 """Columns that a person rarely asks for."""
 _THINGS = {"nodes": ("node", "node"), "cards": ("device", "device_uuid")}
 """Questions whose rows are things with a name of their own -> its kind, and the column."""
+ANY = "any"
+_SHARES = ("core_ratio", "asked_core_ratio")
+"""Shares of cores of slices; 0 is no share of its own, which may use all that is idle."""
 _HEADERS = {"sick_s": "SICK-FOR", "node_group": "GROUP"}
 """Where the usual one would be another column's too, or other lists have another."""
 _NAMES = ("pod_name", "node", "device_uuid", "namespace", "resource", "type", "reason_code")
@@ -67,6 +70,12 @@ def header_of(name: str) -> str:
 
 
 def _cell(name: str, absent: str, row: Row) -> str:
+    if "held_core_ratio" in row and row.get(name) == 0:
+        # Of a card: its own cores, and the sum of its slices' shares.
+        if name in _SHARES:
+            return _ratio(0)
+        if name == "held_core_ratio" and row.get("held_slot_count"):
+            return ANY
     return cell(name, row.get(name), absent)
 
 
@@ -74,6 +83,8 @@ def cell(name: str, value: object, absent: str = _NONE) -> str:
     """A value with its unit, by the column's suffix."""
     if value is None:
         return absent
+    if name in _SHARES and value == 0:
+        return ANY
     for suffix, show in _SHOWN.items():
         if name.endswith(suffix):
             return show(value)

@@ -9,7 +9,7 @@ from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.planner import Planned
 from rich.table import Table
 
-from hamictl.view.tables import table
+from hamictl.view.tables import cores, table
 
 
 def verdict_table(answer: Planned, cluster: Cluster) -> Table:
@@ -26,7 +26,7 @@ def verdict_table(answer: Planned, cluster: Cluster) -> Table:
 
 def _cards(containers: Sequence[ContainerGrant]) -> str:
     lines = [
-        f"{container.name}: {share.uuid} {share.memory_mib} MiB {share.core_percent} % cores"
+        f"{container.name}: {share.uuid} {share.memory_mib} MiB {cores(share.core_percent)}"
         for container in containers
         for share in container.shares
     ]

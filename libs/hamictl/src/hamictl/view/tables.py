@@ -95,6 +95,8 @@ def card_cores(row: Row) -> str:
         return "-"
     if vendor.startswith("Ascend") and capacity != WHOLE_PERCENT:
         return f"{used} % used, {capacity} AI cores"
+    if not used and row.get("used_slots"):
+        return cores(used)
     return f"{used} of {capacity} {CORE_UNITS.get(vendor, '%')}"
 
 

@@ -66,6 +66,7 @@ class Renderer:
             "gib": amounts.gib,
             "bare_gib": amounts.bare_gib,
             "percent": amounts.percent,
+            "granted_cores": amounts.granted_cores,
             "count": amounts.count,
             "moment": amounts.moment,
             "clock_time": amounts.clock_time,

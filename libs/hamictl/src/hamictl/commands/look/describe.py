@@ -7,8 +7,10 @@ import webbrowser
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
+from http import HTTPStatus
 from urllib.parse import quote
 
+import httpx
 import typer
 from hamicommon.errors import InvalidRequest, NotFound
 
@@ -16,13 +18,14 @@ from hamictl.commands import answers
 from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, At, moment_of
-from hamictl.commands.past.card_names import uuid_or_name
+from hamictl.commands.past.card_names import uuid_of, uuid_or_name
 from hamictl.commands.past.named import HELD, ask
 from hamictl.commands.runner import console, run, spoken_errors
 from hamictl.output import render
 from hamictl.output.formats import TABLE, OutputFormat
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import base_units
+from hamictl.output.terminal import note
 from hamictl.questions import Answered as Answer
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
@@ -34,6 +37,7 @@ KINDS = {
     **dict.fromkeys(("node", "nodes", "no"), "node"),
     **dict.fromkeys(("card", "cards", "device", "devices"), "card"),
 }
+PAGE_TIMEOUT_S = 3.0
 STEPS = ("entered_at", "state", "lasted_s", "node", "reason", "actor", "attempt_count")
 INCIDENTS = ("sick_at", "well_at", "sick_s", "health_reason", "device_uuid", "pod_count")
 
@@ -155,10 +159,33 @@ def open_page(
     if kind and not name and kind.partition("/")[0] not in KINDS:
         # What is no kind is a pod, as everywhere.
         kind, name = "pod", kind
-    address = url.rstrip("/") + "/" + (_path(*_named(kind, name), namespace) if kind else "")
+    path = ""
+    if kind:
+        kind, name = _named(kind, name)
+        path = _path(kind, run(uuid_of(name)) if kind == "card" else name, namespace)
+    address = f"{url.rstrip('/')}/{path}"
+    if run(_is_missing(address)):
+        with spoken_errors():
+            raise NotFound(f"there is no page of {kind} {name}: {_known_by(kind)}")
     sys.stdout.write(f"{address}\n")
     if console.is_terminal:
         webbrowser.open(address)
+
+
+async def _is_missing(address: str) -> bool:
+    """Whether the pages have none of this address; pages that can't be asked are no reason."""
+    try:
+        async with httpx.AsyncClient(timeout=PAGE_TIMEOUT_S) as client:
+            return (await client.get(address)).status_code == HTTPStatus.NOT_FOUND
+    except httpx.HTTPError as exc:
+        note(f"{address} does not answer: {exc or type(exc).__name__}")
+        return False
+
+
+def _known_by(kind: str) -> str:
+    if kind == "pod":
+        return "`hamictl get pods` has those known, and the ledger those that asked for a card"
+    return f"`hamictl get {kind}s` has those known"
 
 
 def _path(kind: str, name: str, namespace: str) -> str:

@@ -37,6 +37,7 @@ from hamictl.questions import QuestionClient
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
+from hamictl.view.vain_settings import vain_setting
 
 CONNECT_S = 3.0
 STALE = timedelta(minutes=2)
@@ -199,13 +200,6 @@ def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
     pages = {"ResourceQuota": "docs/tasks.md (Quotas)", "Node": "docs/operations.md (One card)"}
     next_step = ", ".join(dict.fromkeys(pages[str(row["kind"])] for row in rows))
     return wrong("settings", f"{shown}{rest}", next_step)
-
-
-def vain_setting(row: Mapping[str, Any]) -> str:
-    """`ResourceQuota team-a/q: nvidia.com/gpumem: 4000 limits nothing: ...`."""
-    if row["kind"] == "ResourceQuota":
-        return f"ResourceQuota {row['namespace']}/{row['name']}: {row['problem']}"
-    return f"Node {row['name']}, annotation {row['setting']}: {row['problem']}"
 
 
 async def _api_server(api: KubeApi) -> PartFinding:

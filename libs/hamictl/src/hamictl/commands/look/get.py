@@ -34,6 +34,8 @@ from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
 from hamictl.view.named import records_of
+from hamictl.view.quotas import quota_records
+from hamictl.view.vain_settings import vain_setting
 
 KINDS = {
     name: kind
@@ -143,7 +145,9 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
         found = records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
         return replace(found, plural="decisions")
     if kind == "quotas":
-        return replace(records_of(ask("quota", where)), plural="quotas")
+        found = quota_records(ask("quota", where))
+        run(_note_vain_quotas(namespace))
+        return found
     if moment is not None:
         about = where if kind == "allocations" else {}
         return records_of(ask(THEN[kind], {**about, "at": moment}))
@@ -181,6 +185,21 @@ async def _need_namespace(api: KubeApi, namespace: str) -> None:
         raise NotFound(f"there is no namespace {namespace}") from None
     except (Forbidden, Unavailable):
         return
+
+
+async def _note_vain_quotas(namespace: str) -> None:
+    """Names, on standard error, the ResourceQuotas that limit nothing."""
+    scheduler = find_target(Settings()).scheduler
+    if not scheduler.url:
+        return
+    try:
+        rows = await SchedulerClient(scheduler).rows_if_known("/v1/vain-settings")
+    except (Forbidden, Unavailable) as exc:
+        note(f"not asked for quotas that limit nothing: {exc}")
+        return
+    for row in rows or ():
+        if row["kind"] == "ResourceQuota" and namespace in ("", row["namespace"]):
+            note(vain_setting(row))
 
 
 def _scheduler(target: Installation) -> SchedulerClient:

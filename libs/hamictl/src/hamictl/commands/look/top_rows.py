@@ -105,6 +105,8 @@ def memory(card: TopCard) -> str:
 def cores(card: TopCard) -> str:
     """`60|48 %`: granted, used."""
     used = "?" if card.used_core_ratio is None else f"{card.used_core_ratio * 100:.0f}"
+    if not card.held_core_ratio and card.holders:
+        return f"any|{used} %"
     return f"{card.held_core_ratio * 100:.0f}|{used} %"
 
 

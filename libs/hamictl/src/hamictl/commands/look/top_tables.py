@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hamictl.output.records import Records, Row, TableColumn
-from hamictl.view.named import cell
+from hamictl.view.named import ANY, cell
 
 UNKNOWN = "?"
 SORTS: Mapping[str, tuple[str, ...]] = {
@@ -104,7 +104,7 @@ def node_records(rows: Sequence[Row], as_of: str) -> Records:
             _column("MEMORY", "memory_bytes"),
             _column("GRANTED-MEMORY", "held_memory_bytes"),
             _column("USED-MEMORY", "used_memory_bytes"),
-            _column("GRANTED-CORE", "held_core_ratio"),
+            TableColumn("GRANTED-CORE", _granted_cores, "held_core_ratio"),
             _column("USED-CORE", "used_core_ratio"),
             TableColumn("TROUBLE", _trouble),
             TableColumn(
@@ -142,6 +142,13 @@ def pod_records(rows: Sequence[Row], as_of: str) -> Records:
         name=lambda row: f"pod/{row['namespace'] or UNKNOWN}/{row['pod_name'] or 'other'}",
         as_of=as_of,
     )
+
+
+def _granted_cores(row: Row) -> str:
+    """The share of the node's cores, or `any` where only slices without a share are held."""
+    if not row["held_core_ratio"] and row["held_card_count"]:
+        return ANY
+    return cell("held_core_ratio", row["held_core_ratio"], UNKNOWN)
 
 
 def _trouble(row: Row) -> str:

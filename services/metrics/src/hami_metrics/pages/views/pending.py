@@ -161,6 +161,8 @@ def asks(row: Mapping[str, Any]) -> str:
         parts.append(f"{row['memory_ratio']:.0%} of its memory".replace("%", " %"))
     else:
         parts.append("card")
-    if row["core_ratio"]:
+    if row["core_ratio"] == 0:
+        parts.append("any cores")
+    elif row["core_ratio"]:
         parts.append(f"{100 * row['core_ratio']:.0f} % cores")
     return " ".join(parts)

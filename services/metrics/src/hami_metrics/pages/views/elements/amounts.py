@@ -29,6 +29,11 @@ def percent(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.0f} %"
 
 
+def granted_cores(value: int, *, held: bool = True) -> str:
+    """`30 %`, or `any` of slices that are granted no share and may use all cores that are idle."""
+    return "any" if held and not value else f"{value} %"
+
+
 def count(value: int | None) -> str:
     """With thin spaces between thousands: `12 345`."""
     return UNKNOWN if value is None else f"{value:,}".replace(",", "\u2009")

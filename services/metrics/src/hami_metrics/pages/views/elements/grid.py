@@ -20,7 +20,7 @@ from hami_metrics.pages.domain.cluster import (
     condition,
     silent,
 )
-from hami_metrics.pages.views.elements.amounts import bare_gib, share
+from hami_metrics.pages.views.elements.amounts import bare_gib, granted_cores, share
 from hami_metrics.pages.views.elements.owners import OwnerLetters
 from hami_metrics.pages.views.elements.viewer import PageViewer
 
@@ -128,7 +128,7 @@ def _label(card: PageCard, now: CardCondition, style: GridStyle) -> str:
     label = (
         f"{card.node} card {card.index}: {now}, "
         f"{bare_gib(card.used_memory_mib)} of {bare_gib(card.memory_mib)} GiB, "
-        f"{card.used_core_percent} % cores"
+        f"{granted_cores(card.used_core_percent, held=bool(card.holders))} cores"
     )
     if not card.healthy and card.health_reason:
         label += f", {card.health_reason}"
