@@ -52,7 +52,11 @@ def test_services_outside_the_cluster_are_asked_themselves(
         *("API server", "webhook", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics")
     ]
     assert (states["API server"], states["webhook"]) == ("ok", "ok")
-    assert (states["Postgres"], states["NATS"], states["Redis"]) == ("missing", "unknown", "missing")
+    assert (states["Postgres"], states["NATS"], states["Redis"]) == (
+        "missing",
+        "unknown",
+        "missing",
+    )
     assert (states["scheduler"], found["scheduler"]["next"]) == ("unknown", "first Postgres, above")
     assert found["Postgres"]["next"] == "its log"
     assert "secret" not in done.stdout

@@ -66,7 +66,7 @@ class _Server:
         elif self._alive:
             await self.probed.wait()
         if self._alive:
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{\"items\":[]}")
+            writer.write(b'HTTP/1.1 200 OK\r\ncontent-length: 12\r\n\r\n{"items":[]}')
             await writer.drain()
         else:
             await reader.read()

@@ -82,7 +82,7 @@ def test_the_example_is_admitted() -> None:
     assert lint("-f", example).exit_code == 0
 
 
-def test_that_types_were_not_compared_with_cards_is_said() -> None:
+def test_that_types_were_not_compared_with_cards_is_reported() -> None:
     annotated = GOOD.replace("{name: good}", "{name: p, annotations: {nvidia.com/use-gputype: A}}")
 
     assert "were not compared with any" in lint("-f", "-", stdin=annotated).output

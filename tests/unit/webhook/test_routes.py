@@ -301,7 +301,8 @@ async def test_a_quota_that_limits_passes(instruments: WebhookInstruments) -> No
         body = (await http.post("/quotas", json=asked)).json()
 
     assert body["response"]["allowed"] is True
-    assert "patch" not in body["response"] and "warnings" not in body["response"]
+    assert "patch" not in body["response"]
+    assert "warnings" not in body["response"]
 
 
 async def test_a_mistake_that_a_quota_had_before_does_not_hold_up_a_change_of_the_rest(

@@ -28,5 +28,6 @@ async def test_connections_are_counted_and_the_last_use_is_known(
         await scheduler.close()
 
     assert first.connections == 1
-    assert first.used_at is not None and second.used_at is not None
+    assert first.used_at is not None
+    assert second.used_at is not None
     assert second.used_at > first.used_at

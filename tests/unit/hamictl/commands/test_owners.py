@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hamicommon.errors import NotFound
 from hamictl.commands.owners import KINDS, label_selector, owner_of, pods_of_owner
 from hamictl.scheduler_address import SchedulerAddress, metrics_address
 from hamictl.target import Installation
-from hamicommon.errors import NotFound
 
 from tests.contract.kubernetes.servers import emulated
 

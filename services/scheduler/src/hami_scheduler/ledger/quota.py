@@ -59,7 +59,7 @@ def quota_amounts(containers: Sequence[ContainerGrant], vendors: Vendors) -> dic
 def quota_limits(quota: Mapping[str, Any], vendors: Vendors) -> QuotaLimits:
     """The limits of one ResourceQuota object, whatever the vendor.
 
-    Amounts are read as HAMi reads them: `20Gi` is so many units of MiB, and a mistake that is named.
+    Amounts are read as HAMi reads them: `20Gi` is so many MiB, and named as a mistake.
     """
     hard = (quota.get("spec") or {}).get("hard") or {}
     limits: dict[str, int] = {}

@@ -92,7 +92,7 @@ def test_memory_asked_for_twice_is_reported_with_the_one_that_wins() -> None:
 
 
 @pytest.mark.parametrize("zero", ["0", "0k", 0])
-def test_no_memory_is_the_whole_cards_and_is_said(zero: Any) -> None:
+def test_no_memory_is_the_whole_cards_and_is_reported(zero: Any) -> None:
     [remark] = remarks(a_pod({}, gpumem=zero), VENDORS)
 
     assert remark == (
@@ -101,7 +101,7 @@ def test_no_memory_is_the_whole_cards_and_is_said(zero: Any) -> None:
     )
 
 
-def test_no_memory_of_every_vendor_with_memory_is_said() -> None:
+def test_no_memory_of_every_vendor_with_memory_is_reported() -> None:
     # Enflame's memory follows from its slices.
     for vendor in (each for each in VENDORS if each.resources.memory and each.name != "Enflame"):
         names = vendor.resources

@@ -109,9 +109,7 @@ def _for_unknown(prefix: str, resource: str, vendors: Vendors) -> str:
         return f"was {_counted_key(meant, vendors)} meant?"
     domain = resource.partition("/")[0]
     ours = [
-        f"{COUNTED}{name}"
-        for name, _ in quota_units(vendors)
-        if name.partition("/")[0] == domain
+        f"{COUNTED}{name}" for name, _ in quota_units(vendors) if name.partition("/")[0] == domain
     ]
     # Kubernetes counts what any device plugin serves by `requests.`, and nothing else of it.
     if prefix == BY_KUBERNETES or not ours:

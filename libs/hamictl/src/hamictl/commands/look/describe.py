@@ -6,8 +6,8 @@ import sys
 import webbrowser
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Annotated
 from http import HTTPStatus
+from typing import Annotated
 from urllib.parse import quote
 
 import httpx

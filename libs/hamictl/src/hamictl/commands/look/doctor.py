@@ -51,7 +51,12 @@ _NEEDS = {
     "metrics": ("Postgres", "NATS"),
 }
 """Without which a part can't answer, though its pods are ready."""
-_GLYPHS = {PartState.WELL: "●", PartState.MISSING: "✖", PartState.UNKNOWN: "?", PartState.WRONG: "!"}
+_GLYPHS = {
+    PartState.WELL: "●",
+    PartState.MISSING: "✖",
+    PartState.UNKNOWN: "?",
+    PartState.WRONG: "!",
+}
 SETTINGS_SHOWN = 3
 
 
