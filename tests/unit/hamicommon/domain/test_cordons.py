@@ -53,7 +53,7 @@ def test_a_card_is_named_by_its_uuid_the_beginning_of_it_or_its_index(
         ("GPU-aeea", "is true of 2 cards: write a whole uuid"),
     ],
 )
-def test_an_entry_that_names_no_card_or_several_closes_none_and_says_so(
+def test_an_entry_that_names_no_card_or_several_closes_none_and_is_named(
     entry: str, why: str
 ) -> None:
     found = find_cordoned({entry, SECOND}, CARDS)

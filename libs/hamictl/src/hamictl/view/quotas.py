@@ -27,7 +27,7 @@ def quota_records(answer: Answered) -> Records:
 
 
 def quota_amount(key: str, row: Row) -> str:
-    """An amount with its unit, which the name of the resource tells.
+    """An amount with the unit that follows from the name of the resource.
 
     >>> quota_amount("used_amount", {"resource": "nvidia.com/gpumem", "used_amount": 20480})
     '20 GiB'

@@ -79,7 +79,7 @@ def meant_resource(name: str, vendors: Vendors) -> str:
     if name in ours.resources:
         return ""
     return _meant(name, ours.resources_by_domain, _LIKE_RESOURCE) or _meant(
-        # `memory` is like `gpumem` once it says whose.
+        # `memory` is like `gpumem` once the card is named.
         name.replace("/", "/gpu", 1),
         ours.resources_by_domain,
         _LIKE_RESOURCE,
