@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hamictl.questions import Answered
-from hamictl.view.quotas import quota_records
+from hamictl.view.lists import quota_records
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,20 @@
-"""What `hamictl get` lists: columns and names of nodes, cards, pods and allocations. Pure."""
+"""The lists of `hamictl get`: nodes, cards, pods, allocations and quotas. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 from hamictl.output.presentation import shown_time
 from hamictl.output.records import Records, Row, TableColumn
+from hamictl.questions import Answered
 from hamictl.view import tables
+from hamictl.view.named import records_of
 from hamictl.view.tables import memory, of, plain_column
+
+QUOTA_AMOUNTS = {"limit_amount": "LIMIT", "used_amount": "USED", "left_amount": "LEFT"}
+"""Columns whose unit is the resource's own -> their headers."""
 
 
 def devices(rows: Sequence[Row], as_of: str | None) -> Records:
@@ -144,3 +151,39 @@ def _state(row: Row) -> str:
 
 def _slices(row: Row) -> str:
     return ", ".join(tables.slice_lines(row))
+
+
+def quota_records(answer: Answered) -> Records:
+    """The answer to the question `quota`."""
+    found = records_of(answer)
+    columns = [
+        TableColumn(QUOTA_AMOUNTS[column.key], partial(quota_amount, column.key), column.key)
+        if column.key in QUOTA_AMOUNTS
+        else column
+        for column in found.columns
+    ]
+    return replace(found, plural="quotas", columns=columns)
+
+
+def quota_amount(key: str, row: Row) -> str:
+    """An amount with the unit that follows from the name of the resource.
+
+    >>> quota_amount("used_amount", {"resource": "nvidia.com/gpumem", "used_amount": 20480})
+    '20 GiB'
+    >>> quota_amount("used_amount", {"resource": "nvidia.com/gpucores", "used_amount": 130})
+    '130 %'
+    """
+    amount = row.get(key)
+    if amount is None:
+        return "no limit"
+    name = str(row["resource"]).partition("/")[2].lower()
+    if "mem" in name:
+        return memory(int(amount))
+    return f"{amount} %" if "core" in name else str(amount)
+
+
+def vain_setting(row: Row) -> str:
+    """`ResourceQuota team-a/q: nvidia.com/gpumem: 4000 limits nothing: ...`."""
+    if row["kind"] == "ResourceQuota":
+        return f"ResourceQuota {row['namespace']}/{row['name']}: {row['problem']}"
+    return f"Node {row['name']}, annotation {row['setting']}: {row['problem']}"

@@ -7,6 +7,8 @@ by the table of `errors.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import orjson
@@ -15,6 +17,7 @@ from hamicommon.bus.dead_letters import DeadLetter
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.explain.answer import Explanation
+from hamicommon.k8s.annotations import DEVICE_CORDON
 
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.bodies import read_json
@@ -22,7 +25,6 @@ from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.simulate import SimulationApi
-from hami_scheduler.api.vain_settings import VainSettings
 from hami_scheduler.ports.queries import Letters, Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
@@ -109,6 +111,44 @@ def claim_routes(pods: PodsByClaims) -> APIRouter:
 
     api.add_api_route("/pods-by-claims", by_claims)
     return api
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VainSettings:
+    """Quotas that limit nothing and cordons of no card, as this replica's watches know them.
+
+    Both mappings are theirs and change; `hamictl doctor` and `hamictl get quotas` show the rows.
+    """
+
+    quotas: Mapping[tuple[str, str], Mapping[str, str]]
+    """(namespace, name) -> key -> reason."""
+    cordons: Mapping[str, Mapping[str, str]]
+    """Node -> entry -> reason."""
+
+    def rows(self) -> list[Row]:
+        """One row for each, quotas first."""
+        return [
+            *(
+                _vain_setting("ResourceQuota", namespace, name, key, why)
+                for (namespace, name), mistakes in sorted(self.quotas.items())
+                for key, why in mistakes.items()
+            ),
+            *(
+                _vain_setting("Node", None, node, DEVICE_CORDON, why)
+                for node, unmatched in sorted(self.cordons.items())
+                for why in unmatched.values()
+            ),
+        ]
+
+
+def _vain_setting(kind: str, namespace: str | None, name: str, setting: str, problem: str) -> Row:
+    return {
+        "kind": kind,
+        "namespace": namespace,
+        "name": name,
+        "setting": setting,
+        "problem": problem,
+    }
 
 
 def settings_routes(settings: VainSettings) -> APIRouter:

@@ -22,11 +22,10 @@ from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
-from hami_scheduler.watch.cordons import UnmatchedCordons
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
 from hami_scheduler.watch.node_groups import NodeGroups
-from hami_scheduler.watch.nodes import NodeSync
+from hami_scheduler.watch.nodes import NodeSync, UnmatchedCordons
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_claim, trimmed_node, trimmed_pod

@@ -23,7 +23,7 @@ from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
-from hami_scheduler.api.vain_settings import VainSettings
+from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.dra import claim_loops
 from hami_scheduler.bootstrap.gauges import measure

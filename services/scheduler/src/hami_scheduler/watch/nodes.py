@@ -4,20 +4,74 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 
 from hamicommon.clipping import clip
 from hamicommon.domain.cordons import find_cordoned
-from hamicommon.domain.ids import NodeName
+from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import HamiError, Unavailable
+from hamicommon.k8s.annotations import DEVICE_CORDON
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.view import LedgerSnapshotCache
-from hami_scheduler.ports import InventoryStore
+from hami_scheduler.ports import DriftJournal, InventoryStore, PodEvent, PodEvents
 from hami_scheduler.watch.backoff import ItemBackoff
-from hami_scheduler.watch.cordons import UnmatchedCordons
 
 logger = logging.getLogger(__name__)
+
+CORDON_CLASS = "cordon-without-card"
+CORDON_REASON = "CordonWithoutCard"
+MAX_CORDON_LINES = 16
+"""Of one annotation; the rest is one line with their number."""
+
+
+class UnmatchedCordons:
+    """Entries of each node's `hami.io/device-cordon` that name no card at present.
+
+    Each is in the log, the drift journal, and an event on the Node, once.
+    """
+
+    def __init__(self, *, journal: DriftJournal, events: PodEvents) -> None:
+        self._journal = journal
+        self._events = events
+        self.by_node: dict[str, Mapping[str, str]] = {}
+        """Node -> entry -> reason."""
+
+    async def note(self, node: str, unmatched: Mapping[str, str]) -> None:
+        """Reports the entries that are new. Raises: Unavailable."""
+        before = self.by_node.get(node, {})
+        new = [why for entry, why in unmatched.items() if before.get(entry) != why]
+        lines = new[:MAX_CORDON_LINES]
+        if len(new) > MAX_CORDON_LINES:
+            lines.append(f"{len(new) - MAX_CORDON_LINES} more entries name no card")
+        for why in lines:
+            await self._report(NodeName(node), f"annotation {DEVICE_CORDON}: {why}")
+        if unmatched:
+            self.by_node[node] = dict(unmatched)
+        else:
+            self.by_node.pop(node, None)
+
+    def forget(self, node: str) -> None:
+        """Drops what is known of a node that is gone."""
+        self.by_node.pop(node, None)
+
+    async def _report(self, node: NodeName, text: str) -> None:
+        logger.warning("cordon without a card", extra={"node": node, "error": clip(text)})
+        await self._journal.drift(CORDON_CLASS, node, text, repaired=False)
+        self._events.emit(
+            PodEvent(
+                kind="Node",
+                # Events of objects without a namespace are in this one; kubelets name nodes so.
+                namespace="default",
+                name=node,
+                uid=PodUid(node),
+                reason=CORDON_REASON,
+                message=text,
+                warning=True,
+                at=datetime.now(UTC),
+            )
+        )
 
 
 class NodeSync:

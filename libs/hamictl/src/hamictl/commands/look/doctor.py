@@ -37,7 +37,7 @@ from hamictl.questions import QuestionClient
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
-from hamictl.view.vain_settings import vain_setting
+from hamictl.view.lists import vain_setting
 
 CONNECT_S = 3.0
 STALE = timedelta(minutes=2)

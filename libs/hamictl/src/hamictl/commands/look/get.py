@@ -34,8 +34,6 @@ from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
 from hamictl.view import cluster_state, lists
 from hamictl.view.named import records_of
-from hamictl.view.quotas import quota_records
-from hamictl.view.vain_settings import vain_setting
 
 KINDS = {
     name: kind
@@ -145,7 +143,7 @@ def _found(kind: str, namespace: str, selector: str, at: str, since: str, until:
         found = records_of(ask("decisions", {**where, **times}), columns=DECISIONS)
         return replace(found, plural="decisions")
     if kind == "quotas":
-        found = quota_records(ask("quota", where))
+        found = lists.quota_records(ask("quota", where))
         run(_note_vain_quotas(namespace))
         return found
     if moment is not None:
@@ -199,7 +197,7 @@ async def _note_vain_quotas(namespace: str) -> None:
         return
     for row in rows or ():
         if row["kind"] == "ResourceQuota" and namespace in ("", row["namespace"]):
-            note(vain_setting(row))
+            note(lists.vain_setting(row))
 
 
 def _scheduler(target: Installation) -> SchedulerClient:
