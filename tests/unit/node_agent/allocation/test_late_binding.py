@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -20,7 +22,8 @@ from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Conflict, Unavailable
 
-from tests.unit.node_agent.builders import a_grant
+from tests.unit.node_agent.builders import a_book, a_grant
+from tests.waiting import PATIENCE_S
 
 IDS = frozenset({"GPU-a-0"})
 ANSWERS = AnswerPolicy(
@@ -32,12 +35,25 @@ OLD = a_grant(pod="p", token=5)
 NEW = replace(OLD, allocation_id=AllocationId("second attempt"), token=9)
 
 
+def holding_of(pod: str, nonce: str, ids: frozenset[str]) -> Holding:
+    answer = KeptAnswer(nonce=nonce, cards=(), cache_dir="")
+    return Holding(
+        pod_uid=PodUid(pod), container="main", device_ids=ids, pod_name=pod, answer=answer
+    )
+
+
 async def start(state: NodeState, *signed: NodeGrant) -> bool:
     """One PreStartContainer of the pod, with these grants signed on pods and the ledger away."""
-    answer = KeptAnswer(nonce="n", cards=(), cache_dir="")
-    holding = Holding(
-        pod_uid=PodUid("p"), container="main", device_ids=IDS, pod_name="pod", answer=answer
-    )
+    away = AsyncMock(side_effect=Unavailable("the bus is away"))
+    return await late_binding(state, *signed, refresh=away).check(IDS)
+
+
+def late_binding(
+    state: NodeState,
+    *signed: NodeGrant,
+    refresh: AsyncMock,
+    held: Sequence[Holding] = (holding_of("p", "n", IDS),),
+) -> LateBinding:
     pods: Any = SimpleNamespace(
         seen=lambda: SimpleNamespace(ended=frozenset()),
         signed_grants=AsyncMock(return_value=signed),
@@ -51,8 +67,8 @@ async def start(state: NodeState, *signed: NodeGrant) -> bool:
         write_limits=lambda record: None,
         limits_dir=lambda nonce: Path("/limits"),
     )
-    kubelet_state: Any = SimpleNamespace(holdings=AsyncMock(return_value=[holding]))
-    source: Any = SimpleNamespace(refresh=AsyncMock(side_effect=Unavailable("the bus is away")))
+    kubelet_state: Any = SimpleNamespace(holdings=AsyncMock(return_value=held))
+    source: Any = SimpleNamespace(refresh=refresh)
     devices: Any = SimpleNamespace(write=lambda nonce, spec: None)
     reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
     node = NodePorts(
@@ -63,8 +79,7 @@ async def start(state: NodeState, *signed: NodeGrant) -> bool:
         files=files,
         reports=reports,
     )
-    late = LateBinding(node, devices=devices, answers=ANSWERS)
-    return await late.check(IDS)
+    return LateBinding(node, devices=devices, answers=ANSWERS)
 
 
 def a_state(saved: AgentState | None = None) -> NodeState:
@@ -91,3 +106,25 @@ async def test_the_signed_grant_of_the_latest_attempt_starts_its_container() -> 
     state = restarted(before)
     assert await start(state, NEW)
     assert state.saved.records["n"].allocation_id == NEW.allocation_id
+
+
+async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
+    asked, unanswered = asyncio.Event(), asyncio.Event()
+
+    async def refresh() -> bool:
+        asked.set()
+        return await unanswered.wait()
+
+    state = a_state()
+    state.book = a_book(NEW)
+    others = frozenset({"GPU-b-0"})
+    held = (holding_of("p", "n", IDS), holding_of("unknown", "n2", others))
+    late = late_binding(state, refresh=AsyncMock(side_effect=refresh), held=held)
+    waiting = asyncio.create_task(late.check(others))
+    await asyncio.wait_for(asked.wait(), PATIENCE_S)
+
+    assert await asyncio.wait_for(late.check(IDS), PATIENCE_S)
+
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])

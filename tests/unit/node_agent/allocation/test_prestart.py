@@ -50,6 +50,9 @@ class Node:
         self.in_exchange: list[tuple[str, tuple[str, ...]]] = []
         self.full = False
         self.away = False
+        self.ledger_asked = asyncio.Event()
+        self.ledger_answers = asyncio.Event()
+        self.ledger_answers.set()
         self.limits: dict[str, Record] = {}
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
@@ -69,6 +72,8 @@ class Node:
         return self.held + self.only_listed
 
     async def refresh(self) -> bool:
+        self.ledger_asked.set()
+        await self.ledger_answers.wait()
         return True
 
     def seen(self) -> PodsSeen:
@@ -234,3 +239,39 @@ async def test_an_owner_that_the_checkpoint_does_not_show_is_looked_for_in_both(
 
     assert node.limits == {"nonce-a": MEANT_FOR_A}
     assert node.both_read == 1
+
+
+async def test_containers_that_the_kubelet_shows_late_stop_no_other_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(container_owners, "KUBELET_STATE_WAIT_S", 2 * PATIENCE_S)
+    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
+    late = [
+        asyncio.create_task(node.starting.check(frozenset({f"{CARD_A}-late-{number}"})))
+        for number in range(11)
+    ]
+    while node.both_read < len(late):
+        await asyncio.sleep(0)
+
+    await asyncio.wait_for(node.starting.check(IDS_A), PATIENCE_S)
+
+    assert node.limits == {"nonce-a": MEANT_FOR_A}
+    assert not any(each.done() for each in late)
+    for each in late:
+        each.cancel()
+    await asyncio.wait(late)
+
+
+async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
+    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
+    node.only_listed = (a_holding("unknown", ids=set(IDS_B), record=MEANT_FOR_B),)
+    node.ledger_answers = asyncio.Event()
+    waiting = asyncio.create_task(node.starting.check(IDS_B))
+    await asyncio.wait_for(node.ledger_asked.wait(), PATIENCE_S)
+
+    await asyncio.wait_for(node.starting.check(IDS_A), PATIENCE_S)
+
+    assert node.limits == {"nonce-a": MEANT_FOR_A}
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])

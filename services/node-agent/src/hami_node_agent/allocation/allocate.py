@@ -39,6 +39,10 @@ logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
 
+class _Outdated(Exception):
+    """PreStartContainer changed the records since the grant was found: it may be another's now."""
+
+
 class Allocate:
     """The Allocate and GetPreferredAllocation use cases; one call at a time."""
 
@@ -86,19 +90,29 @@ class Allocate:
             planned: dict[str, Record] = {}
             specs = []
             for ids in requests:
-                try:
-                    found = await self._finder.find(ids, planned)
-                except NotFound as exc:
-                    if self._adopts_unmanaged:
-                        specs.append(await self._provisional(ids, planned))
-                        continue
-                    await self._warn_unscheduled(len(ids), str(exc))
-                    raise
-                if isinstance(found, Record):
-                    specs.append(await self._again(found))
-                else:
-                    specs.append(await self._answer(found, ids, planned))
+                spec = None
+                while spec is None:
+                    try:
+                        spec = await self._one(ids, planned)
+                    except _Outdated:
+                        # What PreStartContainer changed is in the records by now.
+                        saved = self._state.saved.records
+                        planned = {nonce: saved[nonce] for nonce in planned if nonce in saved}
+                specs.append(spec)
             return specs
+
+    async def _one(self, ids: frozenset[str], planned: dict[str, Record]) -> ContainerSpec:
+        """Raises: _Outdated, and as `allocate`."""
+        try:
+            found = await self._finder.find(ids, planned)
+        except NotFound as exc:
+            if self._adopts_unmanaged:
+                return await self._provisional(ids, planned)
+            await self._warn_unscheduled(len(ids), str(exc))
+            raise
+        if isinstance(found, Record):
+            return await self._again(found)
+        return await self._answer(found, ids, planned)
 
     async def _provisional(self, ids: frozenset[str], planned: dict[str, Record]) -> ContainerSpec:
         """An answer for a pod that nobody knows yet: the kubelet's cards, and no use of them.
@@ -132,12 +146,15 @@ class Allocate:
 
     async def _again(self, record: Record) -> ContainerSpec:
         logger.info("Allocate again, same answer", extra={"pod_uid": record.pod_uid})
+        found = record
         if record.foreign:
             # The kubelet has lost HAMi's answer and takes ours in its place.
             record = replace(record, foreign=False)
         grant = self._state.book.of(record.pod_uid)
         async with self._cut(record) as whole:
-            await self._state.change(lambda saved: self._repeated(saved, grant, record, whole))
+            await self._state.change(
+                lambda saved: self._repeated(_still_has(saved, found), grant, record, whole)
+            )
         record = whole
         await asyncio.to_thread(self._files.write_limits, record)
         env: Mapping[str, str] = {}
@@ -167,7 +184,7 @@ class Allocate:
                 env = await self._pods.container_env(grant, found.container.name)
                 async with self._cut(self._record(found, ids, env)) as record:
                     await self._state.change(
-                        lambda saved: self._recorded(saved, grant, record),
+                        lambda saved: self._recorded(_still_waits(saved, found), grant, record),
                         first=lambda: self._write(record),
                     )
                     planned[record.nonce] = record
@@ -250,3 +267,18 @@ class Allocate:
         for pod in self._pods.waiting_for(count):
             if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
                 await self._pods.warn(pod, message)
+
+
+def _still_waits(saved: AgentState, found: Candidate) -> AgentState:
+    """The state, in which the container has no answer yet. Raises: _Outdated."""
+    pod_uid, container = found.grant.pod_uid, found.container.name
+    if any(record.counts_for(pod_uid, container) for record in saved.records.values()):
+        raise _Outdated
+    return saved
+
+
+def _still_has(saved: AgentState, found: Record) -> AgentState:
+    """The state, in which the earlier answer is as it was found. Raises: _Outdated."""
+    if saved.records.get(found.nonce) != found:
+        raise _Outdated
+    return saved

@@ -80,6 +80,9 @@ class LateBinding:
         if self._unproven:
             # A runtime that does not honour CDI would start it without limits.
             raise Unavailable(f"the container waits: its slice comes by CDI, and {self._unproven}")
+        if any(self._in_book(owner) is None for owner in owners):
+            # Before the lock: the others of the node do not wait for the ledger.
+            await refresh_book(self._state, self._source, self._pods)
         async with self._turn:
             fresh = await self._settle_all(owners)
         if fresh:
@@ -109,7 +112,7 @@ class LateBinding:
         nonce = owner.answer.nonce
         known = self._state.saved.records.get(nonce)
         own = known is not None and known.belongs_to(owner.pod_uid, owner.container)
-        found = await self._granted(owner)
+        found = self._in_book(owner)
         if found is None and known is not None and own:
             # Nobody can be asked, or the ledger has ended what runs: as it was started before.
             await self._require_devices(owner, known)
@@ -173,13 +176,6 @@ class LateBinding:
         reason = "" if self._mig is None else await self._mig.missing(record)
         if reason:
             await self._refuse(owner, reason)
-
-    async def _granted(self, owner: Holding) -> tuple[NodeGrant, ContainerGrant] | None:
-        found = self._in_book(owner)
-        if found is None:
-            await refresh_book(self._state, self._source, self._pods)
-            found = self._in_book(owner)
-        return found
 
     def _in_book(self, owner: Holding) -> tuple[NodeGrant, ContainerGrant] | None:
         grant = self._state.book.of(owner.pod_uid)

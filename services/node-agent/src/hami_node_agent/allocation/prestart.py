@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from hamicommon.domain.ids import PodUid
@@ -55,6 +55,13 @@ _OTHER_DEVICES = (
     "the kubelet gave it the answer of another container, whose MIG devices are not those that it "
     f"was granted; {TRY_AGAIN}"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    holding: RefusedHolding
+    final: bool
+    """False for the ledger's refusal: a partner that the kubelet is admitting may change it."""
 
 
 class LateStarts(Protocol):
@@ -100,17 +107,31 @@ class PreStart:
         deadline = time.monotonic() + PARTNER_WAIT_S
         while True:
             last = time.monotonic() >= deadline
+            # The kubelet and the ledger are waited for before the lock: one container that the
+            # kubelet shows late must not stop the others of the node.
+            owners, holdings = await self._owners.of(ids)
+            if await self._bound_late(ids, owners):
+                return
+            if not all(self._is_confirmed(owner) for owner in owners):
+                await refresh_book(self._state, self._source, self._pods)
+                await self._adopted.take_up()
             async with self._turn:
-                owners, holdings = await self._owners.of(ids)
-                if await self._bound_late(ids, owners):
-                    return
                 refusals = [await self._settle(owner, holdings) for owner in owners]
-                refused = next((one for one in refusals if one is not None), None)
-                if refused is None:
-                    return
-                if last:
-                    await self._refuse(refused)
+            refused = max((one for one in refusals if one), key=lambda one: one.final, default=None)
+            if refused is None:
+                return
+            if last or refused.final:
+                await self._refuse(refused.holding)
             await self._owners.changed(holdings, deadline)
+
+    def _is_confirmed(self, owner: Holding) -> bool:
+        """Whether it starts as it is by what is known here.
+
+        What is about to be changed or refused rests on the ledger's newest answer, and so does a
+        start of which the book knows nothing (our own start, or an attempt that failed).
+        """
+        known = self._state.book.of(owner.pod_uid) is not None
+        return known and isinstance(self._decide(owner), Confirmed)
 
     async def _bound_late(self, ids: frozenset[str], owners: Sequence[Holding]) -> bool:
         """True when the container's answer was but a name, and it may start.
@@ -121,19 +142,9 @@ class PreStart:
             return False
         return await self._late.check(ids)
 
-    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> RefusedHolding | None:
-        """A refusal of the ledger, which a partner that is still to come may change; else None.
-
-        Raises: Conflict, Unavailable.
-        """
+    async def _settle(self, owner: Holding, holdings: Sequence[Holding]) -> _Refusal | None:
+        """Carries the verdict out; None when the container may start. Raises: Unavailable."""
         found = self._decide(owner)
-        if not isinstance(found, Confirmed) or self._state.book.of(owner.pod_uid) is None:
-            # What is about to be changed or refused rests on the ledger's newest answer, and so
-            # does a start of which the book knows nothing (our own start, or an attempt that
-            # failed).
-            await refresh_book(self._state, self._source, self._pods)
-            await self._adopted.take_up()
-            found = self._decide(owner)
         if (
             isinstance(found, RefusedHolding)
             and found.grant is None
@@ -143,15 +154,16 @@ class PreStart:
         if not isinstance(found, RefusedHolding) and self._mig is not None:
             found = await self._with_devices(self._mig, owner, found)
         if isinstance(found, RefusedHolding):
-            await self._refuse(found)
-        elif isinstance(found, Confirmed):
+            return _Refusal(holding=found, final=True)
+        if isinstance(found, Confirmed):
             await asyncio.to_thread(self._write, found.record)
-        else:
-            async with self._state.moving:
-                reason = await self._not_counted(found, holdings)
-                if reason:
-                    return RefusedHolding(holding=owner, grant=found.grant, reason=reason)
-                await self._reassign(found)
+            return None
+        async with self._state.moving:
+            reason = await self._not_counted(found, holdings)
+            if reason:
+                refused = RefusedHolding(holding=owner, grant=found.grant, reason=reason)
+                return _Refusal(holding=refused, final=False)
+            await self._reassign(found)
         return None
 
     async def _with_devices(
