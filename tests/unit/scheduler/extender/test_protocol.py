@@ -27,14 +27,17 @@ def test_all_five_fields_are_always_written() -> None:
     )
 
 
-def test_unresolvable_refusals_are_written_into_both_maps_for_older_schedulers() -> None:
+def test_every_refusal_is_unresolvable_and_in_both_maps_for_older_schedulers() -> None:
     body = FilterResult(
-        failed={NodeName("a"): "1/1 CardInsufficientMemory"},
-        unresolvable={NodeName("b"): "node unregistered"},
+        refused={
+            NodeName("a"): "1/1 CardInsufficientMemory",
+            NodeName("b"): "node unregistered",
+        },
     ).to_json()
 
-    assert b'"FailedNodes":{"a":"1/1 CardInsufficientMemory","b":"node unregistered"}' in body
-    assert b'"FailedAndUnresolvableNodes":{"b":"node unregistered"}' in body
+    both = b'{"a":"1/1 CardInsufficientMemory","b":"node unregistered"}'
+    assert b'"FailedNodes":' + both in body
+    assert b'"FailedAndUnresolvableNodes":' + both in body
 
 
 @pytest.mark.parametrize("pod", ["Pod", "pod", "POD"])

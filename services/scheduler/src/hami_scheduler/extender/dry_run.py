@@ -33,7 +33,7 @@ def dry_run(request: PodRequest, nodes: Sequence[Json], vendors: Vendors) -> Fil
     if decision.placement is not None:
         return FilterResult(nodes=[objects[decision.placement.node]])
     assert decision.refusal is not None
-    return FilterResult(failed=decision.refusal.reasons)
+    return FilterResult(refused=decision.refusal.reasons)
 
 
 def names_of(nodes: Sequence[Json]) -> list[NodeName]:

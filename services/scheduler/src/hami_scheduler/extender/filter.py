@@ -189,12 +189,11 @@ class Filter:
         return FilterResult(node_names=[allocation.node])
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
-        trace.refuse(
-            {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}, refusal.shortfalls
-        )
+        reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}
+        trace.refuse(reasons, refusal.shortfalls)
         for series, message in refusal_messages(trace.reasons, trace.candidates).items():
             self._announce(trace, FILTERING_FAILED, message, series=series)
-        return _refusal_result(refusal, trace.silent)
+        return FilterResult(refused=reasons)
 
     def _over_quota(
         self, names: Sequence[NodeName], error: OverQuota, trace: DecisionTrace
@@ -207,14 +206,14 @@ class Filter:
         trace.message, trace.quota = str(error), error.quota
         for series, message in refusal_messages(reasons, len(names)).items():
             self._announce(trace, FILTERING_FAILED, message, series=series)
-        return FilterResult(failed={}, unresolvable=reasons)
+        return FilterResult(refused=reasons)
 
     def _undoes_slices(
         self, found: Sequence[Finding], names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """It passed admission by: the webhook was away, or its namespace is left out there."""
         result = _pod_refused(found, names)
-        trace.refuse(result.unresolvable or {}, None)
+        trace.refuse(result.refused or {}, None)
         trace.message = clip(refusal(found), MOST_OF_AN_ERROR)
         return result
 
@@ -233,7 +232,10 @@ class Filter:
             return self._refused(found.refusal, trace)
         trace.outcome = "placed"
         trace.message = f"{len(found.placements)} of {trace.candidates} nodes fit"
-        return _refusal_result(found.refusal, trace.silent, node_names=list(found.placements))
+        return FilterResult(
+            node_names=list(found.placements),
+            refused={**found.refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)},
+        )
 
     def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
         why = clip(str(error), MOST_OF_AN_ERROR)
@@ -273,21 +275,4 @@ def exemplar_of(trace: DecisionTrace, span: SpanContext) -> dict[str, str] | Non
 
 
 def _pod_refused(found: Sequence[Finding], names: Sequence[NodeName]) -> FilterResult:
-    """No eviction makes another pod of it."""
-    reasons = dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}")
-    return FilterResult(failed={}, unresolvable=reasons)
-
-
-def _refusal_result(
-    refusal: Refusal, silent: Sequence[NodeName], *, node_names: Sequence[str] | None = None
-) -> FilterResult:
-    final = refusal.unresolvable
-    return FilterResult(
-        node_names=node_names,
-        failed={n: why for n, why in refusal.reasons.items() if n not in final},
-        # Evicting pods makes no agent speak.
-        unresolvable={
-            **{n: why for n, why in refusal.reasons.items() if n in final},
-            **dict.fromkeys(silent, AGENT_SILENT),
-        },
-    )
+    return FilterResult(refused=dict.fromkeys(names, f"{POD_REFUSED}: {in_short(found)}"))

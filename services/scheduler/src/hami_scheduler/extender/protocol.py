@@ -34,14 +34,18 @@ class ExtenderArgs:
 class FilterResult:
     """The answer of /filter; all five fields are always written.
 
-    Nodes that are unresolvable are written into both maps: kube-scheduler before 1.22 knows only
-    FailedNodes and would lose their reasons, newer ones give FailedAndUnresolvableNodes precedence.
+    Every refused node is unresolvable, that is, none where kube-scheduler should try a preemption:
+    its dry run asks no extender, so it finds no victim. It then names those nodes in the pod's
+    condition, in an order that changes with each attempt; the changed condition wakes the pod, and
+    the next attempt follows at once.
+    FailedNodes has the same nodes: kube-scheduler before 1.22 knows only that, newer ones give
+    FailedAndUnresolvableNodes precedence.
     """
 
     node_names: Sequence[str] | None = None
     nodes: Sequence[Json] | None = None
-    failed: Mapping[NodeName, str] | None = None
-    unresolvable: Mapping[NodeName, str] | None = None
+    refused: Mapping[NodeName, str] | None = None
+    """The reason by node."""
     error: str = ""
 
     def to_json(self) -> bytes:
@@ -50,16 +54,11 @@ class FilterResult:
             {
                 "Nodes": None if self.nodes is None else {"metadata": {}, "items": self.nodes},
                 "NodeNames": self.node_names,
-                "FailedNodes": self._every_refusal(),
-                "FailedAndUnresolvableNodes": self.unresolvable,
+                "FailedNodes": self.refused,
+                "FailedAndUnresolvableNodes": self.refused,
                 "Error": self.error,
             }
         )
-
-    def _every_refusal(self) -> dict[NodeName, str] | None:
-        if self.failed is None and self.unresolvable is None:
-            return None
-        return {**(self.failed or {}), **(self.unresolvable or {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
