@@ -177,7 +177,6 @@ def test_more_cards_than_the_node_has_is_refused_without_a_count() -> None:
     refusal = refused(pod(cards(count=3, memory_mib=1)), two_by_two())
 
     assert refusal.reasons == dict.fromkeys(("node1", "node2"), "NodeInsufficientDevice")
-    assert refusal.unresolvable == {"node1", "node2"}
 
 
 def test_an_unknown_candidate_and_one_without_cards_are_unregistered() -> None:
@@ -193,17 +192,10 @@ def test_an_unknown_candidate_and_one_without_cards_are_unregistered() -> None:
         "cpu": "node unregistered",
         "nowhere": "node unregistered",
     }
-    assert refusal.unresolvable == {"gpu", "cpu", "nowhere"}
 
 
 def test_only_candidates_are_considered() -> None:
     assert placed(pod(SMALL), two_by_two(), candidates=[NodeName("node1")]).node == "node1"
-
-
-def test_a_node_that_eviction_can_help_is_not_unresolvable() -> None:
-    view = view_of({"full": [card("g", used=(1, 8000, 0))], "small": [card("h", memory_mib=10)]})
-
-    assert refused(pod(SMALL), view).unresolvable == {"small"}
 
 
 def test_a_shortfall_has_what_was_asked_and_what_is_free() -> None:
@@ -234,7 +226,6 @@ def test_a_card_lost_to_another_pod_is_left_out() -> None:
     assert uuids(placed(pod(SMALL), view, without_cards=[GpuUuid("g1")])) == [["g0"]]
     refusal = refused(pod(SMALL), view, without_cards=[GpuUuid("g0"), GpuUuid("g1")])
     assert refusal.reasons == {"n": "2/2 CardTakenByAnotherPod"}
-    assert refusal.unresolvable == frozenset()
 
 
 def test_numa_bind_keeps_all_cards_on_one_numa_node() -> None:

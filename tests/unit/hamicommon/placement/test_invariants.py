@@ -1,7 +1,5 @@
 """What holds for every cluster and pod: nothing is over-committed, refusals are true."""
 
-from dataclasses import replace
-
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import (
@@ -12,7 +10,7 @@ from hamicommon.domain.requests import (
     ScoreWeights,
     Selection,
 )
-from hamicommon.placement.engine import feasible, place
+from hamicommon.placement.engine import place
 from hamicommon.placement.unschedulable import Refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -143,23 +141,6 @@ def test_no_card_that_was_within_its_capacity_is_ever_over_committed(
                 assert usage.used_slots <= usage.device.slots
                 assert usage.free_memory_mib >= 0
                 assert usage.free_core_percent >= 0
-
-
-@settings(max_examples=50)
-@given(clusters_of_nodes(), requests)
-def test_a_node_is_unresolvable_only_if_it_refuses_when_idle(
-    nodes: Nodes, request: PodRequest
-) -> None:
-    refusal = feasible(request, clusters.view_of(nodes)).refusal
-    idle = {
-        name: [
-            replace(usage, used_slots=0, used_memory_mib=0, used_core_percent=0) for usage in held
-        ]
-        for name, held in nodes.items()
-    }
-    fits_when_idle = feasible(request, clusters.view_of(idle)).placements
-
-    assert not refusal.unresolvable & fits_when_idle.keys()
 
 
 @settings(max_examples=50)

@@ -233,17 +233,6 @@ def test_a_refusal_of_the_chooser_may_be_without_counts() -> None:
     assert reason(pod(x()), view_of({"n": [x_card("x")]}, X=rules)) == "as it is"
 
 
-def test_a_node_whose_chooser_would_take_the_pod_when_idle_is_not_unresolvable() -> None:
-    rules = VendorRules(chooser=take_first, chooser_decides=True)
-    view = view_of(
-        {"busy": [x_card("x", used=(10, 0, 0))], "sick": [x_card("y", healthy=False)]}, X=rules
-    )
-    answer = place(pod(x()), view)
-
-    assert isinstance(answer, Refusal)
-    assert answer.unresolvable == {"sick"}
-
-
 def test_later_containers_meet_what_earlier_ones_took_and_what_cards_hold() -> None:
     asked: list[NodeAsk] = []
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, repeat
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
 
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.placement.choice.chooser_answers import ChooserAnswers
-from hamicommon.placement.cluster.cards import Bools, Cards, Codes, Int
+from hamicommon.placement.cluster.cards import Cards, Codes, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.predicates import Ask
 from hamicommon.placement.rules import (
@@ -143,17 +143,6 @@ class Refused:
                 counted = total if answer.total is None else answer.total
                 texts[number] = answer.plain or text_of(answer.reasons, counted)
 
-    def unresolvable(self) -> Bools:
-        """(nodes,): True where the node would refuse even with nothing running on its cards."""
-        codes = self.ask.judge(self.cards.idle())
-        possible = np.isin(codes, _CURABLE).sum(axis=1)
-        none: Bools = possible < self.ask.request.count
-        decided = np.flatnonzero(self.asked.decided(self.positions))
-        if len(decided):
-            fit = self.asked.fit_when_idle(self.positions[decided], codes[decided])
-            none[decided] = np.logical_not(fit)
-        return none
-
     def amounts(self) -> tuple[Int, Int]:
         """(nodes, places) each: what was asked of the refused card, and what it had free."""
         cards, codes, need = self.cards, self.codes, self.ask.need
@@ -172,10 +161,6 @@ class Refused:
             np.copyto(requested, asked, where=here)
             np.copyto(available, free, where=here)
         return requested, available
-
-
-_CURABLE = (Rule.FITS, Rule.NOT_OFFERED, Rule.CARD_OF_POD)
-"""An idle card's code where another time, or another card for the containers before, may do."""
 
 
 def _text(counts: Sequence[int], wanted: int) -> str:
@@ -243,8 +228,6 @@ class Refusal:
 
     reasons: Mapping[NodeName, str]
     """HAMi's reason for every candidate."""
-    unresolvable: frozenset[NodeName]
-    """Candidates that no eviction can help: they would refuse even when idle, or are unknown."""
     shortfalls: Shortfalls
 
 
@@ -254,14 +237,12 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
     Must be called before the view changes; the result holds no reference to it.
     """
     reasons: dict[NodeName, str] = dict.fromkeys(unknown, NODE_UNREGISTERED)
-    unresolvable = set(unknown)
     places: dict[NodeName, tuple[int, int]] = {}
     tables = []
     for number, step in enumerate(steps):
         refused = step.detail()
         nodes = view.names(refused.rows)
         reasons.update(zip(nodes, refused.reasons(), strict=True))
-        unresolvable.update(compress(nodes, refused.unresolvable().tolist()))
         places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
         requested, available = refused.amounts()
         tables.append(
@@ -277,6 +258,5 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
         )
     return Refusal(
         reasons=reasons,
-        unresolvable=frozenset(unresolvable),
         shortfalls=Shortfalls(places, tables),
     )

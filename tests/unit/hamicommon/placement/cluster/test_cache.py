@@ -72,7 +72,7 @@ def test_another_shape_of_pod_is_asked_of_every_node() -> None:
     assert {"x-a", "x-b"} <= set(chooser.nodes)
 
 
-def test_a_refusal_is_remembered_with_its_reasons_and_whether_eviction_helps() -> None:
+def test_a_refusal_is_remembered_with_its_reasons() -> None:
     view, chooser = counting_view("a", "b", used=10)
     first = decide(pod(x()), view).refusal
     chooser.nodes.clear()
@@ -86,7 +86,6 @@ def test_a_refusal_is_remembered_with_its_reasons_and_whether_eviction_helps() -
         == first.reasons
         == dict.fromkeys(("a", "b"), "1/1 ModeNotFit, 2/1 CardUnhealthy")
     )
-    assert again.unresolvable == first.unresolvable == set()
     assert chooser.nodes == []
 
 
@@ -145,7 +144,7 @@ def test_cards_of_the_standard_loop_are_asked_of_nobody() -> None:
 def answer(request: PodRequest, view: ClusterView, left_out: list[GpuUuid]) -> object:
     decision = decide(request, view, without_cards=left_out)
     refusal = decision.refusal
-    reasons = (refusal.reasons, refusal.unresolvable, dict(refusal.shortfalls)) if refusal else None
+    reasons = (refusal.reasons, dict(refusal.shortfalls)) if refusal else None
     return decision.placement, decision.scores, reasons
 
 

@@ -21,8 +21,6 @@ from hamicommon.placement.vendor_policy import NotChosen
 _SHAPES = 64
 """Shapes kept of each kind, the latest; on 5000 nodes one takes about 100 kB."""
 
-UNKNOWN = -1
-
 
 class ByRow:
     """Since which change of its row an answer holds."""
@@ -53,14 +51,11 @@ class Answers(ByRow):
         self.fits = np.zeros(rows, np.bool_)
         self.refusals: npt.NDArray[np.object_] = np.full(rows, None, np.object_)
         """`NotChosen` where the node does not take it."""
-        self.idle = np.full(rows, UNKNOWN, np.int8)
-        """Whether it would take it with nothing on its cards: 0, 1 or UNKNOWN."""
 
     def put(self, rows: Int, changed: Int, answers: list[NotChosen | None]) -> None:
         """The rows' newest answers; None: they take it."""
         self._seen[rows] = changed
         self.fits[rows] = [answer is None for answer in answers]
-        self.idle[rows] = UNKNOWN
         for row, answer in zip(rows.tolist(), answers, strict=True):
             self.refusals[row] = answer
 
