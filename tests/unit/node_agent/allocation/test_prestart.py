@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import pytest
@@ -20,6 +21,7 @@ from tests.unit.node_agent.builders import (
     CARD_A,
     CARD_B,
     a_book,
+    a_card,
     a_container,
     a_grant,
     a_holding,
@@ -275,3 +277,22 @@ async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])
+
+
+@pytest.mark.parametrize(("memory_mib", "starts"), [(81920, True), (8192, False)])
+async def test_an_answer_without_the_library_starts_nobody_who_has_a_part_of_a_card(
+    memory_mib: int, *, starts: bool
+) -> None:
+    plain = replace(MEANT_FOR_B, plain=True)
+    node = Node(a_holding("a", ids=set(IDS_B), record=plain))
+    await node.state.change(lambda saved: saved.with_records([plain]))
+    node.state.cards = {CARD_B: a_card(CARD_B)}
+    node.state.book = a_book(a_grant(a_container(a_share(CARD_B, memory_mib, 0)), pod="a"))
+
+    if starts:
+        await node.starting.check(IDS_B)
+        assert node.limits["nonce-b"].belongs_to("a", "main")
+    else:
+        with pytest.raises(Conflict, match="without the library that holds limits"):
+            await node.starting.check(IDS_B)
+        assert node.limits == {}

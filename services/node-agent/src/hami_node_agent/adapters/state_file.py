@@ -97,6 +97,7 @@ def _record_json(record: Record) -> str:
         "cache_dir": record.cache_dir,
         "foreign": record.foreign,
         "provisional": record.provisional,
+        **({"plain": True} if record.plain else {}),
         "shares": [
             {
                 "uuid": share.uuid,
@@ -163,6 +164,7 @@ def _record(item: dict[str, Any]) -> Record:
         # Files of agents before these were known have neither.
         foreign=bool(item.get("foreign")),
         provisional=bool(item.get("provisional")),
+        plain=bool(item.get("plain")),
         shares=tuple(
             DeviceShare(
                 uuid=GpuUuid(share["uuid"]),

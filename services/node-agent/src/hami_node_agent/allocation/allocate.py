@@ -12,6 +12,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from uuid import uuid4
 
 from hamicommon import telemetry
@@ -28,6 +29,7 @@ from hami_node_agent.allocation.response import (
     container_response,
     core_policy,
 )
+from hami_node_agent.allocation.whole_cards import runs_plain
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import card_of, preferred_ids
 from hami_node_agent.grants.book import NodeGrant
@@ -205,6 +207,8 @@ class Allocate:
         nonce = str(uuid4())
         # On another card than granted it must not start before the ledger was asked.
         own = container == grant.container(container.name)
+        others = (each.shares for each in grant.containers if each.name != container.name)
+        shares = tuple(chain(container.shares, *others))
         return Record(
             nonce=nonce,
             device_ids=ids,
@@ -217,6 +221,7 @@ class Allocate:
             token=grant.token,
             shares=container.shares,
             policy=core_policy(env, self._answers),
+            plain=runs_plain(shares, self._state.cards, env, self._answers),
             cache_dir=self._own_cache_dir(grant, container.name, nonce),
         )
 

@@ -27,6 +27,7 @@ from hami_node_agent.allocation.node_ports import DescribedSlices, DeviceDescrip
 from hami_node_agent.allocation.response import (
     AnswerPolicy,
 )
+from hami_node_agent.allocation.whole_cards import NOT_WHOLE
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.kubelet_answers import Holding
@@ -158,12 +159,15 @@ class LateBinding:
     ) -> Record:
         """The record under the pod's present allocation: a file's cards are for its life."""
         record = self._slices.record(nonce, owner.device_ids, *found, env)
-        record = replace(record, mig_uuids=known.mig_uuids)
         if set(record.cards) != set(known.cards) or (known.mig_uuids and not _alike(record, known)):
             reason = (
                 "its slices are on other cards now; delete the pod, its controller makes a new one"
             )
             await self._refuse(owner, reason)
+        if known.plain and not record.plain:
+            reason = f"it was described without the library, {NOT_WHOLE}"
+            await self._refuse(owner, reason)
+        record = replace(record, mig_uuids=known.mig_uuids, plain=known.plain)
         await self._state.change(lambda saved: self._slices.recorded(saved, found[0], record))
         return record
 

@@ -14,11 +14,13 @@ from typing import Protocol
 from hamicommon.domain.allocations import ContainerGrant
 
 from hami_node_agent.allocation.response import (
+    LIMITS_MOUNT,
     AnswerPolicy,
     cache_dir_name,
     container_response,
     core_policy,
 )
+from hami_node_agent.allocation.whole_cards import runs_plain
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import ContainerFiles, GrantSource, KubeletState, NodePodApi
@@ -58,6 +60,7 @@ class DescribedSlices:
     def __init__(
         self, node: NodePorts, *, devices: DeviceDescriptions, answers: AnswerPolicy
     ) -> None:
+        self._state = node.state
         self._files = node.files
         self._reports = node.reports
         self._devices = devices
@@ -72,6 +75,7 @@ class DescribedSlices:
         env: Mapping[str, str],
     ) -> Record:
         """What is to be put in place; `device_ids`: the kubelet's, none of a claim."""
+        shares = tuple(share for each in grant.containers for share in each.shares)
         return Record(
             nonce=nonce,
             device_ids=device_ids,
@@ -84,6 +88,7 @@ class DescribedSlices:
             token=grant.token,
             shares=granted.shares,
             policy=core_policy(env, self._answers),
+            plain=runs_plain(shares, self._state.cards, env, self._answers),
             cache_dir=cache_dir_name(grant.pod_uid, granted.name),
         )
 
@@ -94,7 +99,11 @@ class DescribedSlices:
         Raises: Unavailable.
         """
         host = self._devices.source_of(record.nonce, str(self._answers.container_base))
-        return replace(record, cache_dir=PurePosixPath(host).name) if host else None
+        if host:
+            return replace(record, cache_dir=PurePosixPath(host).name, plain=False)
+        # Without the library only the limits are mounted.
+        limits = self._devices.source_of(record.nonce, LIMITS_MOUNT)
+        return replace(record, plain=True) if limits else None
 
     def make(self, record: Record, env: Mapping[str, str]) -> None:
         """Puts it in place for the first time (blocking). Raises: Unavailable."""

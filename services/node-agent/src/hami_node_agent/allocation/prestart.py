@@ -24,6 +24,7 @@ from hami_node_agent.adoption.unmanaged import UnmanagedPods
 from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.seats import exchange_for
+from hami_node_agent.allocation.whole_cards import are_whole_cards
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ownership import (
     TRY_AGAIN,
@@ -51,6 +52,10 @@ logger = logging.getLogger(__name__)
 PARTNER_WAIT_S = 2.0
 
 
+_WITHOUT_LIBRARY = (
+    "the kubelet gave it the answer of a pod with whole cards, which is without the library that "
+    f"holds limits; {TRY_AGAIN}"
+)
 _OTHER_DEVICES = (
     "the kubelet gave it the answer of another container, whose MIG devices are not those that it "
     f"was granted; {TRY_AGAIN}"
@@ -83,9 +88,11 @@ class PreStart:
         unmanaged: UnmanagedPods | None,
         mig: MigInstances | None = None,
         late: LateStarts | None = None,
+        library: bool = True,
     ) -> None:
         """`late`: checks starts of containers that were answered before late binding was switched
-        off."""
+        off. `library`: containers that have a part of a card are held by libvgpu.
+        """
         self._late = late
         self._state = node.state
         self._owners = ContainerOwners(node.kubelet_state, node.pods)
@@ -97,6 +104,7 @@ class PreStart:
         self._adopted = adopted
         self._unmanaged = unmanaged
         self._mig = mig
+        self._library = library
         self._turn = asyncio.Lock()
 
     async def check(self, ids: frozenset[str]) -> None:
@@ -151,6 +159,8 @@ class PreStart:
             and self._unmanaged is not None
         ):
             found = await self._asked(self._unmanaged, owner, holdings, found)
+        if isinstance(found, Reassigned) and found.after.plain and self._library:
+            found = self._with_whole_cards(owner, found)
         if not isinstance(found, RefusedHolding) and self._mig is not None:
             found = await self._with_devices(self._mig, owner, found)
         if isinstance(found, RefusedHolding):
@@ -165,6 +175,18 @@ class PreStart:
                 return _Refusal(holding=refused, final=False)
             await self._reassign(found)
         return None
+
+    def _with_whole_cards(self, owner: Holding, found: Reassigned) -> Verdict:
+        """A refusal where the answer has no library and the container has a part of a card."""
+        others = (
+            share
+            for each in found.grant.containers
+            if each.name != owner.container
+            for share in each.shares
+        )
+        if are_whole_cards((*found.after.shares, *others), self._state.cards):
+            return found
+        return RefusedHolding(holding=owner, grant=found.grant, reason=_WITHOUT_LIBRARY)
 
     async def _with_devices(
         self, mig: MigInstances, owner: Holding, found: Confirmed | Reassigned

@@ -40,6 +40,10 @@ class AnswerPolicy:
     enforced: bool = True
     """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
     from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
+    may_be_plain: bool = False
+    """Pods that have whole cards only may run without the library (`whole_cards.py`)."""
+    whole_cards_plain: bool = False
+    """They do, unless a container says otherwise."""
     mps: MpsPolicy | None = None
     """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
     oversubscribe: bool = False
@@ -99,7 +103,7 @@ def container_response(
     listed = device_list(
         record.mig_uuids or record.cards, response_id=record.nonce, policy=policy.devices
     )
-    if not policy.enforced:
+    if record.plain or not policy.enforced:
         limits = _mount(LIMITS_MOUNT, limits_dir, read_only=True)
         return replace(listed, mounts=(*listed.mounts, limits))
     envs = {**listed.envs, **_envs(record, policy)}

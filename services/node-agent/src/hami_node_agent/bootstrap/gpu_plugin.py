@@ -61,6 +61,7 @@ def plugin_of(
         else None,
         mig=mig,
         late=late_binding,
+        library=answers.enforced,
     )
     return Plugin(
         cards=cards,
@@ -92,6 +93,11 @@ def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolic
         host_base=PurePosixPath(connections.files.base),
         library=PurePosixPath(connections.library),
         enforced=settings.operating_mode not in (WHOLE, MIG),
+        # With another scaling a card's memory is not what is granted, or the library makes it so.
+        may_be_plain=(
+            settings.operating_mode == "hami-core" and settings.device_memory_scaling == 1
+        ),
+        whole_cards_plain=settings.whole_cards == "plain",
         mps=_mps_policy(settings),
         oversubscribe=settings.device_memory_scaling > 1,
         log_level=settings.libcuda_log_level,

@@ -129,6 +129,12 @@ class Settings(BaseSettings):
         description="true: a pod's CUDA_DISABLE_CONTROL=true and "
         "GPU_CORE_UTILIZATION_POLICY=disable lift its own limits, as with HAMi",
     )
+    whole_cards: Literal["preload", "plain"] = Field(
+        default="preload",
+        description="pods whose containers have whole cards only: preload: with libvgpu; plain: "
+        "without it, for NVLink peer-to-peer and speed; a container's CUDA_DISABLE_CONTROL, which "
+        "admission writes for the pod's annotation hami.io/preload, goes before",
+    )
     enable_numa_topology: bool = Field(
         default=False, description="report NUMA nodes to the kubelet"
     )

@@ -90,7 +90,8 @@ def limits_of(
 ) -> dict[ContainerKey, dict[str, Limit]]:
     """By container and card, of everybody who may run under a grant.
 
-    `controlled`: the library is preloaded in containers that have no MIG instance.
+    `controlled`: the library is preloaded in containers that have no MIG instance, and in those
+    of pods with whole cards that are to run with it.
     """
     limits: defaultdict[ContainerKey, dict[str, Limit]] = defaultdict(dict)
     for record in records:
@@ -102,7 +103,7 @@ def limits_of(
             before = of_container.get(share.uuid)
             of_container[share.uuid] = Limit(
                 granted_mib=share.memory_mib + (0 if before is None else before.granted_mib),
-                controlled=controlled and not instance,
+                controlled=controlled and not instance and not record.plain,
                 # 0 is no limit, in the limits file too.
                 hardware=instance or share.memory_mib == 0,
             )

@@ -101,6 +101,8 @@ def _nobodys(holding: Holding, answer: KeptAnswer) -> Record:
             DeviceShare(uuid=card, vendor="NVIDIA", memory_mib=0, core_percent=0)
             for card in answer.cards
         ),
+        # With the library comes its directory.
+        plain=bool(answer.cards) and not answer.cache_dir,
         cache_dir=answer.cache_dir,
     )
 

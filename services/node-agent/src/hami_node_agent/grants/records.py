@@ -45,6 +45,8 @@ class Record:
     provisional: bool = False
     """Given to a container of nobody knows which pod, without limits, so that it may use no card
     until PreStartContainer has found a grant for its pod."""
+    plain: bool = False
+    """Without libvgpu, as its pod has whole cards only: no limit that it could hold."""
     cache_dir: str = ""
     """Name of the directory under `$HOOK_PATH/vgpu/containers`, as it was at Allocate."""
     mig_uuids: tuple[str, ...] = ()

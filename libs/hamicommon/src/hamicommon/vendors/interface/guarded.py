@@ -29,6 +29,8 @@ class GuardedVariable:
     without_card: bool = False
     """The runtime gives cards by it to containers that asked for none, so it is judged in every
     pod."""
+    with_whole_cards: bool = False
+    """It undoes nothing in a pod whose containers have whole cards only."""
     instead: str | None = None
     """Where it is stripped: the value that is written; None: the variable is removed."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from hamicommon.k8s.annotations import is_true
 from hamicommon.vendors.interface.guarded import GuardedVariable
 
+CONTROL_ENV = "CUDA_DISABLE_CONTROL"
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 CORE_POLICY_ENV = "GPU_CORE_UTILIZATION_POLICY"
 VISIBLE_ENV = "NVIDIA_VISIBLE_DEVICES"
@@ -36,9 +37,10 @@ def guarded_variables(
     by_policy = core_policy.lower() == "disable"
     return (
         GuardedVariable(
-            name="CUDA_DISABLE_CONTROL",
+            name=CONTROL_ENV,
             harmless=lambda value: not is_true(value),
             effect="it switches the limits off",
+            with_whole_cards=True,
         ),
         GuardedVariable(
             name=CORE_POLICY_ENV,
