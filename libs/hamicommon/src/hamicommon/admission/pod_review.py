@@ -26,6 +26,7 @@ from hamicommon.admission.verdicts import (
     AdmissionRules,
     denied,
 )
+from hamicommon.admission.whole_cards import check_preload
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.dra.conversion import is_converted
@@ -151,6 +152,10 @@ def look_at(seen: Json, rules: AdmissionRules, standing: NamespacePermits) -> Lo
         refused = _never_ours(spec, rules)
         if refused is not None:
             return Look(verdict=refused)
+        try:
+            check_preload(after, rules.vendors)
+        except InvalidRequest as exc:
+            return Look(verdict=denied(str(exc), "malformed-annotation", code=UNPROCESSABLE))
     asks = wants or claims or wants_devices(after, rules.vendors)
     settled = settle(after, guard.findings(after, standing, wants=asks), guard)
     if settled.refused is not None:

@@ -68,6 +68,9 @@ CLAIM_SHAPE = "hami.io/claim-shape"
 # Pod: written by users.
 FRONT_END = "hami.io/front-end"
 """`dra`: what the pod asks for by limits is to be a ResourceClaim. Also a namespace's label."""
+PRELOAD = "hami.io/preload"
+"""`false`: the pod has whole cards only and is to run without libvgpu; `true`: with it, where the
+node would leave it out."""
 NODE_POLICY = "hami.io/node-scheduler-policy"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
 SCORING_WEIGHTS = "hami.io/device-scoring-weights"

@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 from hami_node_agent.adapters.kubernetes.kept_pods import CONFIG_HASH, MIRROR, kept_of
 from hami_node_agent.adapters.kubernetes.pods import NodePods
+from hamicommon.k8s.annotations import PRELOAD
 
 RESOURCE = "nvidia.com/gpu"
 WHOLE: dict[str, Any] = {
@@ -17,7 +18,12 @@ WHOLE: dict[str, Any] = {
         "resourceVersion": "7",
         "labels": {"app": "x"},
         "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}],
-        "annotations": {MIRROR: "h", CONFIG_HASH: "static", "example.com/note": "long"},
+        "annotations": {
+            MIRROR: "h",
+            CONFIG_HASH: "static",
+            PRELOAD: "false",
+            "example.com/note": "long",
+        },
     },
     "spec": {
         "nodeName": "n",

@@ -185,7 +185,7 @@ def user_annotations(vendors: Vendors) -> frozenset[str]:
     recording = _Recording()
     for vendor in vendors:
         vendor.select(recording)
-    own = {keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS}
+    own = {keys.PRELOAD, keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS}
     return frozenset(recording.asked | own)
 
 

@@ -17,6 +17,7 @@ from hamicommon.admission.tampering.findings import MAX_FINDINGS, Finding
 from hamicommon.admission.tampering.mounts import MountRules
 from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.tampering.variables import VariableRules
+from hamicommon.admission.whole_cards import has_whole_cards_only
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.guarded import GuardsSlices
 from hamicommon.vendors.registry import Vendors
@@ -50,7 +51,7 @@ class Guard:
         spec: Any = pod.get("spec")
         if standing.trusted or not isinstance(spec, dict):
             return ()
-        return tuple(islice(self._of_spec(spec, standing, wants), MAX_FINDINGS + 1))
+        return tuple(islice(self._of_spec(pod, spec, standing, wants), MAX_FINDINGS + 1))
 
     def at_filter(self, pod: Json) -> tuple[Finding, ...]:
         """What a pod that asks for cards is refused for by the scheduler, where it passed admission
@@ -66,7 +67,9 @@ class Guard:
         for vendor in self._guarding:
             vendor.hide_cards(container)
 
-    def _of_spec(self, spec: Json, standing: NamespacePermits, wants: bool) -> Iterator[Finding]:
+    def _of_spec(
+        self, pod: Json, spec: Json, standing: NamespacePermits, wants: bool
+    ) -> Iterator[Finding]:
         hosts: dict[str, str] = {}
         if wants:
             hosts = self.mounts.host_volumes(spec.get("volumes"))
@@ -82,5 +85,8 @@ class Guard:
                 yield from at.privileges()
             elif at.privileged:
                 continue
-            yield from self.variables.findings(at, standing, wants=wants)
+            for finding in self.variables.findings(at, standing, wants=wants):
+                harmless = finding.name in self.variables.harmless_with_whole_cards
+                if not (harmless and has_whole_cards_only(pod, self.vendors)):
+                    yield finding
             yield from self.mounts.findings(at, hosts, wants=wants)

@@ -34,6 +34,11 @@ class VariableRules:
         self._numbered = tuple(f"{each.name}_" for each in self._known.values() if each.numbered)
 
     @property
+    def harmless_with_whole_cards(self) -> frozenset[str]:
+        """The names of those that undo nothing in a pod that has whole cards only."""
+        return frozenset(name for name, each in self._known.items() if each.with_whole_cards)
+
+    @property
     def in_every_pod(self) -> tuple[str, ...]:
         """The names that are judged in pods without a card, too."""
         return tuple(name for name, each in self._known.items() if each.without_card)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS, PRELOAD
 from hamicommon.k8s.types import Json
 
 GRANT_ANNOTATION = "hami.io/grant"
@@ -16,7 +16,7 @@ MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion")
-_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, MIRROR, CONFIG_HASH)
+_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, PRELOAD, MIRROR, CONFIG_HASH)
 _CONTAINERS = ("initContainers", "containers")
 STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 

@@ -8,15 +8,17 @@ from typing import Any
 
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS, PRELOAD
 from hamicommon.k8s.mig import decode_reservations
 from hamicommon.k8s.types import Json
+from hamicommon.vendors.nvidia.guarded import CONTROL_ENV
 
 from hami_node_agent.adapters.kubernetes.kept_pods import GRANT_ANNOTATION, STATUSES
 from hami_node_agent.grants.ports import MigDevice
 
 logger = logging.getLogger(__name__)
 
+_PRELOADS = ("true", "false")
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -58,14 +60,22 @@ def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
 
 
 def literal_env(pod: Json, container: str) -> dict[str, str]:
-    """The env entries of the container that have a value of their own."""
-    return {
+    """The env entries of the container that have a value of their own.
+
+    What the pod's annotation says of the library stands for the variable where that is not set.
+    """
+    return _control_of(pod) | {
         entry["name"]: entry["value"]
         for spec in containers_of(pod)
         if spec["name"] == container
         for entry in spec.get("env") or []
         if isinstance(entry.get("value"), str)
     }
+
+
+def _control_of(pod: Json) -> dict[str, str]:
+    wanted = (pod["metadata"].get("annotations") or {}).get(PRELOAD)
+    return {CONTROL_ENV: {"true": "false", "false": "true"}[wanted]} if wanted in _PRELOADS else {}
 
 
 def mig_devices_of(pod: Json) -> list[MigDevice]:

@@ -1,0 +1,62 @@
+"""Whether a pod has whole NVIDIA cards only, so that it may run without libvgpu.
+
+The node-agent decides, from the grant; admission refuses what it will not do.
+"""
+
+from __future__ import annotations
+
+from hamicommon.clipping import clip
+from hamicommon.domain.requests import DeviceRequest, PodRequest
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.types import Json
+from hamicommon.vendors.nvidia import nvidia
+from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.registry import Vendors
+
+_PRELOADS = ("true", "false")
+
+
+def check_preload(pod: Json, vendors: Vendors) -> None:
+    """Raises: InvalidRequest when the pod's annotation asks for what it can't have."""
+    wanted = keys.annotations_of(pod).get(keys.PRELOAD)
+    if wanted is None:
+        return
+    where = f"annotation {keys.PRELOAD} is '{clip(wanted)}'"
+    if wanted not in _PRELOADS:
+        raise InvalidRequest(f"{where}: {' or '.join(_PRELOADS)} is wanted")
+    if wanted == "true":
+        return
+    part = _part_of_a_card(pod_request(pod, vendors))
+    if part:
+        raise InvalidRequest(
+            f"{where} and container '{clip(part)}' asks for a part of a card: only a pod whose "
+            "containers have whole cards runs without libvgpu; leave the annotation out, or ask "
+            "for cards without an amount of memory and with no cores or 100"
+        )
+
+
+def has_whole_cards_only(pod: Json, vendors: Vendors) -> bool:
+    """Whether the pod asks for whole NVIDIA cards and for no part of one."""
+    try:
+        request = pod_request(pod, vendors)
+    except InvalidRequest:
+        return False
+    asks = any(each.vendor == nvidia.NAME for c in request.containers for each in c.requests)
+    return asks and not _part_of_a_card(request)
+
+
+def _part_of_a_card(request: PodRequest) -> str:
+    """The name of the first container that asks for a part of a card; empty: none does."""
+    for container in request.containers:
+        if any(each.vendor == nvidia.NAME and not _is_whole(each) for each in container.requests):
+            return container.name
+    return ""
+
+
+def _is_whole(request: DeviceRequest) -> bool:
+    return (
+        request.memory_mib == 0
+        and request.memory_percent == 100
+        and request.core_percent in (0, 100)
+    )

@@ -1,0 +1,34 @@
+"""What a pod's annotation says of the library, as a container's variable would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hami_node_agent.adapters.kubernetes.pod_fields import literal_env
+from hamicommon.k8s.annotations import PRELOAD
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env", "found"),
+    [
+        ({PRELOAD: "false"}, [], {"CUDA_DISABLE_CONTROL": "true"}),
+        ({PRELOAD: "true"}, [], {"CUDA_DISABLE_CONTROL": "false"}),
+        (
+            {PRELOAD: "false"},
+            [{"name": "CUDA_DISABLE_CONTROL", "value": "false"}],
+            {"CUDA_DISABLE_CONTROL": "false"},
+        ),
+        ({PRELOAD: "nonsense"}, [{"name": "A", "value": "b"}], {"A": "b"}),
+        (None, [], {}),
+    ],
+)
+def test_a_containers_variable_goes_before_its_pods_annotation(
+    annotations: dict[str, str] | None, env: list[dict[str, str]], found: dict[str, str]
+) -> None:
+    pod: dict[str, Any] = {
+        "metadata": {"annotations": annotations},
+        "spec": {"containers": [{"name": "main", "env": env}]},
+    }
+
+    assert literal_env(pod, "main") == found
