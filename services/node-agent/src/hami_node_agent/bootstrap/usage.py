@@ -16,6 +16,7 @@ from hami_node_agent.config.settings import Settings
 from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
 from hami_node_agent.enforcement.judgement import Tolerance
 from hami_node_agent.enforcement.periods import Timing
+from hami_node_agent.enforcement.plain_use import plain_samples
 from hami_node_agent.enforcement.publisher import LimitPublisher
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
@@ -69,6 +70,9 @@ def monitoring(
         limits_writer=limits_writer,
         interval_s=settings.sample_interval_s,
         first_kernels=FirstKernels(lambda uid: connections.state.book.of(uid)),
+        without_region=lambda: plain_samples(
+            connections.state.saved.records.values(), checker.checked
+        ),
         bulkhead=bulkhead,
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -103,9 +103,12 @@ class Sampler:
         limits_writer: LimitsWriter,
         interval_s: float,
         first_kernels: FirstKernels | None = None,
+        without_region: Callable[[], Iterable[ContainerSample]] = tuple,
         bulkhead: Bulkhead | None = None,
     ) -> None:
+        """`without_region`: the use of containers that run without the library."""
         self._bulkhead = bulkhead or Bulkhead()
+        self._without_region = without_region
         self._probe = probe
         self._monitor = monitor
         self._publisher = publisher
@@ -141,6 +144,7 @@ class Sampler:
         now = datetime.now(UTC)
         before, self._sampled = self._sampled, {}
         containers = tuple(sample for one in seen for sample in self._samples(one, now, before))
+        containers += tuple(self._without_region())
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
