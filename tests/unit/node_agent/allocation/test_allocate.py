@@ -84,7 +84,7 @@ class Node:
     keep_cache_dir = make_cache_dir
 
 
-async def test_a_container_that_was_answered_meanwhile_is_not_answered_once_more() -> None:
+async def test_a_container_that_was_just_answered_is_not_answered_once_more() -> None:
     node = Node()
 
     await node.answers.allocate([SECOND_IDS])

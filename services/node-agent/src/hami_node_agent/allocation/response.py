@@ -43,7 +43,7 @@ class AnswerPolicy:
     may_be_plain: bool = False
     """Pods that have whole cards only may run without the library (`whole_cards.py`)."""
     whole_cards_plain: bool = False
-    """They do, unless a container says otherwise."""
+    """They do, unless a container states the contrary."""
     mps: MpsPolicy | None = None
     """In mode `mps`: HAMi's answer, and what a client of the daemon needs."""
     oversubscribe: bool = False

@@ -2,7 +2,7 @@
 
 Nobody else has a part of their cards, so there is no limit that the library would hold; without it
 programs reach the driver directly, and NVLink's peer-to-peer access works as on a plain node. Who
-has a part of a card, or shares one, never does. HAMi's variable says what a container wants.
+has a part of a card, or shares one, never does. HAMi's variable states what a container wants.
 """
 
 from __future__ import annotations

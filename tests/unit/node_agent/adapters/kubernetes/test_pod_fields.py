@@ -1,4 +1,4 @@
-"""What a pod's annotation says of the library, as a container's variable would."""
+"""A pod's annotation about the library counts as a container's variable does."""
 
 from __future__ import annotations
 
