@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -15,6 +15,7 @@ from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
 from hami_node_agent.grants.records import AgentState
@@ -22,11 +23,19 @@ from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Conflict, Unavailable
 
-from tests.unit.node_agent.builders import a_book, a_grant
+from tests.unit.node_agent.builders import (
+    CARD_A,
+    a_book,
+    a_card,
+    a_container,
+    a_grant,
+    a_share,
+)
 from tests.waiting import PATIENCE_S
 
 IDS = frozenset({"GPU-a-0"})
 ANSWERS = AnswerPolicy(
+    may_be_plain=True,
     container_base=PurePosixPath("/usr/local/vgpu"),
     host_base=PurePosixPath("/host/vgpu"),
     library=PurePosixPath("/host/vgpu/libvgpu.so"),
@@ -53,11 +62,13 @@ def late_binding(
     *signed: NodeGrant,
     refresh: AsyncMock,
     held: Sequence[Holding] = (holding_of("p", "n", IDS),),
+    env: Mapping[str, str] = MappingProxyType({}),
+    described: dict[str, ContainerSpec] | None = None,
 ) -> LateBinding:
     pods: Any = SimpleNamespace(
         seen=lambda: SimpleNamespace(ended=frozenset()),
         signed_grants=AsyncMock(return_value=signed),
-        container_env=AsyncMock(return_value={}),
+        container_env=AsyncMock(return_value=env),
         name_of=lambda uid: None,
         warn=AsyncMock(),
     )
@@ -69,7 +80,8 @@ def late_binding(
     )
     kubelet_state: Any = SimpleNamespace(holdings=AsyncMock(return_value=held))
     source: Any = SimpleNamespace(refresh=refresh)
-    devices: Any = SimpleNamespace(write=lambda nonce, spec: None)
+    written = {} if described is None else described
+    devices: Any = SimpleNamespace(write=written.__setitem__)
     reports: Any = SimpleNamespace(allocated=lambda grant, state: None)
     node = NodePorts(
         state=state,
@@ -128,3 +140,38 @@ async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])
+
+
+@pytest.mark.parametrize(("memory_mib", "preloads"), [(81920, False), (4096, True)])
+async def test_a_pod_with_whole_cards_is_described_without_the_library_where_it_asks(
+    memory_mib: int, *, preloads: bool
+) -> None:
+    state = a_state()
+    state.cards = {CARD_A: a_card()}
+    state.book = a_book(a_grant(a_container(a_share(CARD_A, memory_mib, 0)), pod="p"))
+    described: dict[str, ContainerSpec] = {}
+    env = {"CUDA_DISABLE_CONTROL": "true"}
+
+    late = late_binding(state, refresh=AsyncMock(), env=env, described=described)
+    assert await late.check(IDS)
+
+    mounted = {mount.container_path for mount in described["n"].mounts}
+    assert ("/etc/ld.so.preload" in mounted) is preloads
+    assert "/etc/hami" in mounted
+    assert state.saved.records["n"].plain is not preloads
+
+
+async def test_what_was_described_without_the_library_is_not_started_under_a_part_of_a_card() -> (
+    None
+):
+    state = a_state()
+    state.cards = {CARD_A: a_card()}
+    whole = a_grant(a_container(a_share(CARD_A, 81920, 0)), pod="p", token=1)
+    state.book = a_book(whole)
+    env = {"CUDA_DISABLE_CONTROL": "true"}
+    assert await late_binding(state, refresh=AsyncMock(), env=env).check(IDS)
+    part = a_grant(a_container(a_share(CARD_A, 4096, 0)), pod="p", token=2)
+    state.book = a_book(replace(part, allocation_id=AllocationId("second attempt")))
+
+    with pytest.raises(Conflict, match="without the library"):
+        await late_binding(state, refresh=AsyncMock(), env=env).check(IDS)
