@@ -71,6 +71,7 @@ class Guard:
         self, pod: Json, spec: Json, standing: NamespacePermits, wants: bool
     ) -> Iterator[Finding]:
         hosts: dict[str, str] = {}
+        whole_cards: bool | None = None
         if wants:
             hosts = self.mounts.host_volumes(spec.get("volumes"))
             if spec.get("hostPID"):
@@ -87,6 +88,8 @@ class Guard:
                 continue
             for finding in self.variables.findings(at, standing, wants=wants):
                 harmless = finding.name in self.variables.harmless_with_whole_cards
-                if not (harmless and has_whole_cards_only(pod, self.vendors)):
+                if harmless and whole_cards is None:
+                    whole_cards = has_whole_cards_only(pod, self.vendors)
+                if not (harmless and whole_cards):
                     yield finding
             yield from self.mounts.findings(at, hosts, wants=wants)
