@@ -85,19 +85,21 @@ jsonb_build_object('containers', jsonb_build_array(jsonb_build_object('name', 'm
 _DECISIONS = f"""
 INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, node, allocation_id,
                        candidates, request, reason_counts, message, summary, phase_ms, trace_id,
-                       repeat_count)
+                       repeat_count, wait_ended_at, wait_end)
 SELECT reserved_at - interval '1 s' - n % 900 * interval '1 s',
        CASE WHEN waits THEN $1::timestamptz ELSE reserved_at END, pod_uid || suffix, namespace,
        pod_name || suffix, 'refused', NULL, NULL, {NODES}, {_REQUEST},
        jsonb_build_object((ARRAY['CardInsufficientMemory', 'CardInsufficientCore', 'CardNotHealth',
                                  'CardTypeMismatch'])[n / 10 % 4 + 1], {NODES}), 'no node fits',
-       'no card has so much free', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 9
+       'no card has so much free', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 9,
+       CASE WHEN NOT waits THEN reserved_at END, CASE WHEN NOT waits THEN 'bound' END
   FROM (SELECT *, row_number() OVER (ORDER BY reserved_at DESC) <= 200 AS waits FROM pods
          WHERE n % 10 = 0) p
   CROSS JOIN LATERAL (SELECT CASE WHEN waits THEN '-w' ELSE '' END AS suffix) s
 UNION ALL
 SELECT reserved_at, reserved_at, pod_uid, namespace, pod_name, 'placed', node, id, {NODES},
-       {_REQUEST}, '{{}}'::jsonb, '', '', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 1
+       {_REQUEST}, '{{}}'::jsonb, '', '', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 1, NULL,
+       NULL
   FROM pods WHERE n % 10 = 0
 """
 _CORES = "(n * 7 + extract(epoch FROM at)::bigint / 60) % 13"

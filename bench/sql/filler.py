@@ -189,13 +189,14 @@ async def _decisions(connection: asyncpg.Connection, history: list[Grant], until
                 reason = made_up.REASONS[g.number // REFUSED_EVERY % len(made_up.REASONS)]
                 counts = f'{{"{reason}": {NODES}}}'
                 message = f"no node has a card for the pod: {reason} on {NODES} nodes"
-                yield f"{at}\t{stamp(g.reserved)}\t{pod}\trefused\t{NULL}\t{counts}\t{message}\t9\n"
+                line = f"{at}\t{stamp(g.reserved)}\t{pod}\trefused\t{NULL}\t{counts}\t{message}"
+                yield f"{line}\t9\t{stamp(g.reserved)}\tbound\n"
             at = stamp(g.reserved)
-            yield f"{at}\t{at}\t{pod}\tplaced\t{g.id}\t{{}}\t\t1\n"
+            yield f"{at}\t{at}\t{pod}\tplaced\t{g.id}\t{{}}\t\t1\t{NULL}\t{NULL}\n"
 
     columns = (
         "at, last_at, pod_uid, namespace, pod_name, outcome, allocation_id, reason_counts, message,"
-        " repeat_count"
+        " repeat_count, wait_ended_at, wait_end"
     )
     await copy(connection, f"decisions ({columns})", lines())
 

@@ -71,17 +71,18 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
         "UPDATE devices SET healthy = false, health_reason = 'XID 48' WHERE uuid = $1", patient.uuid
     )
     await connection.execute(
-        # Its last refusal stays young for as long as a slow run of the tests takes.
-        "INSERT INTO decisions (last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
-        " summary)"
-        """ VALUES (now() + interval '2 hours', 'w', 'team-01', 'waits', 'refused',"""
+        # kube-scheduler has not asked about it for an hour: it still waits.
+        "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
+        " summary) VALUES (now() - interval '1 hour', now() - interval '1 hour', 'w', 'team-01',"
+        """ 'waits', 'refused',"""
         """ '{"CardTypeMismatch": 100}', 'no A200')"""
     )
-    # Not tried for three hours: it waits no more.
+    # Refused a moment ago, and deleted since.
     await connection.execute(
         "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
-        " summary) VALUES (now() - interval '3 hours', now() - interval '3 hours', 'g', 'team-01',"
-        """ 'gave-up', 'refused', '{"CardTypeMismatch": 100}', 'no A200')"""
+        " summary, wait_end, wait_ended_at) VALUES (now() - interval '1 minute',"
+        " now() - interval '1 minute', 'g', 'team-01', 'deleted', 'refused',"
+        """ '{"CardTypeMismatch": 100}', 'no A200', 'deleted', now() - interval '1 second')"""
     )
     await connection.execute(
         "INSERT INTO limit_periods (node, pod_uid, namespace, pod_name, container, device_uuid,"

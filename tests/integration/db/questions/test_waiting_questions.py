@@ -15,22 +15,24 @@ pytestmark = pytest.mark.integration
 async def test_the_pods_that_wait_are_counted_under_their_reason(
     reader: asyncpg.Connection,
 ) -> None:
-    """One pod waits (four_days); another one's last refusal is three hours old."""
+    """One pod waits (four_days), though nobody asks about it; another one was deleted."""
     reasons = await answer(reader, "pending-reasons", {})
     waiting = await answer(reader, "waiting-pods", {})
     # By the row's own time: the ledger may have been filled long before this case runs.
-    tried = await reader.fetchval("SELECT last_at FROM decisions WHERE pod_name = 'gave-up'")
-    then = (tried + timedelta(minutes=1)).isoformat()
+    tried = await reader.fetchval("SELECT last_at FROM decisions WHERE pod_name = 'deleted'")
+    then = (tried + timedelta(seconds=1)).isoformat()
     before = await answer(reader, "waiting-pods", {"at": then, "namespace": "team-01"})
 
     assert [(row["reason_code"], row["pod_count"]) for row in reasons.rows] == [
         ("CardTypeMismatch", 1)
     ]
     assert [(row["pod_name"], row["ahead_count"]) for row in waiting.rows] == [("waits", 0)]
+    listed = await reader.fetch("SELECT pod_name FROM v_pending_reasons")
+    assert [row["pod_name"] for row in listed] == ["waits"]
     assert waiting.rows[0]["reason_counts"] == {"CardTypeMismatch": 100}
     assert waiting.unknown["card_count"] == "the decision was recorded without its request"
     # A job of the history may wait at that moment, too.
-    assert "gave-up" in {row["pod_name"] for row in before.rows}
+    assert "deleted" in {row["pod_name"] for row in before.rows}
 
 
 async def test_more_cores_than_a_card_has_are_asked_for_as_all_of_them(

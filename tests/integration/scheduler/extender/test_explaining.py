@@ -7,6 +7,7 @@ import uuid
 import pytest
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hamicommon.k8s.types import Json
+from hamicommon.ledger import questions
 
 from tests.integration.scheduler.world import GIB, Replica, World, inventory_device
 from tests.waiting import eventually
@@ -284,3 +285,47 @@ async def test_cards_that_no_decision_refers_to_are_dropped(world: World) -> Non
     assert (await database.fetchrow(kept))[0] == before - gone
     answer = await explained(replica, pod, outcome="refused")
     assert answer["nodes"][0]["cards"]
+
+
+async def test_a_deleted_pod_waits_no_longer_and_keeps_its_last_refusal(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("d1")
+    pod, other = await world.pod("big", memory_mib=90 * GIB), await world.pod("also-big")
+    other["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = str(90 * GIB)
+    uids = [one["metadata"]["uid"] for one in (pod, other)]
+
+    async def waiting() -> list[str]:
+        async with world.database.connection() as connection:
+            rows = (await questions.answer(connection, "waiting-pods", {})).rows
+        return [row["pod_uid"] for row in rows if row["pod_uid"] in uids]
+
+    async def both() -> bool:
+        return await waiting() == uids
+
+    async def one() -> bool:
+        return await waiting() == uids[1:]
+
+    await replica.filter(pod, "d1")
+    await explained(replica, pod, outcome="refused", wait_end="")
+    await replica.filter(other, "d1")
+    await eventually(both, "both to wait")
+    # kube-scheduler asks about neither of them any more.
+    await world.database.fetch("UPDATE decisions SET last_at = last_at - interval '1 hour'")
+    await world.delete(pod)
+    await eventually(one, "the one that was deleted to be off the list")
+
+    found = await explained(replica, pod, wait_end="deleted")
+    assert found["outcome"] == "refused"
+    assert found["summary"].startswith("no card of 1 on 1 node has 92160 MiB")
+    assert found["wait_ended_at"] > found["last_at"]
+    metadata = pod["metadata"]
+    query = f"namespace={metadata['namespace']}&name={metadata['name']}"
+    [named] = (await replica.get(f"/v1/pods?{query}"))["items"]
+    assert named["pod_uid"] == metadata["uid"]
+
+    # Whoever is refused again waits again, whatever was noted.
+    await world.database.fetch(
+        "UPDATE decisions SET wait_end = 'gone', wait_ended_at = now() WHERE pod_uid = $1", uids[1]
+    )
+    await replica.filter(other, "d1")
+    await eventually(one, "the one that was refused again to wait")

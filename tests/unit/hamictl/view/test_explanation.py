@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import pytest
 from hamictl.view.explanation import explanation
 from hamictl.view.tables import cores, health, memory
 from rich.console import Console
@@ -147,3 +148,19 @@ def test_a_pod_by_a_claim_shows_its_slice_with_the_claim_and_its_other_holders()
 
     assert f"was never decided on: {summary}" in shown
     assert "by claim shared request gpu, together with second" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("end", "first"),
+    [
+        ("deleted", "ns/p was deleted at 2026-11-20 10:07:00 without having been placed."),
+        ("gone", "ns/p was deleted after 2026-11-20 10:00:00, while no scheduler watched."),
+        ("finished", "ns/p waits no longer: it had finished at 2026-11-20 10:07:00."),
+    ],
+)
+def test_a_pod_that_waits_no_longer_says_when_that_ended_and_its_last_refusal(
+    end: str, first: str
+) -> None:
+    shown = " ".join(screen(an_answer(wait_end=end, wait_ended_at="2026-11-20T10:07:00Z")).split())
+
+    assert shown.startswith(f"{first} Its last refusal: no card of 4 on 1 node has 9 MiB ")

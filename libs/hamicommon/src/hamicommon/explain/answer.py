@@ -66,6 +66,11 @@ class Explanation:
     candidates: int | None = None
     retry: str = ""
     """When and by whom a waiting pod is tried again."""
+    wait_end: str = ""
+    """How a refused pod's wait ended: `deleted`, `gone` (deleted while no scheduler watched),
+    `bound` or `finished`; empty while it waits."""
+    wait_ended_at: datetime | None = None
+    """When it ended; of `gone` an estimate."""
     attempts: Sequence[Mapping[str, Any]] = ()
     """The pod's allocations, newest first."""
     earlier: Sequence[Mapping[str, Any]] = ()
@@ -82,6 +87,8 @@ class Known:
     earlier: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
     retry: str = ""
+    wait_end: str = ""
+    wait_ended_at: datetime | None = None
 
 
 def explain(
@@ -122,6 +129,8 @@ def explain(
         trace_id=record.trace_id,
         candidates=record.candidates,
         retry=known.retry,
+        wait_end=known.wait_end,
+        wait_ended_at=known.wait_ended_at,
         attempts=known.attempts,
         earlier=known.earlier,
     )

@@ -43,7 +43,7 @@ async def pod_uid(target: Installation, namespace: str, name: str) -> str:
     existing = await existing_uid(target, namespace, name)
     if existing is not None:
         return existing
-    rows = await allocations_named(SchedulerClient(target.need_scheduler()), namespace, name)
+    rows = await pods_named(SchedulerClient(target.need_scheduler()), namespace, name)
     if not rows:
         raise NotFound(await why_unknown(target, namespace, name))
     return str(rows[0]["pod_uid"])
@@ -157,7 +157,7 @@ async def _explain(pod: str, namespace: str, output: OutputFormat) -> Any:
     for part in explanation(answer, name=f"{space}/{name}"):
         # Names and texts come from the cluster: nothing in them is markup.
         console.print(part, highlight=False, markup=False)
-    if await _is_gone(target, space, name, uid):
+    if not answer.get("wait_end") and await _is_gone(target, space, name, uid):
         console.print(gone_sentence(answer["attempts"]), highlight=False, markup=False)
     return answer
 
@@ -171,6 +171,14 @@ async def _is_gone(target: Installation, namespace: str, name: str, uid: str) ->
     except Unavailable:
         return False
     return pod is None or str(pod["metadata"]["uid"]) != uid
+
+
+async def pods_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:
+    """Pods of the ledger that have or had the name, latest first: placed ones and refused ones."""
+    rows = await scheduler.rows_if_known("/v1/pods", namespace=namespace, name=name)
+    if rows is None:  # a scheduler of before this path
+        return await allocations_named(scheduler, namespace, name)
+    return rows
 
 
 async def allocations_named(scheduler: SchedulerClient, namespace: str, name: str) -> Sequence[Row]:

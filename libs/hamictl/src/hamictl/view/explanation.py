@@ -25,7 +25,7 @@ _LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 
 def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     """Paragraphs and tables for a terminal, in the order in which a newcomer asks."""
-    yield f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
+    yield _head(answer, name)
     held = [row for row in answer["attempts"] if row["state"] in _LIVE]
     for allocation in held:
         limits = allocation.get("limit_state")
@@ -42,6 +42,21 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     yield from _quota_users(answer)
     yield from (f"\nNote: {note}" for note in answer["notes"])
     yield from _traces(answer)
+
+
+def _head(answer: JsonMapping, name: str) -> str:
+    """The first sentence; a pod whose wait is over does not read as if it waited."""
+    # A scheduler of before these fields has none.
+    end, at = answer.get("wait_end"), _time(answer.get("wait_ended_at"))
+    if not end:
+        return f"{name}{_HEADS.get(answer['outcome'], answer['outcome'])}: {answer['summary']}"
+    over = {
+        "deleted": f" was deleted at {at} without having been placed",
+        "gone": f" was deleted after {_time(answer['last_at'])}, while no scheduler watched",
+        "bound": f" waits no longer: it was on a node at {at}",
+        "finished": f" waits no longer: it had finished at {at}",
+    }
+    return f"{name}{over.get(end, ' waits no longer')}. Its last refusal: {answer['summary']}"
 
 
 _HEADS = {
@@ -106,7 +121,7 @@ def _changes(answer: JsonMapping) -> Iterator[str]:
         yield from (f"  - {change['text']}" for change in changes[:_CHANGES_NAMED])
         if len(changes) > _CHANGES_NAMED:
             yield f"  and {len(changes) - _CHANGES_NAMED} more (-o json)"
-    elif answer["outcome"] == "refused" and answer["cards_as_of"]:
+    elif answer["outcome"] == "refused" and answer["cards_as_of"] and not answer.get("wait_end"):
         yield "\nNo single change of the pod, and no end of other pods, would make it fit."
 
 

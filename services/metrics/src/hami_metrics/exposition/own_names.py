@@ -102,8 +102,8 @@ def waiting_families(snapshot: ClusterSnapshot) -> Iterator[Metric]:
         counts[reason_label(reason), age] += pods
     yield gauge(
         "hami_pending_pods",
-        "Pods that were refused lately and not placed since, by the reason that the most nodes "
-        "gave and for how long they wait",
+        "Refused pods that still exist and are not placed, by the reason that the most nodes gave "
+        "and for how long they wait",
         ("reason", "age"),
         [((reason, age.value), pods) for (reason, age), pods in sorted(counts.items())],
     )

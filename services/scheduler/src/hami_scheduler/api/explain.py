@@ -99,6 +99,8 @@ class Explainer:
             earlier=[_in_short(row) for row in rows[1:]],
             notes=[*limits, *self._remarks(pod), *self._losses()],
             retry=_retry(record, pod),
+            wait_end=rows[0]["wait_end"] or "",
+            wait_ended_at=rows[0]["wait_ended_at"],
         )
         return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
 

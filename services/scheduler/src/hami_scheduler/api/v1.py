@@ -66,6 +66,9 @@ def ledger_routes(queries: Queries) -> APIRouter:
     async def devices(node: str | None = None) -> Response:
         return _items(await queries.devices(node=node))
 
+    async def pods(namespace: str, name: str) -> Response:
+        return _items(await queries.pods_named(namespace, name))
+
     async def history(uid: str) -> Response:
         return _items(await queries.history(uid))
 
@@ -78,6 +81,7 @@ def ledger_routes(queries: Queries) -> APIRouter:
     api.add_api_route("/allocations", allocations)
     api.add_api_route("/nodes", nodes)
     api.add_api_route("/devices", devices)
+    api.add_api_route("/pods", pods)
     api.add_api_route("/pods/{uid}/history", history)
     api.add_api_route("/drift", drift)
     return api

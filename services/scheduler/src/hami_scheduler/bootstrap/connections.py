@@ -75,6 +75,7 @@ from hami_scheduler.ports import (
     PodEvents,
     QuotaStore,
     TemplateApi,
+    WaitLedger,
 )
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.limits import LimitHistory, PodEnder
@@ -121,6 +122,10 @@ class ClaimAccess(ClaimApi, ClaimWriter, Protocol):
     """ResourceClaims, read and allocated."""
 
 
+class DecisionLedger(DecisionLog, WaitLedger, Protocol):
+    """Decisions, and which refused pods wait."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
     """Everything that the bootstrap opened."""
@@ -130,7 +135,7 @@ class Connections:
     store: AllocationLedger
     inventory: InventoryLedger
     quotas: QuotaStore
-    decisions: DecisionLog
+    decisions: DecisionLedger
     journal: DriftJournal
     retention: HistoryRetention
     queries: LedgerQueries

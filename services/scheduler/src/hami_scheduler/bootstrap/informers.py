@@ -19,6 +19,7 @@ from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.dra.waiting import WaitingClaims
 from hami_scheduler.ledger.quota import quota_limits
+from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
@@ -57,6 +58,7 @@ class Watches:
     node_informer: Informer
     quota_informer: Informer
     holders: ClaimHolders
+    ended_waits: EndedWaits
     templates: ClaimTemplates | None = None
     """Where limits may become claims."""
     template_informer: Informer | None = None
@@ -147,6 +149,11 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         )
 
     holders = claim_holders(core, connections)
+    ended_waits = EndedWaits(
+        connections.decisions,
+        pods=lambda: pod_informer.store.values(),
+        listed=lambda: pod_informer.synced.is_set(),
+    )
     claims = _claim_watches(core, connections) if core.settings.dra_mode == "lead" else None
     cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
 
@@ -162,6 +169,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
 
     def pod_gone(pod: dict[str, Any]) -> None:
         pods.on_delete(pod)
+        ended_waits.on_delete(pod)
         holders.pod_gone(pod)
         if templates is not None:
             templates.pod_gone(pod)
@@ -220,6 +228,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         ),
         quota_informer=quota_informer,
         holders=holders,
+        ended_waits=ended_waits,
         templates=templates,
         template_informer=template_informer,
         claims=claims,

@@ -35,7 +35,7 @@ from hami_scheduler.ledger.view_feed import SUBJECTS as EVENTS_SUBJECTS
 from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
-from hami_scheduler.reconcile import retention
+from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
@@ -151,6 +151,7 @@ def watching_loops(
         ("annotated-nodes", watches.annotated.run),
         ("claim-holders", watches.holders.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
+        periodic("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
         periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
 

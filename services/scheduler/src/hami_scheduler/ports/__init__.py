@@ -28,7 +28,13 @@ from hami_scheduler.ports.cards import (
     RecordedInventory,
 )
 from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, NodeWitness
-from hami_scheduler.ports.records import DecisionLog, DecisionRow, DriftJournal
+from hami_scheduler.ports.records import (
+    DecisionLog,
+    DecisionRow,
+    DriftJournal,
+    OpenWait,
+    WaitLedger,
+)
 
 __all__ = [
     "AgentInventory",
@@ -49,6 +55,7 @@ __all__ = [
     "NodeGroupStore",
     "NodeLock",
     "NodeWitness",
+    "OpenWait",
     "PairScores",
     "PodApi",
     "PodEvent",
@@ -56,4 +63,5 @@ __all__ = [
     "QuotaStore",
     "RecordedInventory",
     "TemplateApi",
+    "WaitLedger",
 ]

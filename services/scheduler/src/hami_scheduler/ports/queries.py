@@ -45,6 +45,10 @@ class Queries(Protocol):
         """The pod's latest decisions, newest first, as they are stored."""
         ...
 
+    async def pods_named(self, namespace: str, name: str) -> list[Row]:
+        """Pods that have or had the name (or have it as their uid), latest first."""
+        ...
+
     async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
         """Differences that the reconciler found, newest first."""
         ...

@@ -66,6 +66,27 @@ class DecisionLog(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A pod that was refused and, as far as the ledger knows, still waits."""
+
+    pod_uid: PodUid
+    is_watched: bool
+    """Whether its last refusal is so old that the pod watch must have shown the pod by now."""
+
+
+class WaitLedger(Protocol):
+    """Which refused pods wait. Both raise Unavailable, Conflict."""
+
+    async def open_waits(self) -> list[OpenWait]:
+        """Each pod once."""
+        ...
+
+    async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
+        """Ends the wait of each pod, now or, where it is `gone`, as early as it may have been."""
+        ...
+
+
 class DriftJournal(Protocol):
     """Where differences between ledger, pods and nodes are written down."""
 

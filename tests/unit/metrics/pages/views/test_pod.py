@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -37,6 +37,10 @@ def a_decision(**changes: Any) -> StoredDecision:
         **changes,
     }
     return StoredDecision(**given_)
+
+
+def over(end: str, at: datetime) -> StoredDecision:
+    return a_decision(wait_end=end, wait_ended_at=at)
 
 
 def an_attempt(**changes: Any) -> Attempt:
@@ -100,7 +104,12 @@ def test_a_waiting_pod_shows_the_stored_reason_and_since_when() -> None:
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
-        ({"decisions": [a_decision(last_at=ago(minutes=11))]}, "not tried any more"),
+        # kube-scheduler may be away: that nobody asks about a pod does not end its wait.
+        ({"decisions": [a_decision(last_at=ago(hours=2))]}, "waiting"),
+        ({"decisions": [over("deleted", ago(seconds=1))]}, "deleted, never placed"),
+        ({"decisions": [over("gone", ago(seconds=1))]}, "deleted, never placed"),
+        ({"decisions": [over("finished", ago(seconds=1))]}, "waits no longer"),
+        ({"decisions": [over("deleted", NOW + timedelta(seconds=1))]}, "waiting"),
         ({"attempts": [an_attempt()]}, "holds its slices"),
         ({"attempts": [an_attempt(state="reserved")]}, "being placed"),
         ({"attempts": [an_attempt(state="released", ended_at=ago(minutes=1))]}, "ended"),

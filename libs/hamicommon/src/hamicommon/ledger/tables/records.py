@@ -46,6 +46,8 @@ decisions = Table(
     Column("phase_ms", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     texts("trace_id"),
     Column("repeat_count", Integer, nullable=False, server_default=text("1")),
+    at("wait_ended_at", nullable=True),
+    Column("wait_end", Text),
     PrimaryKeyConstraint("at", "id"),
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
     Index(None, "pod_uid", "at"),
@@ -56,12 +58,15 @@ decisions = Table(
         postgresql_include=["pod_uid", "namespace"],
         postgresql_where=text("outcome <> 'placed'"),
     ),
+    Index("ix_decisions_wait_end", "wait_ended_at", postgresql_where=text("outcome <> 'placed'")),
     postgresql_partition_by="RANGE (at)",
 )
 """What was decided and from what; an identical repeated refusal raises `repeat_count`.
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
 `counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
+A refused pod waits until `wait_ended_at`; `wait_end` says how it ended: `deleted`, `gone` (deleted
+while no scheduler watched, so the moment is an estimate), `bound` or `finished`.
 """
 
 decision_snapshots = Table(

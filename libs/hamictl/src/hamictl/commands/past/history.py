@@ -11,7 +11,13 @@ import typer
 from hamicommon.errors import InvalidRequest, NotFound
 
 from hamictl.commands.about.pod_names import pod_names
-from hamictl.commands.answers import allocations_named, existing_uid, pod_name, why_unknown
+from hamictl.commands.answers import (
+    allocations_named,
+    existing_uid,
+    pod_name,
+    pods_named,
+    why_unknown,
+)
 from hamictl.commands.objects import Namespace
 from hamictl.commands.options import Answered, Since, Until, moment_of, since_of
 from hamictl.commands.past.card_names import uuid_or_name
@@ -90,7 +96,12 @@ async def _pod_or_place(
     target = find_target(Settings())
     space, name = pod_name(thing, namespace)
     existing = await existing_uid(target, space, name)
-    granted = await allocations_named(SchedulerClient(target.need_scheduler()), space, name)
+    scheduler = SchedulerClient(target.need_scheduler())
+    granted = await allocations_named(scheduler, space, name)
+    if not granted and existing is None:
+        # A pod that was refused until it was deleted.
+        refused = await pods_named(scheduler, space, name)
+        existing = str(refused[0]["pod_uid"]) if refused else None
     if granted or existing is not None:
         await _of_pod(target, (space, name), existing, granted, span, output)
         return None
@@ -127,6 +138,8 @@ async def _of_pod(
         found = await scheduler.rows(f"/v1/pods/{quote(uid, safe='')}/history")
         rows += with_cards(_within(found, *span), granted, index_of)
     render.write(changes(rows, "/".join(pod)), output)
+    if output.for_people and not granted:
+        note(f"it was never placed: `hamictl explain {'/'.join(pod)}` has the reason")
     if output.for_people and earlier:
         note(f"{len(earlier)} earlier pods had this name:" if len(earlier) > 1 else _ONE_EARLIER)
         for uid in earlier[:PODS_SHOWN]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -24,6 +24,8 @@ from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import records_of
 
+ASKED_WITHIN = timedelta(minutes=10)
+"""kube-scheduler tries every pod again after five minutes."""
 HELD = (
     *("reserved_at", "ended_at", "namespace", "pod_name", "container", "node", "card_index"),
     *("memory_bytes", "core_ratio", "state", "reason", "pod_uid"),
@@ -124,7 +126,26 @@ def pending(
         by_reason = [f"{row['reason_code']} {row['pod_count']}" for row in counts.rows]
         by_reason += [f"{REASON_CODE} {len(by_claims)}"] if by_claims else []
         note(f"{len(answer.rows) + len(by_claims)} waiting: {' · '.join(by_reason)}")
+    if output.for_people and (unasked := _not_asked(answer.rows, moment)):
+        note(unasked)
     show(replace(answer, rows=[*answer.rows, *by_claims]), output, columns=WAITING)
+
+
+def _not_asked(rows: Sequence[Mapping[str, object]], moment: datetime | None) -> str:
+    """A sentence about pods that kube-scheduler should have tried again by then; empty: none."""
+    now = moment or datetime.now(UTC)
+    late = [
+        last_at
+        for row in rows
+        if now - (last_at := datetime.fromisoformat(str(row["last_at"]))) > ASKED_WITHIN
+    ]
+    if not late:
+        return ""
+    minutes = (now - max(late)) // timedelta(minutes=1)
+    return (
+        f"kube-scheduler has not asked about {len(late)} of them for {minutes} minutes or more: "
+        "does it run? (`hamictl doctor`)"
+    )
 
 
 def named(name: str, given: Sequence[str], output: OutputFormat) -> None:

@@ -124,7 +124,7 @@ class PageCluster:
     use: Mapping[str, MeasuredUse] = field(default_factory=dict)
     """By uuid; a card that is not in it is not measured."""
     waiting: int | None = None
-    """Pods refused lately and not placed since; None: unknown."""
+    """Refused pods that still exist and are not placed; None: unknown."""
     waiting_by_reason: Mapping[str, int] = field(default_factory=dict)
     recent: tuple[Occurrence, ...] = ()
     past: bool = False

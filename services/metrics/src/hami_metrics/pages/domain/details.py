@@ -141,6 +141,10 @@ class StoredDecision:
     view_version: int
     request: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
+    wait_ended_at: datetime | None = None
+    """When a refused pod waited no longer; None: it waits."""
+    wait_end: str | None = None
+    """How: `deleted`, `gone`, `bound`, `finished`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

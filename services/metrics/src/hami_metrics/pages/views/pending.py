@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from hami_metrics.pages.domain.cluster import PageCluster
@@ -14,6 +14,8 @@ from hami_metrics.pages.views.elements.nearest import nearest_text
 from hami_metrics.pages.views.elements.viewer import PageViewer
 
 _MIB = 1024 * 1024
+ASKED_WITHIN = timedelta(minutes=10)
+"""kube-scheduler tries every pod again after five minutes."""
 MOST_SIZES = 10
 """Of one page: each is looked for among all cards, which takes some 10 ms of 8000."""
 
@@ -57,6 +59,8 @@ class PendingPage:
     tabs: Sequence[Tab]
     chosen: str
     lines: Sequence[WaitingLine]
+    not_asked: int
+    """Pods of `lines` that kube-scheduler has not asked about for longer than `ASKED_WITHIN`."""
     oldest_at: datetime | None
 
 
@@ -66,8 +70,10 @@ def pending_page(
     viewer: PageViewer,
     chosen: str,
     state: PageCluster | None,
+    now: datetime,
 ) -> PendingPage:
     """Of the answers to `pending-reasons` and `waiting-pods`, and the cards of `state`."""
+    waiting = list(waiting)
     tabs = sorted(
         (
             Tab(reason=row["reason_code"], pods=row["pod_count"], oldest_at=row["oldest_at"])
@@ -87,6 +93,7 @@ def pending_page(
         tabs=tabs,
         chosen=chosen,
         lines=_with_nearest(list(lines.values()), state),
+        not_asked=sum(now - row["last_at"] > ASKED_WITHIN for row in waiting),
         oldest_at=min((tab.oldest_at for tab in tabs), default=None),
     )
 

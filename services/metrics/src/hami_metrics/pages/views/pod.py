@@ -33,8 +33,8 @@ _TRACE_ID = re.compile("[0-9a-f]{32}")
 """W3C Trace Context, trace-id."""
 NEAR_CARDS = 5
 LIVE = frozenset({"reserved", "binding", "bound", "allocated", "releasing"})
-WAITS_FOR = timedelta(minutes=10)
-"""A pod that was not tried for longer no longer waits; the questions count alike."""
+WAIT_ENDS = {"deleted": "deleted, never placed", "gone": "deleted, never placed"}
+"""Status of a refused pod by how its wait ended; any other way is `waits no longer`."""
 CHECKED_FOR = timedelta(minutes=3)
 """A node's check of limits is as good as unknown when it is older."""
 
@@ -90,6 +90,11 @@ class PodPage:
     near: Sequence[tuple[CardLack, str]]
     """The nearest cards, and what each lacks."""
     timeline: Sequence[tuple[datetime, str]]
+
+    @property
+    def over(self) -> bool:
+        """Whether the pod neither holds nor waits for anything."""
+        return self.glyph == "○"
 
 
 def pod_page(
@@ -180,9 +185,10 @@ def _status(
             )
         )
     if decision is not None and decision.outcome != "placed":
-        if now - decision.last_at <= WAITS_FOR:
+        ended_at = decision.wait_ended_at
+        if ended_at is None or ended_at > now:
             return "waiting", "▲", decision.at
-        return "not tried any more", "○", decision.last_at
+        return WAIT_ENDS.get(decision.wait_end or "", "waits no longer"), "○", ended_at
     ended = pod.attempts[0].ended_at if pod.attempts else None
     return "ended", "○", ended
 

@@ -55,7 +55,9 @@ def routes(site: Site) -> APIRouter:
             )
         names = {str(row["namespace"]) for row in waiting.rows}
         asked = await site.again(asked, request, names)
-        page = pending_page(reasons.rows, waiting.rows, asked.viewer, reason, asked.state)
+        page = pending_page(
+            reasons.rows, waiting.rows, asked.viewer, reason, asked.state, asked.moment.shown
+        )
         more = None if waiting.next is None else site.seal.close(waiting.next)
         return site.answer(
             asked,

@@ -9,29 +9,35 @@ once per `RENEW_S`: its author may change each second what is wrong with a pod.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.record import request_of
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.partitions import keep_partitions
 
-from hami_scheduler.ports import DecisionRow
+from hami_scheduler.ports import DecisionRow, OpenWait
 
 # How old the cards may be that explain shows of a pod that is refused again and again.
 RENEW_S = 60.0
 # A snapshot that was used so lately may be referred to by a transaction that has not ended.
 SPARE_S = 600.0
 
+MAX_WATCH_DELAY_S = 60.0
+"""A pod that was refused longer ago is known to the pod watch, if it exists."""
+ENDED_TOGETHER = 1000
+
 MOST_ROWS = 60
 """Of a pod in an hour, beside its placements."""
 
 # Only the newest partitions are looked at for an identical decision.
 _REPEAT = """
-UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6, wait_ended_at = NULL,
+       wait_end = NULL
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $6::timestamptz - interval '1 hour'
                     ORDER BY at DESC, id DESC LIMIT 1)
@@ -44,7 +50,8 @@ SELECT count(*) FROM decisions
  WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour' AND outcome <> 'placed'
 """
 _COUNT_ON = """
-UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2, wait_ended_at = NULL,
+       wait_end = NULL
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour'
                       AND outcome <> 'placed'
@@ -74,6 +81,19 @@ _ARRIVALS = """
 SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
  ORDER BY at DESC, id DESC LIMIT $1
 """
+_OPEN_WAITS = """
+SELECT pod_uid, max(last_at) < now() - make_interval(secs => $1) AS is_watched FROM decisions
+ WHERE outcome <> 'placed' AND wait_ended_at IS NULL GROUP BY pod_uid
+"""
+# Of a pod that went unseen only its last refusal is known, and kube-scheduler would have asked
+# again within five minutes.
+_END_WAITS = """
+UPDATE decisions d SET wait_end = e.wait_end,
+       wait_ended_at = CASE WHEN e.wait_end = 'gone'
+                            THEN least(now(), d.last_at + interval '10 minutes') ELSE now() END
+  FROM unnest($1::text[], $2::text[]) AS e (pod_uid, wait_end)
+ WHERE d.pod_uid = e.pod_uid AND d.outcome <> 'placed' AND d.wait_ended_at IS NULL
+"""
 # The time of use is written seldom: it only has to be younger than SPARE_S.
 _KEEP = """
 INSERT INTO decision_snapshots (id, kind, content) VALUES ($1, $2, $3)
@@ -93,7 +113,7 @@ RETURNING id
 
 
 class PostgresDecisionLog:
-    """Port DecisionLog."""
+    """Ports DecisionLog and WaitLedger."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -132,6 +152,22 @@ class PostgresDecisionLog:
         async with self._database.connection() as connection:
             rows = await connection.fetch(_ARRIVALS, limit)
         return [request for row in rows if (request := request_of(row)) is not None]
+
+    async def open_waits(self) -> list[OpenWait]:
+        """See the port."""
+        async with self._database.connection() as connection:
+            rows = await connection.fetch(_OPEN_WAITS, MAX_WATCH_DELAY_S)
+        return [OpenWait(PodUid(row["pod_uid"]), row["is_watched"]) for row in rows]
+
+    async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
+        """See the port."""
+        rows = sorted(ends.items())
+        for first in range(0, len(rows), ENDED_TOGETHER):
+            some = rows[first : first + ENDED_TOGETHER]
+            async with self._database.transaction() as connection:
+                await connection.execute(
+                    _END_WAITS, [uid for uid, _ in some], [str(end) for _, end in some]
+                )
 
     async def tidy(self, *, keep_days: int) -> int:
         """See the port."""

@@ -87,8 +87,18 @@ SELECT e.sequence, e.at, e.previous_state, e.state, e.reason, e.actor, e.detail,
 _DECISIONS = """
 SELECT at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node, candidates, request,
        policy, message, summary, shortfalls, inventory, counters, view_version, trace_id,
-       repeat_count
+       repeat_count, wait_ended_at, wait_end
   FROM decisions WHERE pod_uid = $1 ORDER BY at DESC, id DESC LIMIT 20
+"""
+# By name or uid, of grants and of refusals: a pod that was never placed has refusals only.
+_PODS_NAMED = """
+SELECT pod_uid, namespace, pod_name, max(at) AS last_seen_at FROM (
+    SELECT pod_uid, namespace, pod_name, reserved_at AS at FROM allocations
+     WHERE (namespace = $1 AND pod_name = $2) OR pod_uid = $2
+    UNION ALL
+    SELECT pod_uid, namespace, pod_name, last_at FROM decisions
+     WHERE ((namespace = $1 AND pod_name = $2) OR pod_uid = $2) AND outcome <> 'placed') named
+ GROUP BY pod_uid, namespace, pod_name ORDER BY last_seen_at DESC LIMIT 100
 """
 _DRIFT = """
 SELECT at, "class", subject, detail, repaired FROM drift_journal
@@ -181,6 +191,10 @@ class PostgresQueries:
     async def decisions(self, pod_uid: str) -> list[Row]:
         """The pod's latest decisions, newest first, as they are stored. Raises: Unavailable."""
         return await self._rows(_DECISIONS, pod_uid)
+
+    async def pods_named(self, namespace: str, name: str) -> list[Row]:
+        """Pods that have or had the name (or uid), latest first. Raises: Unavailable."""
+        return await self._rows(_PODS_NAMED, namespace, name)
 
     async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
         """Differences that the reconciler found, newest first. Raises: Unavailable."""

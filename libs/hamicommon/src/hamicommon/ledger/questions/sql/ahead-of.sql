@@ -6,7 +6,7 @@ WITH pod AS (
 ), waiting AS (
     SELECT d.* FROM decisions d
      WHERE d.outcome <> 'placed' AND d.at <= :at AND d.at > :at - interval '31 days'
-       AND d.last_at > :at - interval '10 minutes'
+       AND (d.wait_ended_at IS NULL OR d.wait_ended_at > :at)
        AND NOT EXISTS (SELECT FROM decisions later
                         WHERE later.pod_uid = d.pod_uid AND later.at BETWEEN d.at AND :at
                           AND (later.at, later.id) > (d.at, d.id))

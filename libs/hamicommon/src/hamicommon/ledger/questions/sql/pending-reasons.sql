@@ -1,8 +1,8 @@
--- By the reason that the most nodes gave. A pod waits while its last refusal is younger than 10 minutes.
+-- By the reason that the most nodes gave. A refused pod waits until it is placed, gone or ended.
 WITH waiting AS (
     SELECT d.* FROM decisions d
      WHERE d.outcome <> 'placed' AND d.at <= :at AND d.at > :at - interval '31 days'
-       AND d.last_at > :at - interval '10 minutes'
+       AND (d.wait_ended_at IS NULL OR d.wait_ended_at > :at)
        AND NOT EXISTS (SELECT FROM decisions later
                         WHERE later.pod_uid = d.pod_uid AND later.at BETWEEN d.at AND :at
                           AND (later.at, later.id) > (d.at, d.id))

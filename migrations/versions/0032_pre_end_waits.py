@@ -1,0 +1,76 @@
+"""A refused pod waits until it is known to be gone, ended or on a node, not for ten minutes.
+
+The scheduler writes when a pod's wait ended and why, as the pod watch shows it. Columns without a
+default: the version before works on beside it, and its rows count as waiting until the scheduler
+of this version has compared them with the pods that exist. The index finds the few that wait; it is
+built beside the writers, as in 0015, and a run that was cut off goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0032"
+down_revision = "0031"
+branch_labels = None
+depends_on = None
+
+OF_DECISIONS = "(wait_ended_at) WHERE outcome <> 'placed'"
+_PARTITIONS = """
+SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+ WHERE i.inhparent = 'decisions'::regclass ORDER BY 1
+"""
+# As in 0008; a pod whose wait has ended is left out.
+PENDING = """
+CREATE OR REPLACE VIEW v_pending_reasons AS
+SELECT d.pod_uid, d.namespace, d.pod_name, d.message, d.reason_counts,
+       d.candidates, d.repeat_count, d.at AS since, d.last_at, d.summary
+FROM decisions d
+WHERE d.outcome <> 'placed'{waits}
+  AND NOT EXISTS (SELECT FROM decisions later
+                  WHERE later.pod_uid = d.pod_uid AND later.at >= d.at
+                    AND (later.at, later.id) > (d.at, d.id))
+  AND NOT EXISTS (SELECT FROM allocations a
+                  WHERE a.pod_uid = d.pod_uid AND a.ended_at IS NULL)
+"""
+
+
+def upgrade() -> None:
+    """Adds the columns, their index and the condition."""
+    op.add_column(
+        "decisions", sa.Column("wait_ended_at", sa.DateTime(timezone=True)), if_not_exists=True
+    )
+    op.add_column("decisions", sa.Column("wait_end", sa.Text()), if_not_exists=True)
+    op.execute(PENDING.format(waits=" AND d.wait_ended_at IS NULL"))
+    for partition in _partitions():
+        _build_beside_writers(f"ix_{partition}_wait_end", f"{partition} {OF_DECISIONS}")
+    # From here on in a transaction, which has a lock that keeps partitions as they are. One that
+    # came in that time is nearly empty.
+    op.execute(f"CREATE INDEX IF NOT EXISTS ix_decisions_wait_end ON ONLY decisions {OF_DECISIONS}")
+    for partition in _partitions():
+        name = f"ix_{partition}_wait_end"
+        op.execute(f"CREATE INDEX IF NOT EXISTS {name} ON {partition} {OF_DECISIONS}")
+        op.execute(f"ALTER INDEX ix_decisions_wait_end ATTACH PARTITION {name}")
+
+
+def downgrade() -> None:
+    """Takes them away."""
+    op.execute("DROP INDEX ix_decisions_wait_end")
+    op.execute(PENDING.format(waits=""))
+    op.drop_column("decisions", "wait_end")
+    op.drop_column("decisions", "wait_ended_at")
+
+
+def _build_beside_writers(name: str, definition: str) -> None:
+    with op.get_context().autocommit_block():
+        op.execute("SET lock_timeout = 0")
+        op.execute(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+        op.execute(f"CREATE INDEX CONCURRENTLY {name} ON {definition}")
+        op.execute("SET lock_timeout = 500")
+
+
+def _partitions() -> Sequence[str]:
+    return op.get_bind().execute(sa.text(_PARTITIONS)).scalars().all()

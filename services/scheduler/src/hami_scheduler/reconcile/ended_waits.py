@@ -1,0 +1,86 @@
+"""Refused pods that no longer wait: deleted, finished, or on a node.
+
+The pod watch is the source of truth. Every two seconds the refusals that the ledger counts as
+waiting are compared with the pods that exist, and the wait of each pod that is over is ended. How
+long ago a pod was last asked about does not matter: while kube-scheduler is away, it still waits.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+
+from hamicommon.domain.ids import PodUid
+from hamicommon.k8s.types import JsonMapping
+
+from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
+from hami_scheduler.ports import OpenWait, WaitLedger
+
+COMPARE_INTERVAL_S = 2.0
+MAX_DELETED = 20_000
+"""Deleted pods whose uids are remembered, since the record of a refusal may be written later."""
+
+
+class WaitEnd(StrEnum):
+    """How a pod's wait ended, as `decisions.wait_end` has it."""
+
+    DELETED = "deleted"
+    GONE = "gone"
+    """Deleted while no scheduler watched: when is not known."""
+    BOUND = "bound"
+    FINISHED = "finished"
+
+
+class EndedWaits:
+    """Handler of the pod watch's deletions, and the comparison with the ledger."""
+
+    def __init__(
+        self,
+        ledger: WaitLedger,
+        *,
+        pods: Callable[[], Iterable[JsonMapping]],
+        listed: Callable[[], bool],
+    ) -> None:
+        """`pods`: all that exist, once `listed`."""
+        self._ledger = ledger
+        self._pods = pods
+        self._listed = listed
+        self._deleted: OrderedDict[PodUid, None] = OrderedDict()
+
+    def on_delete(self, pod: JsonMapping) -> None:
+        """The pod watch saw the pod go."""
+        if not (pod.get("spec") or {}).get("nodeName"):
+            self._deleted[PodUid(pod["metadata"]["uid"])] = None
+            if len(self._deleted) > MAX_DELETED:
+                self._deleted.popitem(last=False)
+
+    async def once(self) -> int:
+        """One comparison; returns how many pods wait no longer. Raises: Unavailable, Conflict."""
+        if not self._listed():
+            return 0
+        waits = await self._ledger.open_waits()
+        if not waits:
+            return 0
+        existing = {PodUid(pod["metadata"]["uid"]): pod for pod in self._pods()}
+        ends = {
+            wait.pod_uid: end
+            for wait in waits
+            if (end := self._end_of(wait, existing.get(wait.pod_uid))) is not None
+        }
+        if ends:
+            await self._ledger.end_waits(ends)
+        return len(ends)
+
+    def _end_of(self, wait: OpenWait, pod: JsonMapping | None) -> WaitEnd | None:
+        if pod is None:
+            if wait.pod_uid in self._deleted:
+                return WaitEnd.DELETED
+            # The watch may be behind /filter, and show a new pod a little later.
+            return WaitEnd.GONE if wait.is_watched else None
+        if pod["metadata"].get("deletionTimestamp"):
+            return WaitEnd.DELETED
+        if (pod.get("spec") or {}).get("nodeName"):
+            return WaitEnd.BOUND
+        phase = (pod.get("status") or {}).get("phase")
+        return WaitEnd.FINISHED if phase in TERMINAL_PHASES else None
