@@ -21,6 +21,7 @@ ALLOCATE_LATE = "AllocateLate"
 RUNS_ON = "RunsWithoutGrant"
 UNMANAGED = "UnmanagedPod"
 ADOPTED = "Adopted"
+CARD_CHANGED = "GrantedCardChanged"
 
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
 _MOST_NODES = 20
@@ -37,9 +38,16 @@ class Announcer:
         self._events = events
 
     def announce(
-        self, pod: PodRef, reason: str, message: str, *, warning: bool = True, series: str = ""
+        self,
+        pod: PodRef,
+        reason: str,
+        message: str,
+        *,
+        warning: bool = True,
+        series: str = "",
+        once: bool = False,
     ) -> None:
-        """One event; see `PodEvent.series`."""
+        """One event; see `PodEvent.series` and `PodEvent.once`."""
         self._events.emit(
             PodEvent(
                 namespace=pod.namespace,
@@ -50,6 +58,7 @@ class Announcer:
                 warning=warning,
                 at=datetime.now(UTC),
                 series=series,
+                once=once,
             )
         )
 

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 import pytest
+from hamicommon.domain.granted_cards import IN_MIG_MODE
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.integration.node_agent.conftest import ApiServer
@@ -162,3 +163,30 @@ async def test_a_lost_card_is_sick_until_it_is_back(
     machine.control("restore", "0")
 
     await eventually(lambda: control.inventories[-1].devices[0].healthy)
+
+
+SWITCH = """
+import pynvml
+pynvml.nvmlInit()
+card = pynvml.nvmlDeviceGetHandleByIndex({index})
+pynvml.nvmlDeviceSetMigMode(card, {mode})
+assert pynvml.nvmlDeviceGetMigMode(card)[0] == {mode}
+"""
+
+
+async def test_a_card_that_is_switched_to_mig_mode_is_sick_until_it_is_switched_back(
+    agent: AgentProcess, control: Control, machine: Machine
+) -> None:
+    def switch(index: int, mode: int) -> None:
+        code = SWITCH.format(index=index, mode=mode)
+        subprocess.run(
+            [sys.executable, "-c", code], env=machine.env(), check=True, timeout=PATIENCE_S
+        )
+
+    await eventually(lambda: latest(control) == dict.fromkeys(CARDS, ""))
+
+    switch(1, 1)
+    await eventually(lambda: latest(control) == {CARDS[0]: "", CARDS[1]: IN_MIG_MODE})
+
+    switch(1, 0)
+    await eventually(lambda: latest(control) == dict.fromkeys(CARDS, ""))

@@ -164,3 +164,12 @@ def test_a_pod_that_waits_no_longer_says_when_that_ended_and_its_last_refusal(
     shown = " ".join(screen(an_answer(wait_end=end, wait_ended_at="2026-11-20T10:07:00Z")).split())
 
     assert shown.startswith(f"{first} Its last refusal: no card of 4 on 1 node has 9 MiB ")
+
+
+def test_a_card_that_is_not_as_granted_comes_before_everything_else_and_once() -> None:
+    card = {"sentence": "card 0 of n1 is lost", "advice": "Delete the pod"}
+
+    shown = screen(an_answer(outcome="placed", cards=[card, card]))
+
+    assert shown.splitlines()[1:3] == ["", "▲ card 0 of n1 is lost. Delete the pod."]
+    assert shown.count("is lost") == 1

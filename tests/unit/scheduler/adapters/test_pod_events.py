@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -70,3 +71,28 @@ async def test_events_after_one_that_cannot_be_written_are_written() -> None:
     assert api.created == ["next"]
     assert bulkhead.failures == {"pod-events": EVENT_WORKERS}
     assert events.dropped == EVENT_WORKERS
+
+
+async def test_an_event_that_is_shown_once_is_not_counted_up_by_a_writer_that_comes_later() -> None:
+    class Shown(Api):
+        """Has the event already, with the message `no card`."""
+
+        async def get(self, path: str) -> dict[str, Any]:
+            return {"count": 1, "message": "no card"}
+
+        async def patch(self, path: str, change: dict[str, Any]) -> None:
+            self.created.append(change["message"])
+            self.done.set()
+
+    api = Shown()
+    events = KubernetesPodEvents(cast(Any, api), DeferredWrites(), component="hami-scheduler")
+    once = replace(event("odd"), series="card", once=True)
+    for message in ("no card", "no card", "another"):
+        events.emit(replace(once, message=message))
+
+    running = asyncio.create_task(events.run())
+    async with asyncio.timeout(PATIENCE_S):
+        await api.done.wait()
+    await end([running])
+
+    assert api.created == ["another"]

@@ -8,9 +8,12 @@ from typing import Any, cast
 import pytest
 from hami_scheduler.api.explain import Explainer
 from hamicommon.device_config import DeviceConfig
-from hamicommon.domain.ids import PodUid
+from hamicommon.domain.granted_cards import CardCondition, ConditionKind
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound
 from hamicommon.explain.answer import Explanation
+from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.vendors.registry import Vendors
 
 
@@ -32,6 +35,17 @@ class Ledger:
         del pod_uid
         return []
 
+    async def pod_cards(self, *, pod_uid: str, silent: Any) -> list[PodCard]:
+        kind = ConditionKind.NODE_SILENT if silent else ConditionKind.CORDONED
+        return [
+            PodCard(
+                pod=PodRef(uid=PodUid(pod_uid), namespace="ns", name="p"),
+                container="main",
+                uuid=GpuUuid("GPU-a"),
+                condition=CardCondition(kind=kind, sentence="it is so", advice="Do this"),
+            )
+        ]
+
 
 class Gone:
     async def get(self, namespace: str, name: str) -> Any:
@@ -50,7 +64,11 @@ class Waits:
 
 
 async def explained(
-    *attempts: dict[str, Any], pods: object = None, namespace: str = "", name: str = ""
+    *attempts: dict[str, Any],
+    pods: object = None,
+    namespace: str = "",
+    name: str = "",
+    silent: frozenset[NodeName] = frozenset(),
 ) -> Explanation:
     explainer = Explainer(
         queries=cast(Any, Ledger(*attempts)),
@@ -59,12 +77,19 @@ async def explained(
         scheduler_name="hami-scheduler",
         recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
         new_view=cast(Any, None),
+        silent=lambda: silent,
     )
     return await explainer.explain(PodUid("u"), namespace, name)
 
 
 def a_grant(origin: str) -> dict[str, Any]:
-    return {"namespace": "ns", "pod_name": "p", "state": "allocated", "origin": origin}
+    return {
+        "namespace": "ns",
+        "pod_name": "p",
+        "state": "allocated",
+        "origin": origin,
+        "ended_at": "2026-11-20T10:00:00Z",
+    }
 
 
 async def test_a_pod_that_kube_scheduler_placed_by_its_claims_has_that_as_its_reason() -> None:
@@ -95,3 +120,22 @@ async def test_a_resource_that_is_nearly_ours_is_asked_about_where_nothing_was_d
 
     assert answer.summary.startswith("the pod asks for no card")
     assert any("was nvidia.com/gpumem meant?" in note for note in answer.notes)
+
+
+@pytest.mark.parametrize(
+    ("silent", "condition", "limits"),
+    [
+        (frozenset(), "cordoned", "enforced"),
+        (frozenset({NodeName("n1")}), "node-silent", "unknown"),
+    ],
+)
+async def test_cards_that_are_not_as_granted_are_named_and_limits_that_nobody_sees_are_unknown(
+    silent: frozenset[NodeName], condition: str, limits: str
+) -> None:
+    held = a_grant("scheduled") | {"ended_at": None, "limit_state": "enforced"}
+
+    answer = await explained(held, silent=silent)
+
+    [card] = answer.cards
+    assert (card.condition, card.sentence, card.advice) == (condition, "it is so", "Do this")
+    assert answer.attempts[0]["limit_state"] == limits

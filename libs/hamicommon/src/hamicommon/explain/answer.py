@@ -32,6 +32,18 @@ class QuotaUser:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CardTrouble:
+    """A card that the pod holds and that is not as it was granted."""
+
+    container: str
+    uuid: str
+    condition: str
+    """`lost`, `replaced`, `mode-changed`, `unhealthy`, `node-silent` or `cordoned`."""
+    sentence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """Why a pod is where it is, or waits."""
 
@@ -71,6 +83,8 @@ class Explanation:
     `bound` or `finished`; empty while it waits."""
     wait_ended_at: datetime | None = None
     """When it ended; of `gone` an estimate."""
+    cards: Sequence[CardTrouble] = ()
+    """Of the cards that the pod holds those that are not as they were granted."""
     attempts: Sequence[Mapping[str, Any]] = ()
     """The pod's allocations, newest first."""
     earlier: Sequence[Mapping[str, Any]] = ()
@@ -83,6 +97,7 @@ class Known:
 
     about: Circumstances
     quota_users: Sequence[QuotaUser] = ()
+    cards: Sequence[CardTrouble] = ()
     attempts: Sequence[Mapping[str, Any]] = ()
     earlier: Sequence[Mapping[str, Any]] = ()
     notes: Sequence[str] = ()
@@ -131,6 +146,7 @@ def explain(
         retry=known.retry,
         wait_end=known.wait_end,
         wait_ended_at=known.wait_ended_at,
+        cards=known.cards,
         attempts=known.attempts,
         earlier=known.earlier,
     )

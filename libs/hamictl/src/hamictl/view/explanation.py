@@ -26,6 +26,7 @@ _LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
 def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     """Paragraphs and tables for a terminal, in the order in which a newcomer asks."""
     yield _head(answer, name)
+    yield from (f"\n▲ {text}" for text in card_troubles(answer))
     held = [row for row in answer["attempts"] if row["state"] in _LIVE]
     for allocation in held:
         limits = allocation.get("limit_state")
@@ -42,6 +43,13 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
     yield from _quota_users(answer)
     yield from (f"\nNote: {note}" for note in answer["notes"])
     yield from _traces(answer)
+
+
+def card_troubles(answer: JsonMapping) -> list[str]:
+    """What is wrong with the cards that the pod holds and what to do, each sentence once."""
+    # A scheduler of before this field has none.
+    cards = answer.get("cards") or ()
+    return list(dict.fromkeys(f"{card['sentence']}. {card['advice']}." for card in cards))
 
 
 def _head(answer: JsonMapping, name: str) -> str:

@@ -127,6 +127,7 @@ async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
             timeout_s=settings.nvml_timeout_s,
             sysfs_root=settings.sysfs_root,
             fallback_memory_mib=settings.preconfigured_device_memory_mib,
+            is_mig_cut=settings.operating_mode == MIG,
         )
         try:
             return await stack.enter_async_context(nvml)

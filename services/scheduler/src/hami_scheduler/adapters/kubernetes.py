@@ -175,7 +175,7 @@ class KubernetesPodEvents:
         shown = self._shown.pop(name, None)
         if shown is None:
             shown = await self._create(path, name, event)
-        else:
+        elif not (event.once and shown.message == event.message):
             shown.count += 1
             quiet = time.monotonic() - shown.written_at < shown.quiet_s
             if shown.message != event.message or not quiet:
@@ -191,6 +191,8 @@ class KubernetesPodEvents:
         except Conflict:
             # Another replica, or this one before its restart.
             found = await self._api.get(f"{path}/{name}")
+            if event.once and found.get("message") == event.message:
+                return shown
             shown.count = int(found.get("count") or 1) + 1
             await self._count_up(path, name, event, shown)
         return shown

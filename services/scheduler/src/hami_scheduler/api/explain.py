@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Origin, footprints
+from hamicommon.domain.granted_cards import HEALTHY
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.limits import LimitState
 from hamicommon.errors import NotFound
-from hamicommon.explain.answer import Explanation, Known, QuotaUser, explain
+from hamicommon.explain.answer import CardTrouble, Explanation, Known, QuotaUser, explain
 from hamicommon.explain.circumstances import Circumstances, PodHolding
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
@@ -53,7 +56,9 @@ class Explainer:
         scheduler_name: str,
         recorder: DecisionQueue,
         new_view: Callable[[], ClusterView],
+        silent: Callable[[], Collection[NodeName]],
     ) -> None:
+        """`silent`: nodes whose agents are silent."""
         self._queries = queries
         self._pods = pods
         self._vendors = vendors
@@ -61,6 +66,7 @@ class Explainer:
         self._recorder = recorder
         self._new_view = new_view
         self._turns = asyncio.Semaphore(MAX_CONCURRENT)
+        self._silent = silent
 
     async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
         """The answer; namespace and name help with pods that no decision was made about.
@@ -78,10 +84,12 @@ class Explainer:
             namespace, name = latest["namespace"], latest["pod_name"]
         pod = await self._pod(uid, namespace, name)
         limits = limit_notes(await self._queries.limits(uid))
+        cards = await self._troubles(uid, attempts)
         if not rows:
             if pod is None and not attempts:
                 raise NotFound(f"nothing was decided about a pod with uid {uid}")
-            return self._undecided(uid, namespace, name, pod, attempts, limits)
+            found = self._undecided(uid, namespace, name, pod, attempts, limits)
+            return replace(found, cards=cards)
         blobs = await self._queries.snapshots(
             [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
         )
@@ -95,6 +103,7 @@ class Explainer:
                 names=self._resource_names(),
             ),
             quota_users=await self._quota_users(record),
+            cards=cards,
             attempts=attempts,
             earlier=[_in_short(row) for row in rows[1:]],
             notes=[*limits, *self._remarks(pod), *self._losses()],
@@ -103,6 +112,27 @@ class Explainer:
             wait_ended_at=rows[0]["wait_ended_at"],
         )
         return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
+
+    async def _troubles(self, uid: PodUid, attempts: Sequence[Row]) -> list[CardTrouble]:
+        """Cards that are not as they were granted; the limits on some of them are not known."""
+        if not any(row["ended_at"] is None for row in attempts):
+            return []
+        cards = await self._queries.pod_cards(pod_uid=uid, silent=self._silent())
+        if any(card.condition.kind.hides_limits for card in cards):
+            for row in attempts:
+                if row.get("limit_state") == LimitState.ENFORCED:
+                    row["limit_state"] = LimitState.UNKNOWN
+        return [
+            CardTrouble(
+                container=card.container,
+                uuid=card.uuid,
+                condition=card.condition.kind,
+                sentence=card.condition.sentence,
+                advice=card.condition.advice,
+            )
+            for card in cards
+            if card.condition != HEALTHY
+        ]
 
     def _remarks(self, pod: Json | None) -> tuple[str, ...]:
         if pod is None:

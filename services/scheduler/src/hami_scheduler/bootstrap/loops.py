@@ -36,6 +36,7 @@ from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
 from hami_scheduler.reconcile import ended_waits, retention
+from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
@@ -73,6 +74,12 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         announcer=core.announcer,
         instruments=core.instruments,
         late_s=core.settings.bound_late_s,
+    )
+    conditions = CardConditionReporter(
+        connections.queries,
+        silent=lambda: core.liveness.mute,
+        announcer=core.announcer,
+        bulkhead=core.instruments.bulkhead,
     )
     cleanup = HistoryCleanup(
         connections.retention,
@@ -114,6 +121,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ("requeue", core.requeuer.run),
         periodic("reap", settings.reap_s, reaper.once),
         periodic("late", settings.reconcile_s, late.once),
+        periodic("card-conditions", settings.reconcile_s, conditions.once),
         periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
     )
 

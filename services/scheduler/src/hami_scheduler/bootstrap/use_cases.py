@@ -148,6 +148,7 @@ def build(
             scheduler_name=settings.scheduler_name,
             recorder=core.recorder,
             new_view=lambda: ClusterView(vendors.rules),
+            silent=lambda: core.liveness.mute,
         ),
         by_claims=PodsByClaims(watches.pod_informer.store.values, connections.claims),
         vain_settings=VainSettings(

@@ -63,6 +63,8 @@ class AgentLiveness:
         """Until when, by the clock, a node is left out whose agent could take no pod."""
         self._lives: dict[NodeName, bool | None] = {}
         """Whether each node lives, by its Node object."""
+        self.mute: frozenset[NodeName] = frozenset()
+        """Nodes whose agents were not heard for `silent_s`."""
         self.silent: frozenset[NodeName] = frozenset()
         """Nodes whose agents are known to have stopped talking: no pod should go there."""
         self._seeing_since: float | None = None
@@ -117,12 +119,12 @@ class AgentLiveness:
         before = self.silent
         now, could_hear = self._clock(), self._could_hear()
         self._unanswered = {node: at for node, at in self._unanswered.items() if at > now}
-        mute = (
+        self.mute = frozenset(
             node
             for node, at in self._heard_at.items()
             if (now - at > self._silent_s if could_hear else self._lives.get(node) is False)
         )
-        self.silent = frozenset((*self._unanswered, *mute))
+        self.silent = self.mute.union(self._unanswered)
         if self.silent != before:
             logger.info("silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
         if before - self.silent:

@@ -122,6 +122,8 @@ class PodEvent:
     series: str = ""
     """Events of one pod, reason and series are one object, whose message is the latest; empty: one
     object per message."""
+    once: bool = False
+    """An event that is there already with this message is left as it is, not counted up."""
 
 
 class PodEvents(Protocol):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from hamicommon.bus.dead_letters import DeadLetter
+from hamicommon.domain.ids import NodeName
+from hamicommon.ledger.granted_cards import PodCard
 
 Row = dict[str, Any]
 
@@ -55,6 +57,12 @@ class Queries(Protocol):
 
     async def limits(self, pod_uid: str) -> list[Row]:
         """When the pod was not held to its grants, what goes on first."""
+        ...
+
+    async def pod_cards(
+        self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
+    ) -> list[PodCard]:
+        """The cards that a pod holds, or those of all pods that may be in trouble."""
         ...
 
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:

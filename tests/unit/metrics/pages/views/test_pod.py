@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,10 @@ from hami_metrics.pages.domain.details import (
     StoredDecision,
 )
 from hami_metrics.pages.views.pod import pod_page
+from hamicommon.domain.granted_cards import CardCondition, ConditionKind
+from hamicommon.domain.ids import GpuUuid, PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.ledger.granted_cards import PodCard
 
 from tests.unit.metrics.pages.clusters import NOW, ago
 
@@ -83,6 +88,7 @@ def a_pod(**changes: Any) -> PodRecord:
         "quotas": (),
         "latest": (),
         "series": (),
+        "cards": (),
         "namesakes": (),
         **changes,
     }
@@ -122,6 +128,25 @@ def test_a_waiting_pod_shows_the_stored_reason_and_since_when() -> None:
 )
 def test_a_pods_state_is_that_of_the_moment(changes: dict[str, Any], status: str) -> None:
     assert pod_page(a_pod(**changes), NOW).status == status
+
+
+def test_a_card_that_is_not_as_granted_has_its_text_and_its_limit_is_unknown() -> None:
+    lost = CardCondition(kind=ConditionKind.LOST, sentence="card 0 is lost", advice="Look")
+    card = PodCard(
+        pod=PodRef(uid=PodUid("u"), namespace="nlp", name="train-1"),
+        container="main",
+        uuid=GpuUuid("GPU-1"),
+        condition=lost,
+    )
+    holds = a_pod(attempts=[an_attempt()], limits_checked_at=NOW)
+    assert pod_page(holds, NOW).lines[0].enforced == "enforced"
+
+    page = pod_page(replace(holds, cards=[card]), NOW)
+
+    assert page.troubles == ["card 0 is lost. Look."]
+    assert page.lines[0].enforced == "unknown"
+    cordoned = replace(card, condition=replace(lost, kind=ConditionKind.CORDONED))
+    assert pod_page(replace(holds, cards=[cordoned]), NOW).lines[0].enforced == "enforced"
 
 
 def test_what_nobody_measured_or_checked_of_a_pod_is_unknown() -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from hamicommon.ledger.granted_cards import PodCard
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthEvent:
@@ -184,6 +186,8 @@ class PodRecord:
     quotas: Sequence[NamespaceQuota]
     latest: Sequence[LatestUse]
     series: Sequence[UsePoint]
+    cards: Sequence[PodCard]
+    """The cards that it holds now, with their condition; empty at a moment of the past."""
     namesakes: Sequence[tuple[str, datetime]]
     """Other pods that had the name: uid, and when they were last granted something."""
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any
 
 import orjson
+from hamicommon.domain.ids import NodeName
 from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.granted_cards import read_pod_cards
 
 from hami_metrics.pages.domain.details import (
     Attempt,
@@ -78,8 +81,13 @@ async def find_pods(
     ]
 
 
-async def read_pod(connection: Connection, uid: str, at: datetime) -> PodRecord | None:
-    """The record; None: the ledger knows no such pod."""
+async def read_pod(
+    connection: Connection, uid: str, at: datetime, *, silent: Collection[NodeName] | None
+) -> PodRecord | None:
+    """The record; None: the ledger knows no such pod.
+
+    `silent`: nodes whose agents are silent; None: `at` is a moment of the past.
+    """
     attempts = await connection.fetch(_ATTEMPTS, uid, at)
     decisions = await connection.fetch(_DECISIONS, uid, at)
     known = (attempts or decisions or [None])[0]
@@ -108,6 +116,9 @@ async def read_pod(connection: Connection, uid: str, at: datetime) -> PodRecord 
         quotas=[NamespaceQuota(**row) for row in await connection.fetch(_QUOTAS, namespace)],
         latest=latest,
         series=series,
+        cards=[]
+        if silent is None
+        else await read_pod_cards(connection, pod_uid=uid, silent=silent),
         namesakes=[(other, seen) for other, seen in names if other != uid][:20],
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from hamicommon.domain.granted_cards import texts_of
 from hamicommon.explain.waterfall import Waterfall
 
 from hami_metrics.pages.domain.cluster import PageCluster
@@ -77,6 +78,8 @@ class PodPage:
     asked: Sequence[AskedSlice]
     current: Attempt | None
     lines: Sequence[SliceLine]
+    troubles: Sequence[str]
+    """What is wrong with its cards, and what to do."""
     refusals: Sequence[tuple[str, int]]
     decision_picture: StepPicture
     grant_picture: StepPicture
@@ -129,6 +132,7 @@ def pod_page(
         asked=asked,
         current=current,
         lines=[] if current is None else [_line(pod, one, now) for one in current.slices],
+        troubles=texts_of(card.condition for card in pod.cards),
         refusals=_refusals(waiting),
         decision_picture=decision_waterfall(decision.phase_ms if decision else {}, hour),
         grant_picture=grant_waterfall(pod.events, now, hour),
@@ -246,6 +250,10 @@ def _enforced(pod: PodRecord, one: Slice, now: datetime) -> str:
         here = period.device_uuid == one.device_uuid and period.container in ("", one.container)
         if goes_on and here:
             return period.state
+    for card in pod.cards:
+        same = card.uuid == one.device_uuid and card.container == one.container
+        if same and card.condition.kind.hides_limits:
+            return "unknown"
     checked = pod.limits_checked_at
     return "enforced" if checked is not None and now - checked <= CHECKED_FOR else "unknown"
 

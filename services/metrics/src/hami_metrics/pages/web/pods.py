@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastapi import APIRouter, Request, Response
+from hamicommon.domain.ids import NodeName
 from hamicommon.errors import NotFound
 from hamicommon.ledger.questions import answer
 
+from hami_metrics.pages.domain.cluster import silent
 from hami_metrics.pages.reading.last_hour import read_last_hour
 from hami_metrics.pages.reading.pods import find_pods, read_pod
 from hami_metrics.pages.views.pending import pending_page
@@ -74,7 +78,7 @@ def routes(site: Site) -> APIRouter:
 
 async def _pod(site: Site, asked: Asked, request: Request, uid: str, what: str) -> Response:
     async with site.ledger.look() as connection:
-        pod = await read_pod(connection, uid, asked.moment.shown)
+        pod = await read_pod(connection, uid, asked.moment.shown, silent=_silent(asked))
         hour = await read_last_hour(connection, asked.moment.shown)
     if pod is None:
         raise _unknown(what or f"with uid {uid}")
@@ -92,6 +96,14 @@ async def _pod(site: Site, asked: Asked, request: Request, uid: str, what: str) 
     )
     node = page.current.node if page.current else ""
     return site.answer(asked, "pod.html", page=page, here="pods", subject=node)
+
+
+def _silent(asked: Asked) -> Collection[NodeName] | None:
+    """Nodes whose agents are silent now; None at a moment of the past."""
+    if asked.moment.past:
+        return None
+    nodes = {} if asked.state is None else asked.state.nodes
+    return {NodeName(name) for name, node in nodes.items() if silent(node, asked.moment.shown)}
 
 
 def _unknown(what: str) -> NotFound:

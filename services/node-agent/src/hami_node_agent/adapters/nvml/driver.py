@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
+from hamicommon.domain.granted_cards import IN_MIG_MODE
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
@@ -60,7 +61,13 @@ _RELOADED = (
 class NvmlDriver:
     """NVML. All methods block and may raise NVMLError."""
 
-    def __init__(self, *, sysfs_root: Path, fallback_memory_mib: int) -> None:
+    def __init__(
+        self, *, sysfs_root: Path, fallback_memory_mib: int, is_mig_cut: bool = False
+    ) -> None:
+        """`is_mig_cut`: this process puts cards into MIG mode itself."""
+        self._is_mig_cut = is_mig_cut
+        self._in_slices: set[GpuUuid] = set()
+        """Cards that were not in MIG mode when they were found."""
         self._sysfs_root = sysfs_root
         self._fallback_memory_mib = fallback_memory_mib
         self._event_set: Any = None
@@ -115,6 +122,8 @@ class NvmlDriver:
                 continue
             if facts is not None:
                 found.append(facts)
+                if facts.uuid not in self._known and not _in_mig_mode(handle):
+                    self._in_slices.add(facts.uuid)
                 self._known[facts.uuid] = facts
                 self._by_handle[_address(handle)] = facts.uuid
         return tuple(found)
@@ -164,13 +173,16 @@ class NvmlDriver:
             return frozenset()
 
     def probe(self) -> dict[GpuUuid, Failure]:
-        """Cards that do not answer, or whose events can't be watched."""
+        """Cards that do not answer, were switched to MIG mode, or whose events can't be watched."""
         failing = {
             uuid: Failure(reason=reason, certain=True) for uuid, reason in self._unwatched.items()
         }
         for uuid in self._known:
             try:
-                pynvml.nvmlDeviceGetMemoryInfo(_handle(uuid))
+                handle = _handle(uuid)
+                if not self._is_mig_cut and uuid in self._in_slices and _in_mig_mode(handle):
+                    failing[uuid] = Failure(reason=IN_MIG_MODE, certain=True)
+                pynvml.nvmlDeviceGetMemoryInfo(handle)
             except pynvml.NVMLError as exc:
                 if exc.value not in _UNSUPPORTED:
                     failing[uuid] = Failure(reason=str(exc), certain=exc.value in _CERTAIN)
@@ -230,6 +242,11 @@ class NvmlDriver:
             except pynvml.NVMLError as exc:
                 logger.debug("processes not read", extra={"uuid": uuid, "error": str(exc)})
         return found
+
+
+def _in_mig_mode(handle: Any) -> bool:
+    mode = optional(pynvml.nvmlDeviceGetMigMode, handle)
+    return mode is not None and bool(mode[0])
 
 
 def _handle(uuid: GpuUuid) -> Any:

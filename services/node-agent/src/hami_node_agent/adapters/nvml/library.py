@@ -128,10 +128,19 @@ class NvmlProbe:
 
 @asynccontextmanager
 async def open_nvml(
-    *, timeout_s: float, sysfs_root: Path, fallback_memory_mib: int
+    *,
+    timeout_s: float,
+    sysfs_root: Path,
+    fallback_memory_mib: int,
+    is_mig_cut: bool = False,
 ) -> AsyncIterator[NvmlProbe]:
-    """NVML while the block runs. Raises: Unavailable when there is no driver."""
-    driver = NvmlDriver(sysfs_root=sysfs_root, fallback_memory_mib=fallback_memory_mib)
+    """NVML while the block runs; `is_mig_cut`: the caller puts cards into MIG mode.
+
+    Raises: Unavailable when there is no driver.
+    """
+    driver = NvmlDriver(
+        sysfs_root=sysfs_root, fallback_memory_mib=fallback_memory_mib, is_mig_cut=is_mig_cut
+    )
     probe = NvmlProbe(driver, timeout_s=timeout_s)
     await probe.start()
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
+from hamicommon.domain.ids import NodeName
 from hamicommon.events import QuotaNumbers
 from hamicommon.ledger.database import Database
+from hamicommon.ledger.granted_cards import PodCard, read_pod_cards
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.ledger_stats import LedgerStats
@@ -48,7 +50,11 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
                             ORDER BY array_position('{exceeded,bypassed,unknown}', p.state)
                             LIMIT 1),
                           (SELECT 'enforced' FROM limit_checks c WHERE c.node = a.node
-                              AND c.checked_at > now() - interval '3 minutes'),
+                              AND c.checked_at > now() - interval '3 minutes'
+                              AND NOT EXISTS (
+                                  SELECT FROM allocation_devices x
+                                    JOIN devices d ON d.uuid = x.device_uuid
+                                   WHERE x.allocation_id = a.id AND NOT d.present)),
                           'unknown')
        END AS limit_state
   FROM allocations a
@@ -203,6 +209,16 @@ class PostgresQueries:
     async def limits(self, pod_uid: str) -> list[Row]:
         """When the pod was not held to its grants, what goes on first. Raises: Unavailable."""
         return await self._rows(_LIMITS, pod_uid)
+
+    async def pod_cards(
+        self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
+    ) -> list[PodCard]:
+        """The cards that a pod holds, or those of all pods that may be in trouble.
+
+        Raises: Unavailable.
+        """
+        async with self._database.connection() as connection:
+            return await read_pod_cards(connection, pod_uid=pod_uid, silent=silent)
 
     async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
         """Cards that decisions saw, by name. Raises: Unavailable."""

@@ -38,7 +38,12 @@ SELECT x.container_index, x.position AS card_position_index, a.namespace, a.pod_
                             ORDER BY array_position('{exceeded,bypassed,unknown}', p.state)
                             LIMIT 1),
                           (SELECT 'enforced' FROM limit_checks c WHERE c.node = a.node
-                              AND c.checked_at > :at - interval '3 minutes'))
+                              AND c.checked_at > :at - interval '3 minutes'
+                              AND NOT EXISTS (
+                                  SELECT FROM device_periods p
+                                   WHERE p.device_uuid = d.uuid AND NOT p.present
+                                     AND p.began_at <= :at
+                                     AND coalesce(p.ended_at, 'infinity') > :at)))
        END AS limit_state, a.reserved_at, a.bound_at, a.allocated_at, a.ended_at
   FROM newest a JOIN allocation_devices x ON x.allocation_id = a.id
   JOIN devices d ON d.uuid = x.device_uuid

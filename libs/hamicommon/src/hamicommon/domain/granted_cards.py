@@ -1,0 +1,148 @@
+"""The condition of a card that a pod was granted: what is wrong with it, and what to do.
+
+One function for every output: explain, describe, the pages and the pod's event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from hamicommon.domain.ids import GpuUuid, NodeName
+
+IN_MIG_MODE = "it was switched to MIG mode"
+"""`health_reason` of a card that is offered in slices and was switched to MIG mode since."""
+_MIG = "mig"
+
+
+class ConditionKind(StrEnum):
+    """What a granted card may be."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    LOST = "lost"
+    REPLACED = "replaced"
+    CORDONED = "cordoned"
+    MODE_CHANGED = "mode-changed"
+    NODE_SILENT = "node-silent"
+
+    @property
+    def hides_limits(self) -> bool:
+        """Whether nobody can know if the pod's limits are enforced on such a card."""
+        return self not in (self.HEALTHY, self.UNHEALTHY, self.CORDONED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantedCard:
+    """One card of a live grant, as the ledger has it now."""
+
+    node: NodeName
+    uuid: GpuUuid
+    index: int
+    present: bool
+    """Whether its node reports it."""
+    healthy: bool
+    health_reason: str
+    cordoned: bool
+    mode: str
+    """The card's operating mode now."""
+    is_instance: bool
+    """Whether a MIG instance of it was granted."""
+    replaced_by: GpuUuid | None = None
+    """A card that its node reports in its place."""
+    node_gone: bool = False
+    node_silent: bool = False
+    heard_at: datetime | None = None
+    """When its node-agent was last heard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardCondition:
+    """What is wrong with a granted card, and what to do about it; both empty of a healthy one."""
+
+    kind: ConditionKind
+    sentence: str = ""
+    advice: str = ""
+
+    @property
+    def text(self) -> str:
+        """Both in one paragraph."""
+        return f"{self.sentence}. {self.advice}." if self.sentence else ""
+
+
+HEALTHY = CardCondition(kind=ConditionKind.HEALTHY)
+_START_AGAIN = "Delete the pod, so that its controller starts another one on a card that is there"
+
+
+def condition_of(card: GrantedCard) -> CardCondition:
+    """The most serious condition that holds."""
+    name = f"card {card.index} of {card.node} ({card.uuid})"
+    if not card.present:
+        return _absent(card, name)
+    is_mig = card.mode == _MIG or card.health_reason == IN_MIG_MODE
+    if is_mig and not card.is_instance:
+        return CardCondition(
+            kind=ConditionKind.MODE_CHANGED,
+            sentence=f"{name} was switched to MIG mode, and the pod was granted a slice of it",
+            advice="Delete the pod, so that it is granted anew, or switch the card back",
+        )
+    if card.is_instance and not is_mig:
+        return CardCondition(
+            kind=ConditionKind.MODE_CHANGED,
+            sentence=f"{name} left MIG mode, and the pod was granted an instance of it",
+            advice="Delete the pod, so that it is granted anew, or switch the card back",
+        )
+    if not card.healthy:
+        return CardCondition(
+            kind=ConditionKind.UNHEALTHY,
+            sentence=f"{name} is unhealthy: {card.health_reason or 'no reason is known'}",
+            advice="CUDA calls may fail, and nothing new is placed on it. Delete the pod, so that "
+            "its controller starts another one elsewhere, or repair the card",
+        )
+    if card.node_silent:
+        heard = f"since {card.heard_at:%Y-%m-%d %H:%M:%S}" if card.heard_at else "so far"
+        return CardCondition(
+            kind=ConditionKind.NODE_SILENT,
+            sentence=f"the node-agent of {card.node} has not been heard {heard}: the state of its "
+            "cards and limits is unknown",
+            advice="Look at the node and its hami-node-agent pod (`hamictl doctor`). The pod keeps "
+            "its slices until it is deleted",
+        )
+    if card.cordoned:
+        return CardCondition(
+            kind=ConditionKind.CORDONED,
+            sentence=f"{name} is cordoned: nothing new is placed on it, and the pod goes on",
+            advice="Nothing has to be done; before the card is taken out, delete the pod, so that "
+            "its controller starts another one elsewhere",
+        )
+    return HEALTHY
+
+
+def _absent(card: GrantedCard, name: str) -> CardCondition:
+    if card.node_gone:
+        why = f"{name} is lost: the node was deleted"
+    elif card.replaced_by:
+        return CardCondition(
+            kind=ConditionKind.REPLACED,
+            sentence=f"{name} was replaced: the node has {card.replaced_by} in its place",
+            advice=_START_AGAIN,
+        )
+    else:
+        why = f"{name} is lost: the node no longer reports it"
+    return CardCondition(
+        kind=ConditionKind.LOST,
+        sentence=why,
+        advice=f"{_START_AGAIN}, and look at the card: it may be broken, unplugged, hidden by the "
+        "agent's configuration or on its way to MIG mode",
+    )
+
+
+def texts_of(conditions: Iterable[CardCondition]) -> list[str]:
+    """Each text once, the healthy ones left out: a silent node is one sentence for all its cards.
+
+    >>> texts_of([HEALTHY])
+    []
+    """
+    return [text for text in dict.fromkeys(one.text for one in conditions) if text]

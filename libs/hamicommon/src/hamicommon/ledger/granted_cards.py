@@ -1,0 +1,74 @@
+"""The cards of live grants with their present condition, read from the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from hamicommon.domain.granted_cards import CardCondition, GrantedCard, condition_of
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.ledger.connection import Connection
+
+# Of one pod every card, else only those that may have a condition.
+_CARDS = """
+SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uuid, d.index,
+       d.present, d.healthy, d.health_reason, d.cordoned, d.mode, x.detail ? 'placement' AS part,
+       n.inventory_at, n.gone_at IS NOT NULL AS node_gone, CASE WHEN NOT d.present THEN (
+           SELECT r.uuid FROM devices r
+            WHERE r.node = d.node AND r.index = d.index AND r.vendor = d.vendor AND r.present
+              AND r.uuid <> d.uuid LIMIT 1) END AS replaced_by
+  FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+  JOIN devices d ON d.uuid = x.device_uuid JOIN nodes n ON n.name = a.node
+ WHERE a.ended_at IS NULL AND ($1::text IS NULL OR a.pod_uid = $1)
+   AND ($1::text IS NOT NULL OR NOT d.present OR NOT d.healthy OR d.cordoned
+        OR a.node = ANY($2::text[]) OR (d.mode = 'mig') <> (x.detail ? 'placement'))
+ ORDER BY a.namespace, a.pod_name, x.container_index, x.position
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCard:
+    """One container's card and its condition."""
+
+    pod: PodRef
+    container: str
+    uuid: GpuUuid
+    condition: CardCondition
+
+
+async def read_pod_cards(
+    connection: Connection, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
+) -> list[PodCard]:
+    """All cards that a pod holds; without a uid, the cards of all pods that may be in trouble.
+
+    `silent`: nodes whose agents are silent.
+    """
+    rows = await connection.fetch(_CARDS, pod_uid, sorted(silent))
+    return [
+        PodCard(
+            pod=PodRef(
+                uid=PodUid(row["pod_uid"]), namespace=row["namespace"], name=row["pod_name"]
+            ),
+            container=row["container_name"],
+            uuid=GpuUuid(row["device_uuid"]),
+            condition=condition_of(
+                GrantedCard(
+                    node=NodeName(row["node"]),
+                    uuid=GpuUuid(row["device_uuid"]),
+                    index=row["index"],
+                    present=row["present"],
+                    healthy=row["healthy"],
+                    health_reason=row["health_reason"],
+                    cordoned=row["cordoned"],
+                    mode=row["mode"],
+                    is_instance=row["part"],
+                    replaced_by=row["replaced_by"],
+                    node_gone=row["node_gone"],
+                    node_silent=row["node"] in silent,
+                    heard_at=row["inventory_at"],
+                )
+            ),
+        )
+        for row in rows
+    ]

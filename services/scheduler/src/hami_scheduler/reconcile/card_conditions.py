@@ -1,0 +1,65 @@
+"""Tell each pod once what is wrong with a card that it holds, and what to do.
+
+A card may be lost, replaced, cordoned, sick or in another mode, or its node silent, while the pod
+runs on: without an event its owner would learn of it from failing programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from hamicommon.domain.granted_cards import ConditionKind, texts_of
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.ledger.granted_cards import PodCard
+from hamicommon.process.bulkhead import Bulkhead
+
+from hami_scheduler.pod_events import CARD_CHANGED, Announcer
+from hami_scheduler.ports.queries import Queries
+
+
+class CardConditionReporter:
+    """Compares the cards of live grants with what their pods were told."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        *,
+        silent: Callable[[], Collection[NodeName]],
+        announcer: Announcer,
+        bulkhead: Bulkhead,
+    ) -> None:
+        """`silent`: nodes whose agents are silent."""
+        self._queries = queries
+        self._silent = silent
+        self._announcer = announcer
+        self._bulkhead = bulkhead
+        self._told: dict[PodUid, str] = {}
+
+    async def once(self) -> int:
+        """One look; returns how many pods hold such a card. Raises: Unavailable."""
+        by_pod: dict[PodUid, list[PodCard]] = {}
+        for card in await self._queries.pod_cards(silent=self._silent()):
+            by_pod.setdefault(card.pod.uid, []).append(card)
+        told: dict[PodUid, str] = {}
+        for uid, cards in by_pod.items():
+            text = " ".join(texts_of(card.condition for card in cards))
+            if not text:
+                continue
+            told[uid] = text
+            if self._told.get(uid) != text:
+                with self._bulkhead.item("card-conditions", uid):
+                    self._tell(cards, text)
+        self._told = told
+        return len(told)
+
+    def _tell(self, cards: list[PodCard], text: str) -> None:
+        # A cordon is somebody's wish, and the pod goes on.
+        wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
+        self._announcer.announce(
+            cards[0].pod,
+            CARD_CHANGED,
+            text,
+            warning=any(card.condition.kind not in wished for card in cards),
+            series="card",
+            once=True,
+        )
