@@ -49,6 +49,13 @@ async def conditions(replica: Replica, pod: Json) -> list[str]:
     ("condition", "reported", "text", "kind"),
     [
         ("lost", [], "is lost: the node no longer reports it. Delete the pod", "Warning"),
+        # The next card has got its index.
+        (
+            "lost",
+            [("GPU-{node}-1", {})],
+            "is lost: the node no longer reports it. Delete the pod",
+            "Warning",
+        ),
         (
             "replaced",
             [("GPU-new", {})],
@@ -75,7 +82,7 @@ async def conditions(replica: Replica, pod: Json) -> list[str]:
         ),
         ("cordoned", None, "is cordoned: nothing new is placed on it", "Normal"),
     ],
-    ids=["lost", "replaced", "sick", "mig", "mig-node", "cordoned"],
+    ids=["lost", "moved-up", "replaced", "sick", "mig", "mig-node", "cordoned"],
 )
 async def test_a_pod_is_told_once_what_became_of_its_card(
     world: World,
@@ -87,7 +94,7 @@ async def test_a_pod_is_told_once_what_became_of_its_card(
 ) -> None:
     replica = await world.replica(reconcile_s=0.1)
     node = request.node.callspec.id
-    [card] = await world.add_node(node)
+    [card, _] = await world.add_node(node, cards=2)
     pod = await holder_of(world, replica, node, card)
     assert await conditions(replica, pod) == []
 

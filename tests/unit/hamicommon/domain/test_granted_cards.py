@@ -51,6 +51,11 @@ HEARD = datetime(2026, 11, 20, 10, 0, tzinfo=UTC)
             "card 2 of n1 (GPU-a) was replaced: the node has GPU-b in its place",
         ),
         (
+            replace(CARD, healthy=False, health_reason="x", replaced_by=GpuUuid("GPU-b")),
+            ConditionKind.REPLACED,
+            "card 2 of n1 (GPU-a) was replaced: the node has GPU-b in its place",
+        ),
+        (
             replace(CARD, mode="mig"),
             ConditionKind.MODE_CHANGED,
             "card 2 of n1 (GPU-a) was switched to MIG mode, and the pod was granted a slice of it",

@@ -51,7 +51,7 @@ class GrantedCard:
     is_instance: bool
     """Whether a MIG instance of it was granted."""
     replaced_by: GpuUuid | None = None
-    """A card that its node reports in its place."""
+    """A card that its node reports in its place, and that came since."""
     node_gone: bool = False
     node_silent: bool = False
     heard_at: datetime | None = None
@@ -79,6 +79,12 @@ _START_AGAIN = "Delete the pod, so that its controller starts another one on a c
 def condition_of(card: GrantedCard) -> CardCondition:
     """The most serious condition that holds."""
     name = f"card {card.index} of {card.node} ({card.uuid})"
+    if card.replaced_by and not (card.present and card.healthy):
+        return CardCondition(
+            kind=ConditionKind.REPLACED,
+            sentence=f"{name} was replaced: the node has {card.replaced_by} in its place",
+            advice=_START_AGAIN,
+        )
     if not card.present:
         return _absent(card, name)
     is_mig = card.mode == _MIG or card.health_reason == IN_MIG_MODE
@@ -121,19 +127,10 @@ def condition_of(card: GrantedCard) -> CardCondition:
 
 
 def _absent(card: GrantedCard, name: str) -> CardCondition:
-    if card.node_gone:
-        why = f"{name} is lost: the node was deleted"
-    elif card.replaced_by:
-        return CardCondition(
-            kind=ConditionKind.REPLACED,
-            sentence=f"{name} was replaced: the node has {card.replaced_by} in its place",
-            advice=_START_AGAIN,
-        )
-    else:
-        why = f"{name} is lost: the node no longer reports it"
+    why = "the node was deleted" if card.node_gone else "the node no longer reports it"
     return CardCondition(
         kind=ConditionKind.LOST,
-        sentence=why,
+        sentence=f"{name} is lost: {why}",
         advice=f"{_START_AGAIN}, and look at the card: it may be broken, unplugged, hidden by the "
         "agent's configuration or on its way to MIG mode",
     )

@@ -10,14 +10,21 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.connection import Connection
 
-# Of one pod every card, else only those that may have a condition.
+# Of one pod every card, else only those that may have a condition. A card replaces another when it
+# came after that was last well: one that was there before may only have got its index.
 _CARDS = """
 SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uuid, d.index,
        d.present, d.healthy, d.health_reason, d.cordoned, d.mode, x.detail ? 'placement' AS part,
-       n.inventory_at, n.gone_at IS NOT NULL AS node_gone, CASE WHEN NOT d.present THEN (
+       n.inventory_at, n.gone_at IS NOT NULL AS node_gone,
+       CASE WHEN NOT (d.present AND d.healthy) THEN (
            SELECT r.uuid FROM devices r
             WHERE r.node = d.node AND r.index = d.index AND r.vendor = d.vendor AND r.present
-              AND r.uuid <> d.uuid LIMIT 1) END AS replaced_by
+              AND r.uuid <> d.uuid AND NOT EXISTS (
+                  SELECT FROM device_periods p
+                   WHERE p.device_uuid = r.uuid AND p.present AND p.began_at < (
+                       SELECT max(ended_at) FROM device_periods w
+                        WHERE w.device_uuid = d.uuid AND w.present AND w.healthy))
+            ORDER BY r.uuid LIMIT 1) END AS replaced_by
   FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
   JOIN devices d ON d.uuid = x.device_uuid JOIN nodes n ON n.name = a.node
  WHERE a.ended_at IS NULL AND ($1::text IS NULL OR a.pod_uid = $1)
