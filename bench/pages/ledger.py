@@ -75,7 +75,7 @@ SELECT number, (number - 1) % ({nodes} * {cards}) AS card,
 """
 _WAITING = """
 INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, candidates, request,
-    reason_counts, message, summary, phase_ms, repeat_count, trace_id)
+    reason_counts, message, summary, phase_ms, repeat_count, trace_id, wait_ended_at)
 SELECT now() - number * interval '1 minute', now(), md5('waits' || number),
        ($1::text[])[1 + number % {owners}], 'waits-' || number, 'refused', {nodes},
        '{{"containers": [{{"name": "main", "role": "app", "requests": [{{"vendor": "NVIDIA",
@@ -83,7 +83,7 @@ SELECT now() - number * interval '1 minute', now(), md5('waits' || number),
        '{{"CardInsufficientMemory": {nodes}}}', 'no node fits',
        'no card of {nodes} nodes has 81920 MiB free: the most free is 73728 MiB; ask for less,'
        ' or wait until a pod ends', '{{"parse": 0.3, "place": 1.6, "total": 2.4}}', 1 + number,
-       md5('trace' || number)
+       md5('trace' || number), 'infinity'
   FROM generate_series(1, {waiting}) number
 """
 

@@ -92,14 +92,14 @@ SELECT reserved_at - interval '1 s' - n % 900 * interval '1 s',
        jsonb_build_object((ARRAY['CardInsufficientMemory', 'CardInsufficientCore', 'CardNotHealth',
                                  'CardTypeMismatch'])[n / 10 % 4 + 1], {NODES}), 'no node fits',
        'no card has so much free', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 9,
-       CASE WHEN NOT waits THEN reserved_at END, CASE WHEN NOT waits THEN 'bound' END
+       CASE WHEN waits THEN 'infinity' ELSE reserved_at END, CASE WHEN NOT waits THEN 'bound' END
   FROM (SELECT *, row_number() OVER (ORDER BY reserved_at DESC) <= 200 AS waits FROM pods
          WHERE n % 10 = 0) p
   CROSS JOIN LATERAL (SELECT CASE WHEN waits THEN '-w' ELSE '' END AS suffix) s
 UNION ALL
 SELECT reserved_at, reserved_at, pod_uid, namespace, pod_name, 'placed', node, id, {NODES},
-       {_REQUEST}, '{{}}'::jsonb, '', '', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 1, NULL,
-       NULL
+       {_REQUEST}, '{{}}'::jsonb, '', '', '{{"total": 4.1}}'::jsonb, md5('trace' || n), 1,
+       '-infinity', NULL
   FROM pods WHERE n % 10 = 0
 """
 _CORES = "(n * 7 + extract(epoch FROM at)::bigint / 60) % 13"

@@ -192,7 +192,7 @@ async def _decisions(connection: asyncpg.Connection, history: list[Grant], until
                 line = f"{at}\t{stamp(g.reserved)}\t{pod}\trefused\t{NULL}\t{counts}\t{message}"
                 yield f"{line}\t9\t{stamp(g.reserved)}\tbound\n"
             at = stamp(g.reserved)
-            yield f"{at}\t{at}\t{pod}\tplaced\t{g.id}\t{{}}\t\t1\t{NULL}\t{NULL}\n"
+            yield f"{at}\t{at}\t{pod}\tplaced\t{g.id}\t{{}}\t\t1\t-infinity\t{NULL}\n"
 
     columns = (
         "at, last_at, pod_uid, namespace, pod_name, outcome, allocation_id, reason_counts, message,"

@@ -1,9 +1,9 @@
 """A refused pod waits until it is known to be gone, ended or on a node, not for ten minutes.
 
-The scheduler writes when a pod's wait ended and why, as the pod watch shows it. Columns without a
-default: the version before works on beside it, and its rows count as waiting until the scheduler
-of this version has compared them with the pods that exist. The index finds the few that wait; it is
-built beside the writers, as in 0015, and a run that was cut off goes on.
+The scheduler writes `infinity` with each refusal, and when a pod's wait ended and how, as the pod
+watch shows it. Rows of the version before have `-infinity`: for them the ten minutes still hold.
+A constant default rewrites no row. The index finds the few that wait; it is built beside the
+writers, as in 0015, and a run that was cut off goes on.
 """
 
 from __future__ import annotations
@@ -36,15 +36,25 @@ WHERE d.outcome <> 'placed'{waits}
   AND NOT EXISTS (SELECT FROM allocations a
                   WHERE a.pod_uid = d.pod_uid AND a.ended_at IS NULL)
 """
+WAITS = """
+  AND (d.wait_ended_at > now()
+       OR (d.wait_ended_at = '-infinity' AND d.last_at > now() - interval '10 minutes'))"""
 
 
 def upgrade() -> None:
     """Adds the columns, their index and the condition."""
     op.add_column(
-        "decisions", sa.Column("wait_ended_at", sa.DateTime(timezone=True)), if_not_exists=True
+        "decisions",
+        sa.Column(
+            "wait_ended_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("'-infinity'::timestamptz"),
+            nullable=False,
+        ),
+        if_not_exists=True,
     )
     op.add_column("decisions", sa.Column("wait_end", sa.Text()), if_not_exists=True)
-    op.execute(PENDING.format(waits=" AND d.wait_ended_at IS NULL"))
+    op.execute(PENDING.format(waits=WAITS))
     for partition in _partitions():
         _build_beside_writers(f"ix_{partition}_wait_end", f"{partition} {OF_DECISIONS}")
     # From here on in a transaction, which has a lock that keeps partitions as they are. One that

@@ -73,9 +73,15 @@ async def _trouble(connection: asyncpg.Connection, patient: Grant) -> None:
     await connection.execute(
         # kube-scheduler has not asked about it for an hour: it still waits.
         "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
-        " summary) VALUES (now() - interval '1 hour', now() - interval '1 hour', 'w', 'team-01',"
-        """ 'waits', 'refused',"""
-        """ '{"CardTypeMismatch": 100}', 'no A200')"""
+        " summary, wait_ended_at) VALUES (now() - interval '1 hour', now() - interval '1 hour',"
+        """ 'w', 'team-01', 'waits', 'refused',"""
+        """ '{"CardTypeMismatch": 100}', 'no A200', 'infinity')"""
+    )
+    # Of a version that noted no end of waits: for it ten minutes hold.
+    await connection.execute(
+        "INSERT INTO decisions (at, last_at, pod_uid, namespace, pod_name, outcome, reason_counts,"
+        " summary) VALUES (now() - interval '3 hours', now() - interval '3 hours', 'o', 'team-01',"
+        """ 'older', 'refused', '{"CardTypeMismatch": 100}', 'no A200')"""
     )
     # Refused a moment ago, and deleted since.
     await connection.execute(

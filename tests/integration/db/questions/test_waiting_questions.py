@@ -33,6 +33,10 @@ async def test_the_pods_that_wait_are_counted_under_their_reason(
     assert waiting.unknown["card_count"] == "the decision was recorded without its request"
     # A job of the history may wait at that moment, too.
     assert "deleted" in {row["pod_name"] for row in before.rows}
+    tried = await reader.fetchval("SELECT last_at FROM decisions WHERE pod_name = 'older'")
+    then = (tried + timedelta(minutes=1)).isoformat()
+    before = await answer(reader, "waiting-pods", {"at": then, "namespace": "team-01"})
+    assert "older" in {row["pod_name"] for row in before.rows}
 
 
 async def test_more_cores_than_a_card_has_are_asked_for_as_all_of_them(

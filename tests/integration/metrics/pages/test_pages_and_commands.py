@@ -36,7 +36,7 @@ SELECT device_uuid, sum(memory_mib) / 1024.0 AS gib FROM allocations_at($1) WHER
 HOLDERS_AT = "SELECT count(DISTINCT pod_uid) FROM allocations_at($1) WHERE device_uuid = $2"
 WAITING_AT = """
 SELECT count(DISTINCT pod_uid) FROM decisions
- WHERE outcome <> 'placed' AND at <= $1 AND (wait_ended_at IS NULL OR wait_ended_at > $1)
+ WHERE outcome <> 'placed' AND at <= $1 AND wait_ended_at > $1
 """
 BILL = """
 SELECT namespace, sum(memory_us) / 1e6 / 3600 AS hours

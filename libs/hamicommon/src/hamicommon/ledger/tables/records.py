@@ -7,6 +7,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    DateTime,
     Identity,
     Index,
     Integer,
@@ -46,7 +47,12 @@ decisions = Table(
     Column("phase_ms", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     texts("trace_id"),
     Column("repeat_count", Integer, nullable=False, server_default=text("1")),
-    at("wait_ended_at", nullable=True),
+    Column(
+        "wait_ended_at",
+        DateTime(timezone=True),
+        nullable=False,
+        server_default=text("'-infinity'::timestamptz"),
+    ),
     Column("wait_end", Text),
     PrimaryKeyConstraint("at", "id"),
     CheckConstraint("outcome IN ('placed', 'refused', 'error')", name="outcome_known"),
@@ -65,8 +71,10 @@ decisions = Table(
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
 `counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
-A refused pod waits until `wait_ended_at`; `wait_end` says how it ended: `deleted`, `gone` (deleted
-while no scheduler watched, so the moment is an estimate), `bound` or `finished`.
+A refused pod waits until `wait_ended_at`, `infinity` while it waits; `wait_end` says how it ended:
+`deleted`, `gone` (deleted while no scheduler watched, so the moment is an estimate), `bound` or
+`finished`. Of a refusal from before migration 0032 it is `-infinity`: that pod waited until ten
+minutes after `last_at`.
 """
 
 decision_snapshots = Table(

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import httpx
 import typer
-from hamicommon.errors import InvalidRequest, NotFound
+from hamicommon.errors import HamiError, InvalidRequest, NotFound
 
 from hamictl.commands import answers
 from hamictl.commands.about.pod_names import kinds_and_pods, names_after_kind
@@ -28,6 +28,7 @@ from hamictl.output.records import base_units
 from hamictl.output.terminal import note
 from hamictl.questions import Answered as Answer
 from hamictl.questions import QuestionClient
+from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 from hamictl.view.named import records_of
@@ -99,14 +100,28 @@ def _named(kind: str, name: str) -> tuple[str, str]:
 
 def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
     namespace, name = answers.pod_name(pod, namespace)
-    asked = {"namespace": namespace, "pod": name}
+    asked, more = {"namespace": namespace, "pod": name}, dict[str, object]()
     if output.for_people:
         answers.explain(name, namespace=namespace)
         steps = run(_steps_or_none(asked))
         parts = {} if steps is None else {"Steps": steps}
     else:
         parts = {"Steps": ask("pod-steps", asked), "Decisions": ask("why-waiting", asked)}
-    _write(parts, output, columns={"Steps": STEPS})
+        more = {"cards": run(_troubled_cards(namespace, name))}
+    _write(parts, output, columns={"Steps": STEPS}, more=more)
+
+
+async def _troubled_cards(namespace: str, name: str) -> object:
+    """Its cards that are not as granted, as explain has them; None: nobody could be asked."""
+    target = find_target(Settings())
+    try:
+        uid = await answers.pod_uid(target, namespace, name)
+        scheduler = SchedulerClient(target.need_scheduler())
+        found = await scheduler.get(f"/v1/pods/{quote(uid, safe='')}/explain")
+    except HamiError as exc:
+        note(f"whether its cards are as granted is unknown: {exc}")
+        return None
+    return found.get("cards")
 
 
 async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
@@ -118,11 +133,16 @@ async def _steps_or_none(asked: Mapping[str, object]) -> Answer | None:
 
 
 def _write(
-    parts: dict[str, Answer], output: OutputFormat, *, columns: dict[str, tuple[str, ...]]
+    parts: dict[str, Answer],
+    output: OutputFormat,
+    *,
+    columns: dict[str, tuple[str, ...]],
+    more: Mapping[str, object] | None = None,
 ) -> None:
+    """`more`: of the document that programs read."""
     if not output.for_people:
         found = {_key(title): base_units(list(answer.rows)) for title, answer in parts.items()}
-        render.write_document(found, output)
+        render.write_document({**found, **(more or {})}, output)
         return
     for title, answer in parts.items():
         if not answer.rows:

@@ -58,7 +58,9 @@ SELECT e.at, a.attempt, a.node, e.previous_state, e.state, e.reason, e.actor
 _DECISIONS = f"""
 SELECT at, last_at, namespace, pod_name, outcome, node, candidates, summary, message,
        reason_counts, repeat_count, phase_ms, trace_id, view_version, request, policy,
-       wait_ended_at, wait_end
+       CASE WHEN isfinite(wait_ended_at) THEN wait_ended_at
+            WHEN wait_ended_at = '-infinity' THEN last_at + interval '10 minutes'
+       END AS wait_ended_at, wait_end
   FROM decisions WHERE pod_uid = $1 AND at <= $2 ORDER BY at DESC, id DESC LIMIT {MOST_DECISIONS}
 """
 _LIMITS = """

@@ -36,8 +36,9 @@ MOST_ROWS = 60
 
 # Only the newest partitions are looked at for an identical decision.
 _REPEAT = """
-UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6, wait_ended_at = NULL,
-       wait_end = NULL
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $6, wait_end = NULL,
+       wait_ended_at = CASE outcome WHEN 'placed' THEN timestamptz '-infinity'
+                                    ELSE 'infinity' END
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $6::timestamptz - interval '1 hour'
                     ORDER BY at DESC, id DESC LIMIT 1)
@@ -50,8 +51,8 @@ SELECT count(*) FROM decisions
  WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour' AND outcome <> 'placed'
 """
 _COUNT_ON = """
-UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2, wait_ended_at = NULL,
-       wait_end = NULL
+UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2, wait_end = NULL,
+       wait_ended_at = 'infinity'
  WHERE (at, id) = (SELECT at, id FROM decisions
                     WHERE pod_uid = $1 AND at > $2::timestamptz - interval '1 hour'
                       AND outcome <> 'placed'
@@ -73,9 +74,10 @@ UPDATE decisions SET detail_at = $3, shortfalls = $4, inventory = $5, counters =
 _INSERT = """
 INSERT INTO decisions (at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node,
                        allocation_id, candidates, request, policy, reason_counts, message,
-                       shortfalls, view_version, phase_ms, trace_id, summary, inventory, counters)
+                       shortfalls, view_version, phase_ms, trace_id, summary, inventory, counters,
+                       wait_ended_at)
 VALUES ($1, $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19)
+        $19, CASE $5 WHEN 'placed' THEN timestamptz '-infinity' ELSE 'infinity' END)
 """
 _ARRIVALS = """
 SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
@@ -83,7 +85,7 @@ SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
 """
 _OPEN_WAITS = """
 SELECT pod_uid, max(last_at) < now() - make_interval(secs => $1) AS is_watched FROM decisions
- WHERE outcome <> 'placed' AND wait_ended_at IS NULL GROUP BY pod_uid
+ WHERE outcome <> 'placed' AND wait_ended_at = 'infinity' GROUP BY pod_uid
 """
 # Of a pod that went unseen only its last refusal is known, and kube-scheduler would have asked
 # again within five minutes.
@@ -92,7 +94,7 @@ UPDATE decisions d SET wait_end = e.wait_end,
        wait_ended_at = CASE WHEN e.wait_end = 'gone'
                             THEN least(now(), d.last_at + interval '10 minutes') ELSE now() END
   FROM unnest($1::text[], $2::text[]) AS e (pod_uid, wait_end)
- WHERE d.pod_uid = e.pod_uid AND d.outcome <> 'placed' AND d.wait_ended_at IS NULL
+ WHERE d.pod_uid = e.pod_uid AND d.outcome <> 'placed' AND d.wait_ended_at = 'infinity'
 """
 # The time of use is written seldom: it only has to be younger than SPARE_S.
 _KEEP = """

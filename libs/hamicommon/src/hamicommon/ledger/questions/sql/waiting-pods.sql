@@ -2,20 +2,24 @@
 WITH waiting AS (
     SELECT d.* FROM decisions d
      WHERE d.outcome <> 'placed' AND d.at <= :at AND d.at > :at - interval '31 days'
-       AND (d.wait_ended_at IS NULL OR d.wait_ended_at > :at)
+       AND (d.wait_ended_at > :at
+            OR (d.wait_ended_at = '-infinity' AND d.last_at > :at - interval '10 minutes'))
        AND NOT EXISTS (SELECT FROM decisions later
                         WHERE later.pod_uid = d.pod_uid AND later.at BETWEEN d.at AND :at
                           AND (later.at, later.id) > (d.at, d.id))
        AND NOT EXISTS (SELECT FROM allocations a
                         WHERE a.pod_uid = d.pod_uid AND a.reserved_at <= :at
                           AND (a.ended_at IS NULL OR a.ended_at > :at))
+), since AS (
+    SELECT f.pod_uid, min(f.at) AS since_at FROM decisions f
+     WHERE f.pod_uid IN (SELECT pod_uid FROM waiting) AND f.outcome <> 'placed'
+       AND f.at <= :at AND f.at > :at - interval '31 days'
+     GROUP BY f.pod_uid
 ), listed AS MATERIALIZED (
     SELECT w.*, coalesce((SELECT key FROM jsonb_each_text(w.reason_counts)
                   ORDER BY value::numeric DESC, key LIMIT 1), 'unknown') AS reason_code,
-           (SELECT min(f.at) FROM decisions f
-             WHERE f.pod_uid = w.pod_uid AND f.outcome <> 'placed'
-               AND f.at <= w.at AND f.at > :at - interval '31 days') AS since_at
-      FROM waiting w
+           s.since_at
+      FROM waiting w JOIN since s ON s.pod_uid = w.pod_uid
 )
 SELECT w.since_at, w.pod_uid, w.namespace, w.pod_name, w.last_at, w.repeat_count AS attempt_count,
        asks.card_count, asks.memory_bytes, asks.memory_ratio, asks.core_ratio, w.reason_code,
