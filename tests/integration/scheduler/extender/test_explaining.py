@@ -323,7 +323,7 @@ async def test_a_deleted_pod_waits_no_longer_and_keeps_its_last_refusal(world: W
     [named] = (await replica.get(f"/v1/pods?{query}"))["items"]
     assert named["pod_uid"] == metadata["uid"]
 
-    # Whoever is refused again waits again, whatever was noted.
+    # A pod that is refused again waits again, whatever was noted.
     await world.database.fetch(
         "UPDATE decisions SET wait_end = 'gone', wait_ended_at = now() WHERE pod_uid = $1", uids[1]
     )

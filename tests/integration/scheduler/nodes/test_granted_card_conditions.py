@@ -24,7 +24,7 @@ async def holder_of(world: World, replica: Replica, node: str, card: str) -> Jso
     return pod
 
 
-async def told(world: World, pod: Json, wanted: str) -> list[Json]:
+async def events_with(world: World, pod: Json, wanted: str) -> list[Json]:
     """The pod's events of this kind, once one of them has the text."""
 
     async def has() -> list[Json] | None:
@@ -84,7 +84,7 @@ async def conditions(replica: Replica, pod: Json) -> list[str]:
     ],
     ids=["lost", "moved-up", "replaced", "sick", "mig", "mig-node", "cordoned"],
 )
-async def test_a_pod_is_told_once_what_became_of_its_card(
+async def test_a_pod_is_shown_once_what_became_of_its_card(
     world: World,
     request: pytest.FixtureRequest,
     condition: str,
@@ -107,7 +107,7 @@ async def test_a_pod_is_told_once_what_became_of_its_card(
         ]
         await world.report(node, *devices)
 
-    [event] = await told(world, pod, text)
+    [event] = await events_with(world, pod, text)
     assert (event["type"], event["count"]) == (kind, 1)
     assert await conditions(replica, pod) == [condition]
 
@@ -115,19 +115,19 @@ async def test_a_pod_is_told_once_what_became_of_its_card(
     other = await world.replica(reconcile_s=0.1)
     assert await conditions(other, pod) == [condition]
     second = await holder_of_another_lost_card(world, replica)
-    await told(world, second, "is lost")
-    assert [one["count"] for one in await told(world, pod, text)] == [1]
+    await events_with(world, second, "is lost")
+    assert [one["count"] for one in await events_with(world, pod, text)] == [1]
 
 
 async def holder_of_another_lost_card(world: World, replica: Replica) -> Json:
-    """A pod that is told later, so that what came before has been looked at again."""
+    """A pod that is shown later, so that what came before has been looked at again."""
     [card] = await world.add_node("later")
     pod = await holder_of(world, replica, "later", card)
     await world.report("later")
     return pod
 
 
-async def test_a_pod_on_a_node_that_is_silent_is_told_and_its_limits_are_unknown(
+async def test_a_pod_on_a_node_that_is_silent_is_shown_and_its_limits_are_unknown(
     world: World,
 ) -> None:
     replica = await world.replica(reconcile_s=0.1, agent_silent_s=1.0)
@@ -140,7 +140,7 @@ async def test_a_pod_on_a_node_that_is_silent_is_told_and_its_limits_are_unknown
         " VALUES ('mute', 'a', 1, now(), 1)"
     )
 
-    await told(world, pod, "the node-agent of mute has not been heard since")
+    await events_with(world, pod, "the node-agent of mute has not been heard since")
 
     path = f"/v1/pods/{pod['metadata']['uid']}/explain"
     [attempt] = (await replica.get(path))["attempts"]

@@ -158,7 +158,7 @@ def test_a_pod_by_a_claim_shows_its_slice_with_the_claim_and_its_other_holders()
         ("finished", "ns/p waits no longer: it had finished at 2026-11-20 10:07:00."),
     ],
 )
-def test_a_pod_that_waits_no_longer_says_when_that_ended_and_its_last_refusal(
+def test_a_pod_that_waits_no_longer_has_when_that_ended_and_its_last_refusal(
     end: str, first: str
 ) -> None:
     shown = " ".join(screen(an_answer(wait_end=end, wait_ended_at="2026-11-20T10:07:00Z")).split())

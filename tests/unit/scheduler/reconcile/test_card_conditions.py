@@ -1,4 +1,4 @@
-"""A pod is told of its cards once per condition, and again when another one comes."""
+"""An event for each condition of a pod's cards, once, and again when another one comes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cards:
 
     def __init__(self) -> None:
         self.conditions: list[CardCondition] = []
-        self.told: list[tuple[str, bool]] = []
+        self.shown: list[tuple[str, bool]] = []
 
     async def pod_cards(self, *, silent: Collection[NodeName]) -> list[PodCard]:
         del silent
@@ -34,10 +34,10 @@ class Cards:
     def announce(self, pod: PodRef, reason: str, message: str, **about: Any) -> None:
         del pod, reason
         assert about["once"]
-        self.told.append((message, about["warning"]))
+        self.shown.append((message, about["warning"]))
 
 
-async def test_each_text_is_told_once_until_it_changes_or_ends() -> None:
+async def test_each_text_is_shown_once_until_it_changes_or_ends() -> None:
     cards = Cards()
     reporter = CardConditionReporter(
         cast(Any, cards), silent=frozenset, announcer=cast(Any, cards), bulkhead=Bulkhead()
@@ -49,7 +49,7 @@ async def test_each_text_is_told_once_until_it_changes_or_ends() -> None:
         found.append(await reporter.once())
 
     assert found == [1, 1, 1, 0, 1]
-    assert cards.told == [
+    assert cards.shown == [
         ("it is cordoned. Wait.", False),
         ("it is cordoned. Wait. it is lost. Delete the pod.", True),
         ("it is lost. Delete the pod.", True),

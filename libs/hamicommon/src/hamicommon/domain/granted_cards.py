@@ -92,13 +92,13 @@ def condition_of(card: GrantedCard) -> CardCondition:
         return CardCondition(
             kind=ConditionKind.MODE_CHANGED,
             sentence=f"{name} was switched to MIG mode, and the pod was granted a slice of it",
-            advice="Delete the pod, so that it is granted anew, or switch the card back",
+            advice="Delete the pod, so that it is placed again, or switch the card back",
         )
     if card.is_instance and not is_mig:
         return CardCondition(
             kind=ConditionKind.MODE_CHANGED,
             sentence=f"{name} left MIG mode, and the pod was granted an instance of it",
-            advice="Delete the pod, so that it is granted anew, or switch the card back",
+            advice="Delete the pod, so that it is placed again, or switch the card back",
         )
     if not card.healthy:
         return CardCondition(

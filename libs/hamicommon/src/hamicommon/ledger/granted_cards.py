@@ -11,10 +11,11 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.connection import Connection
 
 # Of one pod every card, else only those that may have a condition. A card replaces another when it
-# came after that was last well: one that was there before may only have got its index.
+# came after that was last well: one that was there before may only have got its index. Instances of
+# MIG are recorded by our agent alone: of a node with HAMi's plugin a change of mode is not known.
 _CARDS = """
 SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uuid, d.index,
-       d.present, d.healthy, d.health_reason, d.cordoned, d.mode, x.detail ? 'placement' AS part,
+       d.present, d.healthy, d.health_reason, d.cordoned, d.mode, mig.part,
        n.inventory_at, n.gone_at IS NOT NULL AS node_gone,
        CASE WHEN NOT (d.present AND d.healthy) THEN (
            SELECT r.uuid FROM devices r
@@ -27,9 +28,13 @@ SELECT a.pod_uid, a.namespace, a.pod_name, a.node, x.container_name, x.device_uu
             ORDER BY r.uuid LIMIT 1) END AS replaced_by
   FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
   JOIN devices d ON d.uuid = x.device_uuid JOIN nodes n ON n.name = a.node
- WHERE a.ended_at IS NULL AND ($1::text IS NULL OR a.pod_uid = $1)
+  CROSS JOIN LATERAL (
+       SELECT CASE WHEN n.source = 'agent' AND d.vendor = 'NVIDIA' THEN x.detail ? 'placement'
+                   ELSE d.mode = 'mig' END AS part) mig
+ WHERE a.ended_at IS NULL AND a.state IN ('bound', 'allocated', 'releasing')
+   AND ($1::text IS NULL OR a.pod_uid = $1)
    AND ($1::text IS NOT NULL OR NOT d.present OR NOT d.healthy OR d.cordoned
-        OR a.node = ANY($2::text[]) OR (d.mode = 'mig') <> (x.detail ? 'placement'))
+        OR a.node = ANY($2::text[]) OR (d.mode = 'mig') <> mig.part)
  ORDER BY a.namespace, a.pod_name, x.container_index, x.position
 """
 

@@ -1,4 +1,4 @@
-"""Tell each pod once what is wrong with a card that it holds, and what to do.
+"""Show each pod once what is wrong with a card that it holds, and what to do.
 
 A card may be lost, replaced, cordoned, sick or in another mode, or its node silent, while the pod
 runs on: without an event its owner would learn of it from failing programs.
@@ -18,7 +18,7 @@ from hami_scheduler.ports.queries import Queries
 
 
 class CardConditionReporter:
-    """Compares the cards of live grants with what their pods were told."""
+    """Compares the cards of live grants with what their pods were shown."""
 
     def __init__(
         self,
@@ -33,26 +33,26 @@ class CardConditionReporter:
         self._silent = silent
         self._announcer = announcer
         self._bulkhead = bulkhead
-        self._told: dict[PodUid, str] = {}
+        self._shown: dict[PodUid, str] = {}
 
     async def once(self) -> int:
         """One look; returns how many pods hold such a card. Raises: Unavailable."""
         by_pod: dict[PodUid, list[PodCard]] = {}
         for card in await self._queries.pod_cards(silent=self._silent()):
             by_pod.setdefault(card.pod.uid, []).append(card)
-        told: dict[PodUid, str] = {}
+        shown: dict[PodUid, str] = {}
         for uid, cards in by_pod.items():
             text = " ".join(texts_of(card.condition for card in cards))
             if not text:
                 continue
-            told[uid] = text
-            if self._told.get(uid) != text:
+            shown[uid] = text
+            if self._shown.get(uid) != text:
                 with self._bulkhead.item("card-conditions", uid):
-                    self._tell(cards, text)
-        self._told = told
-        return len(told)
+                    self._show(cards, text)
+        self._shown = shown
+        return len(shown)
 
-    def _tell(self, cards: list[PodCard], text: str) -> None:
+    def _show(self, cards: list[PodCard], text: str) -> None:
         # A cordon is somebody's wish, and the pod goes on.
         wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
         self._announcer.announce(

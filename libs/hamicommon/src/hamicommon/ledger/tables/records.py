@@ -71,7 +71,7 @@ decisions = Table(
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
 `counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
-A refused pod waits until `wait_ended_at`, `infinity` while it waits; `wait_end` says how it ended:
+A refused pod waits until `wait_ended_at`, `infinity` while it waits; `wait_end` is how it ended:
 `deleted`, `gone` (deleted while no scheduler watched, so the moment is an estimate), `bound` or
 `finished`. Of a refusal from before migration 0032 it is `-infinity`: that pod waited until ten
 minutes after `last_at`.
