@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from threading import Event, Thread
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
 from fastapi import FastAPI
@@ -26,10 +28,15 @@ from hami_metrics.questions.viewers import LocalViewers
 from hami_metrics.routes import create_app
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.errors import answer_errors
-from hami_scheduler.api.v1 import ledger_routes
+from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.v1 import ledger_routes, pod_routes
+from hamicommon.device_config import DeviceConfig
+from hamicommon.errors import NotFound
 from hamicommon.ledger.database import open_database
+from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.process.http_server import serving
 from hamicommon.settings import PostgresSettings
+from hamicommon.vendors.registry import Vendors
 from hamictl.__main__ import COMMANDS, app
 from hamictl.exit_codes import ExitCode
 from prometheus_client import CollectorRegistry
@@ -92,6 +99,26 @@ def environment(
         thread.join(PATIENCE_S)
 
 
+class NoPods:
+    """An API server that has no pod any more."""
+
+    async def get(self, namespace: str, name: str) -> NoReturn:
+        raise NotFound(f"pod {namespace}/{name}")
+
+
+def _explainer(queries: PostgresQueries) -> Explainer:
+    vendors = Vendors.from_config(DeviceConfig())
+    return Explainer(
+        queries=queries,
+        pods=cast(Any, NoPods()),
+        vendors=vendors,
+        scheduler_name="hami-scheduler",
+        recorder=cast(Any, SimpleNamespace(dropped=0, waiting=0)),
+        new_view=lambda: ClusterView(vendors.rules),
+        silent=frozenset,
+    )
+
+
 async def _serve(dsn: str, urls: dict[str, str], ready: Event, over: Event) -> None:
     async with AsyncExitStack() as stack:
         settings = PostgresSettings(dsn=SecretStr(dsn))
@@ -100,7 +127,10 @@ async def _serve(dsn: str, urls: dict[str, str], ready: Event, over: Event) -> N
         asking = Asking(ledger, viewers, Seal("secret"), ShowOwners.NAMES)
         routers = [question_routes(asking, viewers), bill_routes(asking, viewers, None)]
         scheduler = FastAPI()
-        scheduler.include_router(ledger_routes(PostgresQueries(ledger)))
+        queries = PostgresQueries(ledger)
+        scheduler.include_router(ledger_routes(queries))
+        unused = cast(Any, None)
+        scheduler.include_router(pod_routes(_explainer(queries), unused, unused))
         answer_errors(scheduler)
         pages = FastAPI()
         for path in PAGES:
