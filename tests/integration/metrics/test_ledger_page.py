@@ -61,3 +61,53 @@ def value_of(lines: list[str], name: str, labels: str) -> float | None:
             if sorted(inside.split(",")) == sorted(labels.split(",")):
                 return float(value)
     return None
+
+
+async def test_cards_whose_ids_are_unique_on_their_node_only_keep_their_ids(
+    postgres_dsn: str, nats_url: str
+) -> None:
+    async with bus(nats_url), sql(postgres_dsn) as db:
+        for node in ("a", "b"):
+            await db.execute(
+                "INSERT INTO nodes (name, source) VALUES ($1, 'annotation')", f"dcu-{node}"
+            )
+            await db.execute(
+                "INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, "
+                "core_percent, used_slots, used_memory_mib, ceiling_slots, ceiling_memory_mib, "
+                "ceiling_core_percent, healthy) VALUES ('DCU-0@dcu-' || $1, 'dcu-' || $1, 'DCU', "
+                "0, 'DCU-Z100', 4, 1000, 100, 1, 30, 4, 1000, 100, true)",
+                node,
+            )
+            number = f"00000000-0000-4000-8000-00000000000{node}"
+            await db.execute(
+                "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state) "
+                "VALUES ($1, $2, 'ns', $2, 1, 'dcu-' || $2, 'bound')",
+                number,
+                node,
+            )
+            await db.execute(
+                "INSERT INTO allocation_devices (allocation_id, container_index, position, "
+                "container_name, role, device_uuid, vendor, memory_mib, core_percent) "
+                "VALUES ($1, 0, 0, 'c', 'app', 'DCU-0@dcu-' || $2::text, 'DCU', 30, 0)",
+                number,
+                node,
+            )
+        async with running(postgres_dsn, nats_url) as (_, http):
+
+            async def ready() -> bool:
+                return (await http.get("/readyz")).status_code == 200
+
+            await until("ready", ready)
+            page = (await http.get("/metrics")).text
+
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    for node in ("a", "b"):
+        labels = f'device_index="0",device_type="DCU-Z100",device_uuid="DCU-0",node="dcu-{node}"'
+        assert value_of(lines, "hami_gpu_shared_count", f'{labels},zone="vGPU"') == 1
+        [held] = [
+            line
+            for line in lines
+            if line.startswith("hami_vgpu_memory_allocated_bytes") and f'node="dcu-{node}"' in line
+        ]
+        assert 'device_uuid="DCU-0"' in held
+    assert "@" not in page

@@ -108,5 +108,5 @@ async def with_chips(world: World, replica: Replica, *names: str) -> OtherNode:
     node = await OtherNode(world, "npu").create(
         {CHIP_REGISTER: chips(*names)}, **{f"huawei.com/{CHIP}": "8"}
     )
-    await node.until_cards(*names)
+    await node.until_cards(*(f"{name}@npu" for name in names))
     return node

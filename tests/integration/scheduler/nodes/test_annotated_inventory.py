@@ -40,10 +40,10 @@ async def test_a_malformed_annotation_keeps_the_last_good_cards_and_is_reported(
     await eventually(reported, "the malformed annotation to be reported")
     metrics = (await replica.http.get("/metrics")).text
     assert "hami_scheduler_malformed_inventories 1.0" in metrics
-    assert await node.cards() == ["npu-0", "npu-1"]
+    assert await node.cards() == ["npu-0@npu", "npu-1@npu"]
 
     await node.annotate(**{CHIP_REGISTER: chips("npu-1")})
-    await node.until_cards("npu-1")
+    await node.until_cards("npu-1@npu")
 
 
 async def test_the_handshake_is_asked_where_the_plugin_registered_only(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_the_handshake_is_asked_where_the_plugin_registered_only(world: Wo
     await node.until_cards()
 
     await node.annotate(**{CHIP_HANDSHAKE: "Reported_2026-01-01 00:00:00"})
-    await node.until_cards("npu-0")
+    await node.until_cards("npu-0@npu")
 
 
 async def test_a_cordon_holds_for_cards_under_hamis_own_plugin(world: World) -> None:

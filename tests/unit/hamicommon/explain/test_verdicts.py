@@ -111,3 +111,32 @@ def test_a_node_whose_agent_is_silent_is_no_matter_of_amounts() -> None:
     }
     assert list(beside.notes) == []
     assert list(beside.changes) == list(explained(dict(refusal.reasons)).changes)
+
+
+def test_a_node_that_was_not_offered_is_not_shown_beside_offered_nodes_without_cards() -> None:
+    """A selector of the pod leaves out the node whose cards would fit."""
+    view = view_of({"excluded": [card("a")]})
+    found = findings(
+        DecisionRecord(
+            request=pod(cards(memory_mib=4)),
+            outcome="refused",
+            view=view,
+            node=None,
+            reasons={},
+            unregistered=[NodeName("cpu-only")],
+            unregistered_count=1,
+            message="",
+            summary="",
+            candidates=1,
+            decided_at=NOW,
+            detail_at=NOW,
+            last_at=NOW,
+            repeat_count=1,
+            view_version=view.version,
+            trace_id="",
+        ),
+        Circumstances(holdings=(), unhealthy_since={}, names=NAMES),
+        ClusterView,
+    )
+
+    assert (list(found.nodes), list(found.changes)) == ([], [])

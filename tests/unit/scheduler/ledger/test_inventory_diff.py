@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 
+import pytest
 from hami_scheduler.ledger.inventory_diff import (
     MOST_CARDS,
     NO_LONGER_REPORTED,
     KnownCard,
     compare,
+    keyed,
     screen,
 )
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.devices import GpuDevice, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName, card_id, card_key
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,3 +98,28 @@ def test_a_node_has_a_bounded_number_of_cards() -> None:
 
     assert len(screened.accepted) == MOST_CARDS
     assert list(screened.refused.values()) == [f"a node has at most {MOST_CARDS} cards"] * 2
+
+
+@pytest.mark.parametrize(
+    ("vendor", "known", "name"),
+    [
+        pytest.param("DCU", [], "GPU-0@n1", id="ids are unique on their node"),
+        pytest.param("NVIDIA", [], "GPU-0", id="uuids are unique in the cluster"),
+        pytest.param("DCU", ["GPU-0"], "GPU-0", id="written before there were keys"),
+        pytest.param("DCU", ["GPU-0", "GPU-0@n1"], "GPU-0@n1", id="written with and without"),
+    ],
+)
+def test_a_card_of_an_annotation_has_a_name_that_no_other_node_uses(
+    vendor: str, known: list[GpuUuid], name: str
+) -> None:
+    device = replace(CARD, vendor=vendor)
+    inventory = NodeInventory(
+        node=NodeName("n1"), devices=(device,), observed_at=datetime(2026, 1, 1, tzinfo=UTC)
+    )
+
+    assert keyed(inventory, known).devices == (replace(device, uuid=GpuUuid(name)),)
+
+
+@given(st.text(min_size=1), st.from_regex(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", fullmatch=True))
+def test_the_id_of_a_card_is_read_from_its_name(written: str, node: str) -> None:
+    assert card_id(card_key(NodeName(node), written)) == written

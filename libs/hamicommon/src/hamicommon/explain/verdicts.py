@@ -89,7 +89,8 @@ def findings(
             left_out=max(0, len(verdicts) - MOST_NODES),
             notes=() if no_matter else (note,),
         )
-    candidates = sorted(record.reasons) if record.reasons else sorted(record.view.nodes)
+    # A refusal has a reason for every node that was offered; the view has other nodes, too.
+    candidates = sorted(record.view.nodes if record.outcome == "placed" else record.reasons)
     verdicts, notes = _verdicts(record, record.request, record.view, candidates, about)
     changes: list[Counterfactual] = []
     # No change of the pod or of the cards helps where an agent has to answer again.

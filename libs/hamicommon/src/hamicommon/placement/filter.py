@@ -147,9 +147,9 @@ class _Walk:
         view, rules = self.view, self.view.rules(wanted.vendor)
         barred = None
         if selection.use_uuids:
-            barred = ~view.marks(selection.use_uuids, self.rows)
+            barred = ~view.chosen(selection.use_uuids, self.rows)
         if selection.avoid_uuids:
-            avoided = view.marks(selection.avoid_uuids, self.rows)
+            avoided = view.chosen(selection.avoid_uuids, self.rows)
             barred = avoided if barred is None else barred | avoided
         return Ask(
             request=wanted,

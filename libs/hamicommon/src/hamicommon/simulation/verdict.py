@@ -91,13 +91,7 @@ def _fitting(
     cards: dict[GpuUuid, GpuDevice] = {
         state.usage.device.uuid: state.usage.device for state in view.cards(placement.node)
     }
-    placed = Placed(
-        node=placement.node,
-        containers=placement.containers,
-        cards=cards,
-        selections=request.selections,
-        now=now,
-    )
+    placed = Placed.by_card_ids(placement, cards, request.selections, now)
     annotations: dict[str, str] = {}
     for vendor in vendors:
         annotations |= vendor.pod_annotations(placed)

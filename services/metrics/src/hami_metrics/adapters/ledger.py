@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import asyncpg
+from hamicommon.domain.ids import card_id
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.ledger.questions import answer
 
@@ -92,7 +93,7 @@ class PostgresLedger:
         self._pool = pool
 
     async def snapshot(self) -> ClusterSnapshot:
-        """See the port."""
+        """See the port. Series name cards by their ids and nodes, as device plugins do."""
         async with connection(self._pool) as conn:
             # The page shows the answer to the same question.
             waiting = await answer(conn, "pending-reasons", {})
@@ -103,8 +104,14 @@ class PostgresLedger:
             decisions = await conn.fetch(DECISIONS, timedelta(seconds=DECISIONS_WINDOW_S))
             return ClusterSnapshot(
                 taken_at=await conn.fetchval("SELECT now()"),
-                cards=tuple(ClusterCard(**row) for row in await conn.fetch(CARDS)),
-                slices=tuple(PodSlice(**row) for row in await conn.fetch(SLICES)),
+                cards=tuple(
+                    ClusterCard(**{**row, "uuid": card_id(row["uuid"])})
+                    for row in await conn.fetch(CARDS)
+                ),
+                slices=tuple(
+                    PodSlice(**{**row, "device_uuid": card_id(row["device_uuid"])})
+                    for row in await conn.fetch(SLICES)
+                ),
                 instances=tuple(ClusterMigInstance(**row) for row in await conn.fetch(INSTANCES)),
                 quotas=tuple(Quota(**row) for row in await conn.fetch(QUOTAS)),
                 allocations_by_state={

@@ -6,11 +6,12 @@ update, and whose health changed. `adapters/postgres/inventory/store.py` writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.devices import GpuDevice, NodeInventory
+from hamicommon.domain.ids import GpuUuid, NodeName, card_key
+from hamicommon.vendors.nvidia.nvidia import NAME as NVIDIA
 
 NO_LONGER_REPORTED = "no longer reported by its node"
 MOST_CARDS = 1024
@@ -60,6 +61,28 @@ class InventoryChanges:
     def empty(self) -> bool:
         """True when nothing must be written."""
         return not (self.inserts or self.updates)
+
+
+def keyed(inventory: NodeInventory, known: Collection[GpuUuid]) -> NodeInventory:
+    """The inventory of a node's annotations, with the ledger's names of its cards.
+
+    Drivers of other vendors than NVIDIA name cards by number or bus address, and so do those of
+    other nodes. `known`: names of the node's cards in the ledger. A card that was written under its
+    id alone, by a version that made no keys, keeps that name: live grants refer to it.
+    """
+    names = {
+        device.uuid: card_key(inventory.node, device.uuid)
+        for device in inventory.devices
+        if device.vendor != NVIDIA
+        and (device.uuid not in known or card_key(inventory.node, device.uuid) in known)
+    }
+    return replace(
+        inventory,
+        devices=tuple(
+            replace(device, uuid=names.get(device.uuid, device.uuid))
+            for device in inventory.devices
+        ),
+    )
 
 
 def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -> ScreenedCards:

@@ -41,13 +41,8 @@ def draft_of(
 ) -> Draft:
     """The reservation of `placement`; `cards` are the node's as the choice saw them."""
     used = {share.vendor for container in placement.containers for share in container.shares}
-    placed = Placed(
-        node=placement.node,
-        containers=placement.containers,
-        cards={name: state.usage.device for name, state in cards.items()},
-        selections=request.selections,
-        now=now,
-    )
+    devices = {name: state.usage.device for name, state in cards.items()}
+    placed = Placed.by_card_ids(placement, devices, request.selections, now)
     annotations: dict[str, str] = {}
     for vendor in vendors:
         if vendor.name in used:

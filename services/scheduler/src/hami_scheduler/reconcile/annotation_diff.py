@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import zip_longest
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.ids import card_id
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS, decode_pod_devices
 from hamicommon.k8s.mig import MigReservation, decode_reservations
@@ -65,7 +66,7 @@ def _on_its_cards(text: str, containers: Iterable[ContainerGrant], vendor: str) 
             uuid, comma, rest = entry.partition(",")
             if not comma:
                 return text
-            now = next(shares).uuid
+            now = card_id(next(shares).uuid)
             parts.append(f"{uuid if uuid.startswith(now) else now},{rest}:")
         moved.append("".join(parts))
     return ";".join(moved)

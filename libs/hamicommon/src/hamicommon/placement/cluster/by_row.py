@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName, card_id
 from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
 from hamicommon.placement.cluster.offered import OfferedRows
 from hamicommon.placement.cluster.rows import Rows
@@ -123,6 +123,16 @@ class CardsByRow:
                 for row, cards in enumerate(self._rows.uuids):
                     marked[row, : len(cards)] |= [card == uuid for card in cards]
         return marked[rows]
+
+    def chosen(self, written: Iterable[str], rows: Int) -> Bools:
+        """(rows, places): True where a pod's annotation names the card, by its id or its uuid."""
+        written = set(written)
+        marked = self.marks(written, rows)
+        if not written.isdisjoint(self._rows.ids_of_nodes):
+            for at, row in enumerate(rows.tolist()):
+                cards = self._rows.uuids[row]
+                marked[at, : len(cards)] |= [card_id(card) in written for card in cards]
+        return marked
 
     def ranks(self, rows: Int) -> Int:
         """Position of the rows' nodes in the order of names: the key that breaks ties."""

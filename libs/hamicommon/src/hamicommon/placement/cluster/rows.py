@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName, card_id
 from hamicommon.placement.cluster.card_kinds import Kinds
 from hamicommon.placement.cluster.cards import Cards, Int, model_of
 from hamicommon.placement.rules import Rule
@@ -55,6 +55,8 @@ class Rows:
         """Row and place of every card."""
         self.not_unique: set[GpuUuid] = set()
         """Uuids that several nodes had at one time: only in dumps and cases that people write."""
+        self.ids_of_nodes: set[str] = set()
+        """Ids of cards that are unique on their node only, as pods' annotations name them."""
         self._changes = 0
 
     def append(self, node: NodeName) -> int:
@@ -101,6 +103,8 @@ class Rows:
             if self.places.get(uuid, (row, 0))[0] != row:
                 self.not_unique.add(uuid)
             self.places[uuid] = (row, place)
+            if card_id(uuid) != uuid:
+                self.ids_of_nodes.add(card_id(uuid))
         self.touch(row)
 
     def holds(self, row: int, states: Sequence[CardState], pairs: PairScores) -> bool:

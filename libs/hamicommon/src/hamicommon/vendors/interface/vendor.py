@@ -8,14 +8,14 @@ and does no I/O. `registry.py` lists the vendors; `pod_request.py` (requests), `
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from hamicommon.domain.allocations import ContainerGrant, DeviceShare
+from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName, card_id
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
@@ -89,6 +89,37 @@ class Placed:
     selections: Mapping[str, Selection]
     """By vendor."""
     now: datetime
+
+    @classmethod
+    def by_card_ids(
+        cls,
+        placement: Placement,
+        cards: Mapping[GpuUuid, GpuDevice],
+        selections: Mapping[str, Selection],
+        now: datetime,
+    ) -> Placed:
+        """The placement with the ids that the node's device plugins know, in place of the ledger's.
+
+        `cards` are the node's.
+        """
+        ids = {uuid: GpuUuid(card_id(uuid)) for uuid in cards}
+        containers = placement.containers
+        if any(uuid != known for uuid, known in ids.items()):
+            cards = {ids[uuid]: replace(card, uuid=ids[uuid]) for uuid, card in cards.items()}
+            containers = tuple(
+                replace(
+                    container,
+                    shares=tuple(replace(s, uuid=ids[s.uuid]) for s in container.shares),
+                )
+                for container in containers
+            )
+        return cls(
+            node=placement.node,
+            containers=containers,
+            cards=cards,
+            selections=selections,
+            now=now,
+        )
 
 
 class Vendor(Protocol):

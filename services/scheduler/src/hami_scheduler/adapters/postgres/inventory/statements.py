@@ -61,6 +61,7 @@ SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, numa, m
        health_reason, present, mig_profiles, info
   FROM devices WHERE node = ANY($1::text[])
 """
+NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
 # A card that enters has a higher version than any that left, so that the sum of versions
 # shows a view that one took another's place.
 _FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"

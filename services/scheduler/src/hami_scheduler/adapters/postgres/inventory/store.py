@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from hamicommon.domain.devices import NodeInventory
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName, card_key
 from hamicommon.events import DeviceHealthEvent, event_subject
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
@@ -26,6 +26,7 @@ from hami_scheduler.adapters.postgres.inventory.statements import (
     HEALTH,
     HEARD_NODES,
     INSERT_CARD,
+    NAMES_OF_NODE,
     SELECT_CARDS,
     SELECT_REPORTED,
     SET_GROUPS,
@@ -39,6 +40,7 @@ from hami_scheduler.ledger.inventory_diff import (
     InventoryChanges,
     KnownCard,
     compare,
+    keyed,
     screen,
 )
 from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, RecordedInventory
@@ -112,6 +114,8 @@ class PostgresInventory:
             )
             if accepted is None:
                 return None
+            names = await connection.fetch(NAMES_OF_NODE, inventory.node)
+            inventory = keyed(inventory, [row["uuid"] for row in names])
             known, holders = await self._known(connection, inventory)
             screened = screen(inventory.devices, holders)
             annotated = {
@@ -146,7 +150,8 @@ class PostgresInventory:
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """See the port."""
-        return bool(await self._database.fetch(CORDON, node, sorted(uuids)))
+        names = uuids | {card_key(node, uuid) for uuid in uuids}
+        return bool(await self._database.fetch(CORDON, node, sorted(names)))
 
     async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
         """See the port."""
