@@ -71,7 +71,7 @@ def refusal_sentence(
         return f"none of the {where} has a card of {table.vendor}; is a device plugin missing?"
     per_node = (table.codes != Rule.NO_CARD).sum(axis=1)
     most = int(per_node.max())
-    if most < wanted.count:
+    if most < wanted.count and not any(each.reuses_card for each in table.limits.values()):
         return (
             f"no node has {cards(wanted.count)} of {table.vendor}: the largest has {most}; "
             "ask for fewer cards"
@@ -81,10 +81,14 @@ def refusal_sentence(
     rules = {Rule(code): count for code, count in seen.items()}
     first = max(rules, key=lambda rule: (rules[rule], rule), default=None)
     if first is None or fitting:
-        most = int((table.codes == Rule.FITS).sum(axis=1).max())
+        best = int(table.fitting.argmax())
+        limit = table.limits.get(best)
+        others = int((table.codes[best] == Rule.FITS).sum())
         why = _groups(rules)
         return (
-            f"no node has {cards(wanted.count)} that fit: the best has {most}"
+            f"no node has {cards(wanted.count)} that fit{f' {limit.text}' if limit else ''}: "
+            f"the best has {int(table.fitting[best])}"
+            + (f" of {others} that fit" if limit and others > limit.fitting else "")
             + (f" ({why} of {on_cards})" if why else "")
             + "; ask for fewer cards, or wait until a pod ends"
         )
@@ -146,6 +150,8 @@ _HELPS = {
     Rule.EXCLUSIVE: "ask for less than 100 % of the cores, or wait until a card is idle",
     Rule.MUTEX: "change the pod's policy, or wait until a card is idle",
     Rule.MIG_TOPOLOGY: "ask for less memory, or wait until a pod ends",
+    Rule.CARD_OF_POD: "ask for less in all containers together, or wait until a card is idle",
+    Rule.MODE: "change the pod's annotations, or the size that it asks for",
 }
 
 

@@ -19,8 +19,8 @@ from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.node_scores import StrandedParts
-from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED
-from hamicommon.placement.unschedulable import Shortfall
+from hamicommon.placement.rules import AGENT_SILENT, NODE_INSUFFICIENT, POD_REFUSED, Rule
+from hamicommon.placement.unschedulable import GroupLimit, Shortfall
 
 MOST_NODES = 100
 """Nodes shown card by card: the chosen one, those that fit, and those that miss the least."""
@@ -155,7 +155,7 @@ def _verdicts(
                 node=node,
                 fits=False,
                 reason=record.reasons.get(node, reason),
-                text=_why(short, usages, reason, request),
+                text=_why(short, usages, reason, request, found.refusal.shortfalls.limit_of(node)),
                 cards=_cards_of(usages, request, short),
             )
         )
@@ -220,26 +220,29 @@ def _why(
     usages: Sequence[DeviceUsage],
     reason: str,
     request: PodRequest,
+    limit: GroupLimit | None,
 ) -> str:
     """A refused node in a sentence: how many cards fail which rule, with the best amount."""
     device = {usage.device.uuid: usage.device for usage in usages}
     most = max((w.count for c in request.containers for w in c.requests), default=0)
     if reason == NODE_INSUFFICIENT:
         return _too_few(usages, request)
-    if not short:
+    if not short and limit is None:
         return reason
     parts = []
     counts = Counter(one.rule for one in short)
     for rule, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
         of_rule = [one for one in short if one.rule == rule]
         best = max(of_rule, key=lambda one: (one.available - one.requested, one.uuid))
-        if rule in UNITS:
+        if rule in (Rule.MEMORY, Rule.CORES):
             parts.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
         else:
             state = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
             parts.append(f"{cards(count)}: {state or group(rule, best.reason)}")
     fitting = len([uuid for uuid in device if uuid not in {one.uuid for one in short}])
-    if fitting and most > 1:
+    if limit is not None and fitting:
+        parts.append(f"{cards(limit.fitting)} of the {most} wanted fit {limit.text}")
+    elif fitting and most > 1:
         parts.append(f"{cards(fitting)} of the {most} wanted fit")
     return "; ".join(parts)
 

@@ -33,6 +33,10 @@ GROUPS = {
     Rule.CARD_OF_POD: "other than the one that the pod's earlier containers are on",
     Rule.IN_USE: "in use, while the vendor gives whole cards only",
     Rule.MIG_TOPOLOGY: "without a free place for a MIG instance of that size",
+    Rule.POD_CLASS: "in use by pods of another class",
+    Rule.QOS: "in use under another QoS policy",
+    Rule.SLICE_SIZE: "in use in slices of another size",
+    Rule.MODE: "not cut in the way that is asked for",
 }
 """What a card is that fails the rule: "3 cards <...>"."""
 
@@ -64,7 +68,7 @@ def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
     if rule is Rule.NOT_HEALTHY and device is not None and device.health_reason:
         return f"unhealthy: {device.health_reason}"
     if rule is Rule.SLOTS and device is not None:
-        return f"all {device.slots} slots taken"
+        return "its only slot taken" if device.slots == 1 else f"all {device.slots} slots taken"
     return group(rule, short.reason)
 
 

@@ -130,6 +130,7 @@ class _Walk:
                     refused=np.flatnonzero(~choice.fits),
                     partial=choice.found,
                     dropped=choice.dropped,
+                    largest_group=choice.largest_group,
                     asked=choice.asked,
                 )
             )

@@ -31,6 +31,14 @@ class Rule(IntEnum):
     """In use, whatever the policy: the vendor gives whole cards only."""
     MIG_TOPOLOGY = 15
     """No MIG profile with enough memory has a placement that is still free."""
+    POD_CLASS = 16
+    """In use by pods of another class (MetaX)."""
+    QOS = 17
+    """In use under another QoS policy (MetaX)."""
+    SLICE_SIZE = 18
+    """In use in slices of another size (Kunlun)."""
+    MODE = 19
+    """Not cut in the way that is asked for (Ascend, Enflame)."""
     NO_CARD = 255
     """Not a card of the vendor asked for, or an empty place of the table."""
 
@@ -53,8 +61,12 @@ REASONS = {
     Rule.CARD_OF_POD: "CardNotFoundCustomFilterRule",
     Rule.IN_USE: "ExclusiveDeviceAllocateConflict",
     Rule.MIG_TOPOLOGY: "CardMigTopologyInfeasible",
+    Rule.POD_CLASS: "CardAppClassMismatch",
+    Rule.QOS: "CardQosPolicyMismatch",
+    Rule.SLICE_SIZE: "CardSliceSizeMismatch",
+    Rule.MODE: "ModeNotFit",
 }
-"""HAMi's names, except NOT_OFFERED's, which is ours."""
+"""HAMi's names, except those of NOT_OFFERED and SLICE_SIZE, which are ours."""
 
 NUMA_NOT_FIT = "NumaNotFit"
 PARTIAL = "AllocatedCardsInsufficientRequest"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +28,7 @@ from hamicommon.placement.rules import (
     Rule,
     text_of,
 )
+from hamicommon.placement.vendor_policy import NotChosen
 
 _NAMES = (*dict.fromkeys(REASONS.values()), NUMA_NOT_FIT, PARTIAL)
 _COLUMN = {name: column for column, name in enumerate(_NAMES, start=1)}
@@ -50,6 +52,19 @@ class Shortfall:
         return REASONS[self.rule]
 
 
+class GroupLimit(NamedTuple):
+    """What the cards of a node must be together, and how many would fit so."""
+
+    text: str
+    """Follows `fit`, as `NotChosen.limit`."""
+    fitting: int
+    reuses_card: bool = False
+    """One card may count several times, so that more may be wanted than the node has."""
+
+
+ON_ONE_NUMA_NODE = "on one NUMA node"
+
+
 @dataclass(slots=True, kw_only=True)
 class Step:
     """The nodes that dropped out at one request of one container.
@@ -70,6 +85,8 @@ class Step:
     """Cards that fitted, in the last NUMA group when grouped."""
     dropped: Int | None
     """Picks dropped by NUMA grouping; None: it was not asked for."""
+    largest_group: Int | None
+    """Cards that fitted in one NUMA group; None: it was not asked for."""
     asked: ChooserAnswers
     """What the vendor's chooser answered, where it decided."""
 
@@ -87,6 +104,7 @@ class Step:
             codes=ask.judge(cards),
             partial=self.partial[refused],
             dropped=None if self.dropped is None else self.dropped[refused],
+            largest_group=None if self.largest_group is None else self.largest_group[refused],
             asked=self.asked,
             positions=refused,
         )
@@ -104,6 +122,7 @@ class Refused:
     codes: Codes
     partial: Int
     dropped: Int | None
+    largest_group: Int | None
     asked: ChooserAnswers
     positions: Int
     """By which `asked` knows the nodes."""
@@ -143,9 +162,42 @@ class Refused:
                 counted = total if answer.total is None else answer.total
                 texts[number] = answer.plain or text_of(answer.reasons, counted)
 
-    def amounts(self) -> tuple[Int, Int]:
+    def group_limits(self) -> dict[int, GroupLimit]:
+        """By number of the node, where cards that fit must be together in some way."""
+        limits, rules = {}, self.ask.rules
+        if self.largest_group is not None:
+            limits = {
+                number: GroupLimit(ON_ONE_NUMA_NODE, fitting)
+                for number, fitting in enumerate(self.largest_group.tolist())
+            }
+        for number, answer in self._chooser_refusals():
+            limits.pop(number, None)
+            if answer.limit:
+                limits[number] = GroupLimit(answer.limit, answer.fitting, rules.reuses_card)
+        return limits
+
+    def judged(self, view: ClusterView) -> Codes:
+        """(nodes, places): the Rule of each card, with what the vendor's chooser refused."""
+        codes = self.codes.copy()
+        for number, answer in self._chooser_refusals():
+            if answer.refused:
+                uuids = view.uuids(int(self.rows[number]))
+                for uuid, rule in answer.refused.items():
+                    codes[number, uuids.index(uuid)] = rule
+        return codes
+
+    def _chooser_refusals(self) -> Iterator[tuple[int, NotChosen]]:
+        """By number of the node."""
+        if not self.asked.refusals:
+            return
+        for number, position in enumerate(self.positions.tolist()):
+            answer = self.asked.refusals.get(position)
+            if answer is not None:
+                yield number, answer
+
+    def amounts(self, codes: Codes) -> tuple[Int, Int]:
         """(nodes, places) each: what was asked of the refused card, and what it had free."""
-        cards, codes, need = self.cards, self.codes, self.ask.need
+        cards, need = self.cards, self.ask.need
         requested, available = np.zeros(codes.shape, np.int64), np.zeros(codes.shape, np.int64)
         wanted: tuple[tuple[tuple[Rule, ...], Int | int, Int], ...] = (
             ((Rule.MEMORY,), need.memory_on(cards), cards.free_memory),
@@ -188,6 +240,13 @@ class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
         table, row = self._places[node]
         return self.tables[table].row(row)
 
+    def limit_of(self, node: NodeName) -> GroupLimit | None:
+        """What the node's cards must be together; None: nothing."""
+        if node not in self._places:
+            return None
+        table, row = self._places[node]
+        return self.tables[table].limits.get(row)
+
     def __iter__(self) -> Iterator[NodeName]:
         return iter(self._places)
 
@@ -207,6 +266,16 @@ class ShortfallTable:
     """A Rule per card; FITS where the card fits but the node has too few."""
     requested: Int
     available: Int
+    limits: Mapping[int, GroupLimit]
+    """By number of the node, where its cards must be together in some way."""
+
+    @property
+    def fitting(self) -> Int:
+        """(nodes,): how many cards would fit together."""
+        fitting: Int = (self.codes == Rule.FITS).sum(axis=1)
+        for row, limit in self.limits.items():
+            fitting[row] = limit.fitting
+        return fitting
 
     def row(self, row: int) -> tuple[Shortfall, ...]:
         """The refused cards of one node."""
@@ -244,16 +313,18 @@ def refusal_of(view: ClusterView, steps: Sequence[Step], unknown: Sequence[NodeN
         nodes = view.names(refused.rows)
         reasons.update(zip(nodes, refused.reasons(), strict=True))
         places.update(zip(nodes, zip(repeat(number), range(len(nodes))), strict=True))
-        requested, available = refused.amounts()
+        codes = refused.judged(view)
+        requested, available = refused.amounts(codes)
         tables.append(
             ShortfallTable(
                 container=step.container,
                 vendor=step.ask.request.vendor,
                 nodes=nodes,
                 uuids=tuple(map(view.uuids, refused.rows.tolist())),
-                codes=refused.codes,
+                codes=codes,
                 requested=requested,
                 available=available,
+                limits=refused.group_limits(),
             )
         )
     return Refusal(

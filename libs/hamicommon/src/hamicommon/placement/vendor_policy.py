@@ -88,13 +88,22 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotChosen:
-    """The node does not take it. `reasons` are written `count/total Reason`, sorted, as HAMi."""
+    """The node does not take it. `reasons` are written `count/total Reason`, sorted, as HAMi.
+
+    Answers are equal where HAMi's are: `refused`, `limit` and `fitting` explain them to people.
+    """
 
     reasons: Mapping[str, int] = field(default_factory=dict)
     plain: str = ""
     """In place of `reasons`: one that HAMi writes without counts (`NodeInsufficientDevice`)."""
     total: int | None = None
     """Denominator; None: the number of the vendor's cards on the node."""
+    refused: Mapping[GpuUuid, Rule] = field(default_factory=dict, compare=False)
+    """The rule that keeps a card out, where `NodeAsk.rules` has another."""
+    limit: str = field(default="", compare=False)
+    """What cards must be together, as it follows `fit`: `on one NUMA node`; empty: nothing."""
+    fitting: int = field(default=0, compare=False)
+    """How many would fit within that limit."""
 
 
 def tally(rules: Sequence[Rule]) -> dict[str, int]:

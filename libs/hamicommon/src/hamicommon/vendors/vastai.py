@@ -43,7 +43,10 @@ def choose_dies(ask: NodeAsk) -> Chosen | NotChosen:
     free = [card.device for card, rule in zip(ask.cards, rules, strict=True) if rule == Rule.FITS]
     wanted = ask.request.count
     if len(free) < wanted:
-        return NotChosen(reasons=tally(rules) | ({PARTIAL: len(free)} if free else {}))
+        return NotChosen(
+            reasons=tally(rules) | ({PARTIAL: len(free)} if free else {}),
+            refused={card.device.uuid: rule for card, rule in zip(ask.cards, rules, strict=True)},
+        )
     picked = free[:1] if wanted == 1 else least_groups(free, wanted, group=_aic)
     return Chosen(
         shares=tuple(

@@ -29,6 +29,8 @@ class NumaWalk(NamedTuple):
     """(nodes,): picks; fewer than asked for where the node does not fit."""
     dropped: Int
     """(nodes,): picks that were dropped because their group ended short."""
+    largest: Int
+    """(nodes,): picks of the group that had most; of the last one where whole groups are walked."""
 
 
 def first_that_fit(fitting: Bools, order: Int, count: int) -> Int:
@@ -51,6 +53,7 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
     rows = np.arange(nodes)
     places = np.zeros((nodes, width), np.int64)
     found, dropped = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    largest = np.zeros(nodes, np.int64)
     group = np.full(nodes, np.iinfo(np.int64).min)
     done = np.zeros(nodes, np.bool_)
     for column in range(width - 1, -1, -1):
@@ -65,9 +68,10 @@ def walk_numa(codes: Codes, order: Int, numa: Int, count: int, *, all_of: bool) 
         picked = np.flatnonzero((code == Rule.FITS) & part & ~done)
         places[picked, found[picked]] = place[picked]
         found[picked] += 1
+        largest = found.copy() if all_of else np.maximum(largest, found)
         if not all_of:
             done |= found == count
-    return NumaWalk(places, found, dropped)
+    return NumaWalk(places, found, dropped, largest)
 
 
 def best_connected(places: tuple[int, ...], count: int, pairs: Int | None) -> tuple[int, ...]:

@@ -77,6 +77,11 @@ class Choice:
         return None if self._walk is None else self._walk.dropped
 
     @property
+    def largest_group(self) -> Int | None:
+        """(rows,): picks in the NUMA group that had most; None where cards are not grouped."""
+        return None if self._walk is None else self._walk.largest
+
+    @property
     def _by_topology(self) -> bool:
         return "topology-aware" in self._asking.policy.gpu
 

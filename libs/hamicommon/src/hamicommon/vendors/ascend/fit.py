@@ -12,7 +12,7 @@ from functools import cache, partial
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.placement.rules import PARTIAL, Rule
+from hamicommon.placement.rules import PARTIAL, REASONS, Rule
 from hamicommon.placement.vendor_policy import (
     Chosen,
     Need,
@@ -32,7 +32,7 @@ HAMI_CORE = "hami-core"
 SOFT_SLICES = "SoftSlices"
 """In `GpuDevice.info`: whether the chip's node can cut in software."""
 
-MODE_NOT_FIT = "ModeNotFit"
+MODE_NOT_FIT = REASONS[Rule.MODE]
 
 _NETWORK = "NetworkID"
 _FAMILY_910 = "Ascend910"
@@ -66,13 +66,25 @@ def choose_chips(ask: NodeAsk, *, networked: bool, pairs: bool) -> Chosen | NotC
     """Chips of whole modules (`pairs`), of few networks (`networked`), or the first that fit."""
     chips = [card.device for card in ask.cards]
     if _soft(ask.selection) and not all(chip.info.get(SOFT_SLICES) for chip in chips):
-        return NotChosen(reasons={MODE_NOT_FIT: 1})
+        return NotChosen(
+            reasons={MODE_NOT_FIT: 1},
+            refused={
+                chip.uuid: Rule.MODE
+                for chip, rule in zip(chips, ask.rules, strict=True)
+                if rule == Rule.FITS
+            },
+        )
     free = [chip for chip, rule in zip(chips, ask.rules, strict=True) if rule == Rule.FITS]
     wanted = ask.request.count
     if pairs and wanted > 1:
         picked = _whole_modules(free, wanted)
         if len(picked) != wanted:
-            return NotChosen(reasons=tally(ask.rules) | {PARTIAL: len(picked)}, total=wanted)
+            return NotChosen(
+                reasons=tally(ask.rules) | {PARTIAL: len(picked)},
+                total=wanted,
+                limit="in whole modules of two chips",
+                fitting=min(len(picked), wanted - 1),
+            )
     elif len(free) < wanted:
         return NotChosen(reasons=tally(ask.rules) | ({PARTIAL: len(free)} if free else {}))
     elif wanted > 1 and networked and _all_networked(chips):

@@ -55,7 +55,11 @@ def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
     elif wanted <= each:
         count, cores = 1, wanted
     elif wanted % each or each % USUAL_CORES:
-        return NotChosen(reasons={REASONS[Rule.CORES]: len(ask.cards)})
+        return NotChosen(
+            reasons={REASONS[Rule.CORES]: len(ask.cards)},
+            limit=f"as whole devices of {each} cores",
+            fitting=wanted // each * each // USUAL_CORES,
+        )
     else:
         count, cores = wanted // each, None
     if count > len(ask.cards):
@@ -76,24 +80,42 @@ def _one_device(ask: NodeAsk, cores: int | None) -> Chosen | NotChosen:
         if mask is not None:
             return Chosen(shares=_shares(card.device, mask, ask.request))
         rules[place] = Rule.CORES
-    return NotChosen(reasons=tally(rules))
+    refused = {card.device.uuid: rule for card, rule in zip(ask.cards, rules, strict=True)}
+    return NotChosen(reasons=tally(rules), refused=refused)
 
 
 def _neighbours(ask: NodeAsk, count: int) -> Chosen | NotChosen:
     """The first run of `count` free devices by index; the uuid annotations do not apply (1.0.2)."""
     by_index = sorted(zip(ask.cards, ask.rules, strict=True), key=lambda pair: pair[0].device.index)
     free = [card.used_slots == 0 and rule in (Rule.FITS, Rule.UUID) for card, rule in by_index]
-    for start in _starts(by_index[0][0], len(by_index), count):
-        if start + count <= len(free) and all(free[start : start + count]):
-            run = [card.device for card, _ in by_index[start : start + count]]
-            return Chosen(
-                shares=tuple(
-                    share
-                    for device in run
-                    for share in _shares(device, device.core_percent, ask.request)
-                )
+    start = _run(by_index[0][0], free, count)
+    if start is not None:
+        run = [card.device for card, _ in by_index[start : start + count]]
+        return Chosen(
+            shares=tuple(
+                share
+                for device in run
+                for share in _shares(device, device.core_percent, ask.request)
             )
-    return NotChosen(reasons={NUMA_NOT_FIT: 1})
+        )
+    fewer = (n for n in range(count - 1, 0, -1) if _run(by_index[0][0], free, n) is not None)
+    return NotChosen(
+        reasons={NUMA_NOT_FIT: 1},
+        refused={
+            card.device.uuid: Rule.IN_USE if card.used_slots else Rule.FITS
+            for card, rule in by_index
+            if rule in (Rule.FITS, Rule.UUID)
+        },
+        limit="as free neighbours",
+        fitting=next(fewer, 0) * ask.request.count // count,
+    )
+
+
+def _run(first: DeviceUsage, free: Sequence[bool], count: int) -> int | None:
+    """Where the first run of `count` free devices begins."""
+    starts = _starts(first, len(free), count)
+    fitting = (n for n in starts if n + count <= len(free) and all(free[n : n + count]))
+    return next(fitting, None)
 
 
 def _starts(first: DeviceUsage, devices: int, count: int) -> Sequence[int]:

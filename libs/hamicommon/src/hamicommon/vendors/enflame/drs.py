@@ -19,7 +19,7 @@ from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import Json
-from hamicommon.placement.rules import Rule
+from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.vendor_policy import (
     Chosen,
     Need,
@@ -92,8 +92,13 @@ def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
 
 def choose_card(ask: NodeAsk) -> Chosen | NotChosen:
     """The first card that fits, with the slots of the slice's size and the profile's id."""
+    without = {
+        usage.device.uuid: Rule.MODE
+        for usage, rule in zip(ask.cards, ask.rules, strict=True)
+        if rule == Rule.FITS and profile_for(ask.request, usage.device) is None
+    }
     if not any(profile_for(ask.request, usage.device) for usage in ask.cards):
-        return NotChosen(reasons={"ModeNotFit": 1})
+        return NotChosen(reasons={REASONS[Rule.MODE]: 1}, refused=without)
     for usage, rule in zip(ask.cards, ask.rules, strict=True):
         profile = profile_for(ask.request, usage.device)
         if rule != Rule.FITS or profile is None:
@@ -107,7 +112,7 @@ def choose_card(ask: NodeAsk) -> Chosen | NotChosen:
             detail={"profile": profile.name, "profileID": profile.id},
         )
         return Chosen(shares=(share,))
-    return NotChosen(reasons=tally(ask.rules))
+    return NotChosen(reasons=tally(ask.rules), refused=without)
 
 
 RULES = VendorRules(

@@ -14,7 +14,7 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
 from hamicommon.k8s.types import Json
-from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.placement.rules import NUMA_NOT_FIT, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
@@ -24,7 +24,12 @@ from hamicommon.vendors.interface.vendor import (
     AnnotationKeys,
     ResourceNames,
 )
-from hamicommon.vendors.kunlun.xpu import choose_by_graph, kunlun_selection
+from hamicommon.vendors.kunlun.xpu import (
+    LINKED,
+    choose_by_graph,
+    kunlun_selection,
+    most_linked,
+)
 
 NAME = "XPU"
 SIZES = (24576, 49152, 98304)
@@ -61,11 +66,23 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
                 for usage in picked
             )
         )
+    other_size = {
+        usage.device.uuid: Rule.SLICE_SIZE
+        for usage, rule in zip(ask.cards, ask.rules, strict=True)
+        if rule == Rule.FITS and not _in_equal_parts(usage, part)
+    }
+    return NotChosen(
+        reasons=_reasons(ask), refused=other_size, limit=LINKED, fitting=most_linked(ask, fits)
+    )
+
+
+def _reasons(ask: NodeAsk) -> dict[str, int]:
+    """As HAMi gives them, which names one rule."""
     for rule in (Rule.MUTEX, Rule.UUID):
         refused = sum(rule == each for each in ask.rules)
         if refused:
-            return NotChosen(reasons={REASONS[rule]: refused})
-    return NotChosen(reasons={"NumaNotFit": 1})
+            return {REASONS[rule]: refused}
+    return {NUMA_NOT_FIT: 1}
 
 
 def _in_equal_parts(usage: DeviceUsage, part: int) -> bool:

@@ -15,7 +15,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import split_list
 from hamicommon.k8s.types import Json
-from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.placement.rules import NUMA_NOT_FIT, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
 from hamicommon.vendors.interface.standard import device_annotations, indexes
 from hamicommon.vendors.interface.vendor import AnnotationKeys, Placed
@@ -33,6 +33,9 @@ USE_UUIDS = ("hami.io/use-xpu-uuid", "baidu.com/use-gpuuuid")
 AVOID_UUIDS = ("hami.io/no-use-xpu-uuid", "baidu.com/nouse-gpuuuid")
 NOWHERE = ""
 """No card's uuid: what two lists without a common entry allow."""
+
+LINKED = "as linked cards (1, 2, 4 or 8 of them)"
+"""See `NotChosen.limit`."""
 
 _SCORES = {-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0}
 """By what a placement adds to the bubbles of the node."""
@@ -61,9 +64,20 @@ def choose_by_graph(ask: NodeAsk, fits: Sequence[bool]) -> tuple[DeviceUsage, ..
     return tuple(cards[position] for position in positions)
 
 
+def most_linked(ask: NodeAsk, fits: Sequence[bool]) -> int:
+    """How many cards, fewer than are wanted, go together."""
+    fewer = (
+        count
+        for count in range(min(ask.request.count - 1, sum(fits)), 0, -1)
+        if choose_by_graph(replace(ask, request=replace(ask.request, count=count)), fits)
+    )
+    return next(fewer, 0)
+
+
 def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
     """Cards nobody uses that go together, each with all it has."""
-    picked = choose_by_graph(ask, [rule == Rule.FITS for rule in ask.rules])
+    fits = [rule == Rule.FITS for rule in ask.rules]
+    picked = choose_by_graph(ask, fits)
     if picked:
         return Chosen(
             shares=tuple(
@@ -77,7 +91,11 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
             )
         )
     barred = sum(rule == Rule.UUID for rule in ask.rules)
-    return NotChosen(reasons={REASONS[Rule.UUID]: barred} if barred else {"NumaNotFit": 1})
+    return NotChosen(
+        reasons={REASONS[Rule.UUID]: barred} if barred else {NUMA_NOT_FIT: 1},
+        limit=LINKED,
+        fitting=most_linked(ask, fits),
+    )
 
 
 def bubble_score(

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from itertools import combinations
 
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.placement.rules import PARTIAL, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, Need, NodeAsk, NotChosen, VendorRules
@@ -32,12 +32,8 @@ ZONE_PAIR = 10
 """What two cards of one link zone are worth."""
 
 
-class SgpuRefusal(StrEnum):
-    """Reasons that only this vendor has."""
-
-    UNHEALTHY = "CardUnhealthy"
-    APP_CLASS = "CardAppClassMismatch"
-    QOS = "CardQosPolicyMismatch"
+_UNHEALTHY = "CardUnhealthy"
+"""HAMi's reason, which only this vendor has."""
 
 
 def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
@@ -48,33 +44,36 @@ def need(request: DeviceRequest, selection: Selection, card: GpuDevice) -> Need:
 
 def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
     """Slices of cards that pass every rule; of more than are wanted the best by class and zone."""
-    reasons = Counter[str]()
+    refused: dict[GpuUuid, Rule] = {}
     candidates: list[DeviceUsage] = []
     for usage, rule in zip(ask.cards, ask.rules, strict=True):
         refusal = _refusal(ask, usage, rule)
         if refusal is None:
             candidates.append(usage)
         else:
-            reasons[refusal] += 1
+            refused[usage.device.uuid] = refusal
     count = ask.request.count
     if len(candidates) < count:
-        return NotChosen(reasons=reasons | Counter({PARTIAL: len(candidates)}))
+        names = (
+            _UNHEALTHY if rule is Rule.NOT_HEALTHY else REASONS[rule] for rule in refused.values()
+        )
+        return NotChosen(reasons=Counter([*names, *[PARTIAL] * len(candidates)]), refused=refused)
     picked = candidates if len(candidates) == count else _choice(ask)(candidates, count)
     return Chosen(shares=tuple(_share(ask, usage.device) for usage in picked))
 
 
-def _refusal(ask: NodeAsk, usage: DeviceUsage, rule: Rule) -> str | None:
+def _refusal(ask: NodeAsk, usage: DeviceUsage, rule: Rule) -> Rule | None:
     """Why the card can't take the slice: the first rule that fails, None when none does."""
     pod_class = ask.selection.traits.get(CLASS, "")
     if not usage.device.healthy:
-        return SgpuRefusal.UNHEALTHY
+        return Rule.NOT_HEALTHY
     if not _class_fits(usage, pod_class):
-        return SgpuRefusal.APP_CLASS
+        return Rule.POD_CLASS
     cores = need(ask.request, ask.selection, usage.device).core
     if pod_class != ONLINE and not _qos_fits(usage, ask.selection.traits.get(QOS, ""), cores):
-        return SgpuRefusal.QOS
+        return Rule.QOS
     if rule != Rule.FITS:
-        return REASONS[rule]
+        return rule
     return None if pod_class == ONLINE else _cores_refusal(usage, cores)
 
 
@@ -98,15 +97,15 @@ def _qos_fits(usage: DeviceUsage, policy: str, cores: int) -> bool:
     return all(holding.get(QOS, policy) == policy for holding in usage.holdings)
 
 
-def _cores_refusal(usage: DeviceUsage, cores: int) -> str | None:
+def _cores_refusal(usage: DeviceUsage, cores: int) -> Rule | None:
     """The last rules of the standard loop, which HAMi does not ask for online pods."""
     whole = usage.device.core_percent
     if whole - usage.used_core_percent < cores:
-        return REASONS[Rule.CORES]
+        return Rule.CORES
     if whole == WHOLE and cores == WHOLE and usage.used_slots > 0:
-        return REASONS[Rule.EXCLUSIVE]
+        return Rule.EXCLUSIVE
     if whole and usage.used_core_percent == whole and cores == 0:
-        return REASONS[Rule.CORES_EXHAUSTED]
+        return Rule.CORES_EXHAUSTED
     return None
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s.mig import MigSlice
 from hamicommon.placement.choice.selection import best_connected
@@ -77,6 +78,10 @@ class _Walk:
         self._collects = "topology-aware" in ask.policies
         self._reasons: Counter[str] = Counter()
         self._picks: list[DeviceUsage] = []
+        self._full: dict[GpuUuid, Rule] = {}
+        """MIG cards without a free place for one more instance of that size."""
+        self._largest = 0
+        """Picks in the NUMA group that had most."""
 
     def run(self) -> Chosen | NotChosen:
         count = self._ask.request.count
@@ -93,12 +98,25 @@ class _Walk:
                 self._reasons[REASONS[rule]] += 1
                 continue
             self._try(usage)
+            # The last group decides where whole groups are collected.
+            picks = len(self._picks)
+            self._largest = picks if self._collects else max(self._largest, picks)
             if len(self._picks) == count and not self._collects:
                 break
         if len(self._picks) < count:
             self._reasons[PARTIAL] = len(self._picks)
-            return NotChosen(reasons={reason: n for reason, n in self._reasons.items() if n})
+            return NotChosen(
+                reasons={reason: n for reason, n in self._reasons.items() if n},
+                refused=self._full,
+                limit=self._limit(),
+                fitting=self._largest,
+            )
         return Chosen(shares=tuple(self._shares(self._best())))
+
+    def _limit(self) -> str:
+        if self._ask.selection.numa_bind:
+            return "on one NUMA node"
+        return "as MIG instances" if any(c.device.mode == MIG for c in self._ask.cards) else ""
 
     def _try(self, usage: DeviceUsage) -> None:
         """Picks the card once, or as often as instances of the wanted size still go on it."""
@@ -106,6 +124,8 @@ class _Walk:
             self._picks.append(usage)
             return
         taken = _slices_on(usage)
+        if cut(usage.device.mig_profiles, self._memory_on(usage), taken) is None:
+            self._full[usage.device.uuid] = Rule.MIG_TOPOLOGY
         while self._collects or len(self._picks) < self._ask.request.count:
             found = cut(usage.device.mig_profiles, self._memory_on(usage), taken)
             if found is None:
