@@ -228,6 +228,8 @@ def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]
     return {
         "LD_LIBRARY_PATH": str(context.project.fakegpu),
         "FAKEGPU_CONFIG": str(home / "fakegpu.json"),
+        # This machine's sysfs knows other devices under the simulated cards' bus ids.
+        "HAMI_NODE_AGENT_SYSFS_ROOT": str(home / "no-sysfs"),
     }
 
 

@@ -150,6 +150,7 @@ class NvmlDriver:
         )
 
     def _numa(self, handle: Any) -> int:
+        """As sysfs has it (HAMi reads nothing else); where it has no such card, as NVML has it."""
         pci = optional(pynvml.nvmlDeviceGetPciInfo, handle)
         if pci is None:
             return 0
@@ -159,7 +160,10 @@ class NvmlDriver:
         try:
             return max(0, int(path.read_text().strip()))
         except (OSError, ValueError):
-            return 0
+            scope = pynvml.NVML_AFFINITY_SCOPE_NODE
+            nodes = optional(pynvml.nvmlDeviceGetMemoryAffinity, handle, 1, scope)
+            mask = int(nodes[0]) if nodes else 0
+            return max(0, (mask & -mask).bit_length() - 1)
 
     def _attached_cards(self) -> frozenset[str]:
         """Bus ids that the driver has taken, without asking NVML, which knows those of its start.
