@@ -88,7 +88,7 @@ def claim_of(name: str, each: DeviceRequest) -> Json:
     config: list[Json] = []
     if each.memory_mib:
         capacity["memory"] = f"{each.memory_mib}Mi"
-    else:
+    if each.memory_percent is not None or not each.memory_mib:
         percent = 100 if each.memory_percent is None else each.memory_percent
         config = [{"opaque": {"driver": DRIVER, "parameters": {PERCENT: percent}}}]
     exactly = {

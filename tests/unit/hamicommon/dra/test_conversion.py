@@ -101,6 +101,11 @@ def test_whole_cards_and_percentages_are_parts_of_whatever_card_it_is() -> None:
     assert slices_of(found) == [(1, 0, 25, 0)]
 
 
+def test_an_amount_beside_a_percentage_keeps_both() -> None:
+    found = converted(asking(container({GPU: 1, MEMORY: 4096, PERCENT: 25})))
+    assert slices_of(found) == [(1, 4096, 25, 0)]
+
+
 def test_selections_by_annotations_are_kept() -> None:
     chosen = {
         "nvidia.com/use-gputype": "A100,H100",

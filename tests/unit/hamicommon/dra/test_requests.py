@@ -84,6 +84,11 @@ def test_amounts_are_those_that_limits_would_name() -> None:
         pytest.param(claim(request()), wanted(percent=100), id="nothing is the whole memory"),
         pytest.param(claim(request(), config=percent(25)), wanted(percent=25), id="percent"),
         pytest.param(
+            claim(request(capacity={"memory": "1Gi"}), config=percent(5)),
+            wanted(mib=1024, percent=5),
+            id="an amount and a percentage, as limits may have both",
+        ),
+        pytest.param(
             claim(request(), config=percent(25, "r")), wanted(percent=25), id="percent of r"
         ),
         pytest.param(
@@ -149,7 +154,6 @@ def test_containers_that_have_a_slice_in_turn_ask_once() -> None:
             claim(request(), config=[{"opaque": {"driver": DRIVER, "parameters": {"x": 1}}}]),
             "has x",
         ),
-        (claim(request(capacity={"memory": "1Gi"}), config=percent(5)), "memory twice"),
         (claim(request(), request("s")), "containers? |request s .* no container"),
     ],
 )

@@ -126,14 +126,15 @@ def test_selections_are_cel_that_quotes_what_users_wrote() -> None:
 
 
 def test_where_the_ledger_allocates_the_claim_asks_for_what_the_limits_asked() -> None:
-    shape = ClaimShape(slices=(ONE, PART), use_types=("A100",), avoid_uuids=("GPU-1",))
+    both = SliceShape(count=1, memory_mib=4096, memory_percent=25, core_percent=0)
+    shape = ClaimShape(slices=(ONE, PART, both), use_types=("A100",), avoid_uuids=("GPU-1",))
     template = led_template_of(shape, "team")
     assert template["metadata"]["name"] == shape.template_name
     claim = {"metadata": {"name": "c", "uid": "u"}, "spec": template["spec"]["spec"]}
     entry = {"name": "hami", "resourceClaimName": "c"}
     containers = [
         {"name": name, "resources": {"claims": [{"name": "hami", "request": request_name(number)}]}}
-        for number, name in enumerate(("one", "part"))
+        for number, name in enumerate(("one", "part", "both"))
     ]
     spec = {"resourceClaims": [entry], "containers": containers}
     asked = claimed_slices({"metadata": {}, "spec": spec}, {"hami": claim})
@@ -141,4 +142,4 @@ def test_where_the_ledger_allocates_the_claim_asks_for_what_the_limits_asked() -
         (each.count, each.memory_mib, each.memory_percent, each.core_percent)
         for container in asked.requests
         for each in container.requests
-    ] == [(1, 4096, None, 30), (2, 0, 50, 0)]
+    ] == [(1, 4096, None, 30), (2, 0, 50, 0), (1, 4096, 25, 0)]

@@ -168,13 +168,16 @@ def _slice_of(container: ContainerRequest) -> SliceShape:
     return SliceShape(
         count=each.count,
         memory_mib=each.memory_mib,
-        memory_percent=0 if each.memory_mib else _percent(each),
+        memory_percent=_percent(each),
         core_percent=min(each.core_percent, 100),
     )
 
 
 def _percent(each: DeviceRequest) -> int:
-    return 100 if each.memory_percent is None else each.memory_percent
+    """Beside an amount 0 where none is given."""
+    if each.memory_percent is None:
+        return 0 if each.memory_mib else 100
+    return each.memory_percent
 
 
 def _take_limits(container: Json, resources: Collection[str]) -> None:

@@ -186,11 +186,10 @@ def _size(exactly: JsonMapping, percent: int | None, name: str) -> Size:
         raise InvalidRequest(
             f"{name} asks for {asked[SLOTS]} slots: a slice has one; cores 100 keep a card for one"
         )
-    if percent is not None and MEMORY in asked:
-        raise InvalidRequest(f"{name} asks for memory twice: by capacity and by {PERCENT}")
     return Size(
         memory_mib=memory_mib,
-        memory_percent=None if memory_mib else percent or 100,
+        # Beside an amount the percentage counts for the order of cards alone, as with limits.
+        memory_percent=percent if memory_mib else percent or 100,
         core_percent=cores,
     )
 

@@ -48,7 +48,8 @@ class SliceShape:
     memory_mib: int
     """Per card; 0: see `memory_percent`."""
     memory_percent: int
-    """Per card, 1..100 of the card's memory; used only when memory_mib is 0."""
+    """Per card, 1..100 of the card's memory; beside `memory_mib` the amount is taken, and the
+    percentage, 0 for none, counts for the order of cards alone."""
     core_percent: int
     """Per card; 0: no limit of cores."""
 
@@ -193,7 +194,7 @@ def led_template_of(shape: ClaimShape, namespace: str) -> Json:
             "opaque": {"driver": DRIVER, "parameters": {PERCENT: each.memory_percent}},
         }
         for number, each in enumerate(shape.slices)
-        if not each.memory_mib
+        if each.memory_percent
     ]
     if parts:
         devices["config"] = parts
