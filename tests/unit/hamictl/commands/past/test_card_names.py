@@ -26,6 +26,12 @@ def test_one_card_has_the_name(name: str, index: str, uuid: str) -> None:
     assert chosen(CARDS, name, index) == uuid
 
 
+def test_a_whole_name_is_one_card_where_another_begins_so() -> None:
+    cards = [{"device_uuid": f"{n}@worker-1{more}", "card_index": 0} for n in "01" for more in "01"]
+    named = [*cards, {"device_uuid": "0@worker-1", "card_index": 0}]
+    assert chosen(named, "0@worker-1", "") == "0@worker-1"
+
+
 def test_several_that_begin_alike_are_named() -> None:
     with pytest.raises(InvalidRequest, match="2 cards begin with GPU-4698, such as GPU-4698e9ba-1"):
         chosen(CARDS, "GPU-4698", "")

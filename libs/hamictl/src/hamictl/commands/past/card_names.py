@@ -40,9 +40,14 @@ async def uuid_or_name(name: str) -> str:
 
 
 def chosen(cards: Sequence[Row], name: str, index: str) -> str:
-    """Of these cards, the one with the index, or whose uuid begins so. Raises: as `uuid_of`."""
+    """Of these cards, the one with the index, of that uuid, or whose uuid begins so.
+
+    Raises: as `uuid_of`.
+    """
     if index:
         found = [str(row["device_uuid"]) for row in cards if str(row["card_index"]) == index]
+    elif any(str(row["device_uuid"]) == name for row in cards):
+        found = [name]
     elif len(name) < SHORTEST:
         found = []
     else:
