@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from hamictl.__main__ import app
 from hamictl.exit_codes import ExitCode
@@ -135,6 +136,11 @@ def test_while_the_scheduler_hangs_every_verb_ends_with_a_sentence(ask: Ask) -> 
     assert "it hangs, or was stopped" in found["scheduler"]["detail"]
     assert found["scheduler"]["next"].endswith("scheduler.log")
     assert (found["agents"]["state"], found["metrics"]["state"]) == ("unknown", "ok")
+    overview = ask("open").strip()
+    wait(
+        lambda: "has done nothing since" in httpx.get(overview).text,
+        "the overview to show that the scheduler hangs",
+    )
 
 
 def test_a_trace_goes_over_all_services_to_the_first_kernel(system: System, ask: Ask) -> None:
