@@ -90,15 +90,20 @@ class Cards:
 
     def fresh(self) -> Cards:
         """The same cards with usage of their own: taking from them leaves this unchanged."""
+        return self._with_free(
+            self.free_slots.copy("K"), self.free_memory.copy("K"), self.free_core.copy("K")
+        )
+
+    def _with_free(self, slots: Int, memory: Int, core: Int) -> Cards:
         return Cards(
             model=self.model,
             status=self.status,
             slots=self.slots,
             memory=self.memory,
             core=self.core,
-            free_slots=self.free_slots.copy("K"),
-            free_memory=self.free_memory.copy("K"),
-            free_core=self.free_core.copy("K"),
+            free_slots=slots,
+            free_memory=memory,
+            free_core=core,
             numa=self.numa,
             index=self.index,
         )
