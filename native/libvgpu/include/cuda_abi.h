@@ -54,19 +54,26 @@ typedef struct CUuuid_st {
     unsigned char bytes[16];
 } CUuuid;
 
-/* CUmemLocationType */
+/* CUmemLocationType; 0 is also NONE: a managed pool without a preferred place */
 enum {
     CU_MEM_LOCATION_TYPE_INVALID = 0,
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
     CU_MEM_LOCATION_TYPE_HOST = 2,
-    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+    CU_MEM_LOCATION_TYPE_INVISIBLE = 5,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6
 };
+/* CUmemAllocationType */
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
 
+/* Of a locality domain the first byte of `id` is the device and the second one the domain. */
 typedef struct CUmemLocation_st {
     int type;
     int id;
 } CUmemLocation;
+static_assert(sizeof(CUmemLocation) == 8, "CUmemLocation");
 
 typedef struct {
     char reserved[64];
@@ -110,7 +117,10 @@ enum {
     CU_MEMPOOL_ATTR_RELEASE_THRESHOLD = 4,
     CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
     CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH = 6,
-    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7
+    CU_MEMPOOL_ATTR_USED_MEM_CURRENT = 7,
+    CU_MEMPOOL_ATTR_ALLOCATION_TYPE = 9, /* an int, as the two below */
+    CU_MEMPOOL_ATTR_LOCATION_ID = 11,
+    CU_MEMPOOL_ATTR_LOCATION_TYPE = 12
 };
 
 /* CUgraphMem_attribute: 64-bit numbers of bytes */
@@ -201,6 +211,17 @@ typedef struct CUmulticastObjectProp_st {
     unsigned long long handleTypes, flags;
 } CUmulticastObjectProp;
 static_assert(sizeof(CUmulticastObjectProp) == 32, "CUmulticastObjectProp");
+
+typedef uint32_t CUlogicalEndpointId;
+typedef struct CUlogicalEndpointProp_st {
+    int type;
+    unsigned int device_or_count; /* of a unicast endpoint its device, of a multicast one how many there are */
+    unsigned long long size;
+    unsigned int ipcHandleTypes, flags;
+} CUlogicalEndpointProp;
+static_assert(sizeof(CUlogicalEndpointProp) == 24, "CUlogicalEndpointProp");
+/* CUlogicalEndpointType */
+enum { CU_LOGICAL_ENDPOINT_TYPE_UNICAST = 1, CU_LOGICAL_ENDPOINT_TYPE_MULTICAST = 2 };
 
 /* One tile of a sparse array, or a whole deferred one, that gets or loses its memory. */
 typedef struct CUarrayMapInfo_st {

@@ -13,6 +13,7 @@ from tests.native.allocators.allocation import (
     kind,
     ok,
 )
+from tests.native.allocators.memory_allocators import DEVICE_0, DOMAIN_1_OF_DEVICE_0
 
 
 class AllocNode(ctypes.Structure):
@@ -25,9 +26,10 @@ class AllocNode(ctypes.Structure):
     )
 
 
-def alloc_node(size: int) -> AllocNode:
+def alloc_node(size: int, place: tuple[int, int] = DEVICE_0) -> AllocNode:
     node = AllocNode(size=size)
-    node.pool[0] = node.pool[2] = 1  # pinned, on a device; its number is 0
+    node.pool[0] = 1  # pinned
+    node.pool[2], node.pool[3] = place
     return node
 
 
@@ -62,6 +64,17 @@ def launched(graph: c_void_p, pointer: int) -> GiveBack:
 @kind("graph-node", "cuGraphAddMemAllocNode, cuGraphLaunch", "cuMemFree_v2, cuDeviceGraphMemTrim")
 def _graph_node(size: int) -> GiveBack:
     graph, made, node = new_graph(), c_void_p(), alloc_node(size)
+    ok(cuda.cuGraphAddMemAllocNode(byref(made), graph, None, c_size_t(0), byref(node)))
+    return launched(graph, node.pointer)
+
+
+@kind(
+    "graph-node-in-a-locality-domain",
+    "cuGraphAddMemAllocNode, cuGraphLaunch",
+    "cuMemFree_v2, cuDeviceGraphMemTrim",
+)
+def _graph_node_in_a_domain(size: int) -> GiveBack:
+    graph, made, node = new_graph(), c_void_p(), alloc_node(size, DOMAIN_1_OF_DEVICE_0)
     ok(cuda.cuGraphAddMemAllocNode(byref(made), graph, None, c_size_t(0), byref(node)))
     return launched(graph, node.pointer)
 

@@ -19,7 +19,8 @@ static CUresult initialise(struct fg_driver *driver)
     if (driver->device_count == 0) return CUDA_ERROR_NO_DEVICE;
     for (int i = 0; i < driver->device_count; i++) {
         driver->primary[i] = (struct CUctx_st){.tag = FG_CONTEXT, .device = i, .primary = true};
-        driver->pool[i] = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = i};
+        driver->pool[i] = (struct CUmemPoolHandle_st){
+            .tag = FG_POOL, .device = i, .allocation_type = CU_MEM_ALLOCATION_TYPE_PINNED, .place = {CU_MEM_LOCATION_TYPE_DEVICE, i}};
         driver->current_pool[i] = &driver->pool[i];
     }
     driver->initialised = true;
@@ -104,6 +105,33 @@ CUresult fg_check_device(CUdevice device)
     return CUDA_SUCCESS;
 }
 
+static CUresult current_or_first(int *device)
+{
+    if (cuCtxGetDevice(device) != CUDA_SUCCESS) *device = 0;
+    return fg_check_device(*device);
+}
+
+CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *device)
+{
+    const bool managed = allocation_type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!managed && allocation_type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    switch (place->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: *device = place->id; return fg_check_device(place->id);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        *device = place->id & 0xff;
+        return managed || place->id >> 8 >= FG_LOCALITY_DOMAINS ? CUDA_ERROR_INVALID_VALUE : fg_check_device(*device);
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        *device = -1;
+        return managed ? current_or_first(device) : fg_driver.initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+    default:
+        if (place->type != CU_MEM_LOCATION_TYPE_INVALID && place->type == fg_driver.machine->future_location)
+            return current_or_first(device);
+        return managed && place->type == CU_MEM_LOCATION_TYPE_INVALID ? current_or_first(device) : CUDA_ERROR_INVALID_VALUE;
+    }
+}
+
 static const struct fg_card *card(CUdevice device) { return &fg_driver.machine->cards[fg_driver.card_of[device]]; }
 
 int fg_multiprocessors(CUdevice device)
@@ -157,6 +185,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
     case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
+    case CU_DEVICE_ATTRIBUTE_LOCALITY_DOMAIN_COUNT: *value = FG_LOCALITY_DOMAINS; break;
     default: *value = 0; break;
     }
     return CUDA_SUCCESS;

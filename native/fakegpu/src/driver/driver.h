@@ -139,6 +139,8 @@ struct CUfunc_st {
 struct CUmemPoolHandle_st {
     enum fg_tag tag;
     int device; /* -1: on the host */
+    int allocation_type; /* as it was asked for; the default pool of a device: pinned, there */
+    CUmemLocation place;
     uint64_t peers; /* a bit for each other device that may use its memory */
     uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
     bool apart;    /* an allocation in one stream does not get what is held of another */
@@ -176,6 +178,13 @@ int fg_multiprocessors(CUdevice device);
 
 /* CUDA_SUCCESS if the driver is initialised and the ordinal exists and its card is not lost. */
 CUresult fg_check_device(CUdevice device);
+
+/* Each card has that many domains. */
+enum { FG_LOCALITY_DOMAINS = 2 };
+
+/* The device whose memory is taken for an allocation of that type at a location, -1: the host's. Managed memory that names no device, and
+ * what `future_location` names, is on the device of the current context, or on the first one. */
+CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *device);
 
 /* The calling thread's context; CUDA_ERROR_INVALID_CONTEXT without one, CUDA_ERROR_CONTEXT_IS_DESTROYED where it has ended and is still
  * current. Its card must not be lost. */

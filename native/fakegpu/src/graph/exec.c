@@ -157,8 +157,10 @@ static void run_free(CUdeviceptr pointer)
 
 static CUresult run_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted, bool free_first)
 {
-    const int device = wanted->poolProps.location.id;
+    int device;
     struct fg_block before;
+    const CUresult placed = fg_device_at(wanted->poolProps.allocType, &wanted->poolProps.location, &device);
+    if (placed != CUDA_SUCCESS) return placed;
     if (free_first) run_free(wanted->dptr);
     if (fg_find_block(wanted->dptr, &before)) return CUDA_ERROR_INVALID_VALUE; /* still there from the launch before */
     if (!fg_graph_take(device, fg_rounded(wanted->bytesize))) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -226,7 +228,11 @@ CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream) { return cuGraphL
 static void sizes(CUgraph graph, uint64_t bytes[FG_MAX_DEVICES])
 {
     for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
-        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) bytes[node->is.alloc.poolProps.location.id] += fg_rounded(node->is.alloc.bytesize);
+        int device;
+        const CUDA_MEM_ALLOC_NODE_PARAMS *alloc = &node->is.alloc;
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+            fg_device_at(alloc->poolProps.allocType, &alloc->poolProps.location, &device) == CUDA_SUCCESS)
+            bytes[device] += fg_rounded(alloc->bytesize);
         if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) sizes(node->is.graph, bytes);
     }
 }

@@ -27,11 +27,12 @@ static CUresult check_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel)
 
 static CUresult check_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
 {
-    enum { PINNED = 1 };
-    if (wanted->bytesize == 0 || wanted->poolProps.allocType != PINNED || wanted->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
+    int device;
+    const CUmemPoolProps *pool = &wanted->poolProps;
+    if (wanted->bytesize == 0 || pool->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
     if (wanted->accessDescCount > 0 && wanted->accessDescs == NULL) return CUDA_ERROR_INVALID_VALUE;
-    return fg_check_device(wanted->poolProps.location.id);
+    const CUresult result = fg_device_at(pool->allocType, &pool->location, &device);
+    return result == CUDA_SUCCESS && device < 0 ? CUDA_ERROR_INVALID_VALUE : result; /* memory of the host is no graph's */
 }
 
 static CUresult check_batch(const CUDA_BATCH_MEM_OP_NODE_PARAMS *batch)

@@ -157,6 +157,7 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     machine->process_utilization = json_number(root, "nvml_process_utilization", 1) != 0;
     machine->instant_launches = json_number(root, "instant_launches", 0) != 0;
     machine->instant_allocations = json_number(root, "instant_allocations", 0) != 0;
+    machine->future_location = (int)json_number(root, "future_location", 0);
     machine->queue_depth = (int)json_number(root, "queue_depth", 1024);
     if (machine->state_path[0] == '\0') return "\"state\" is missing";
     if (machine->timing.time_slice_ns < 1000 || machine->timing.context_switch_ns < 0 || machine->timing.sample_ns < 1000000)

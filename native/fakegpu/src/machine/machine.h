@@ -3,9 +3,9 @@
  * FAKEGPU_CONFIG names a JSON file:
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0, "module_kib": 0,
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
- *    "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0, "nvml_missing_percent": 0,
- * "nvml_whole_samples": false, "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call": "cuMemAlloc", "result": 2, "after":
- * 0, "times": 1}], "devices":
+ *    "future_location": 0, "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0,
+ * "nvml_missing_percent": 0, "nvml_whole_samples": false, "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call":
+ * "cuMemAlloc", "result": 2, "after": 0, "times": 1}], "devices":
  * [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048, "pci_bus_id": "00000000:07:00.0",
  * "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2], "mig_slices": 7, "values": {"pcie_replays": 3}, "mig": [{"uuid": "MIG-...",
  * "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0, "start": 0}]}]} granularity_bytes:
@@ -35,6 +35,7 @@ struct fg_machine {
     int64_t wave_ns;
     int pid_offset;
     struct fg_timing timing;
+    int future_location; /* a type of location that no driver has yet; 0: none */
     int queue_depth; /* launches of a context that may wait before a launch has to */
     int64_t sample_delay_ns; /* how much older than now a utilisation sample must be to be shown */
     unsigned int sample_missing_percent;

@@ -34,15 +34,31 @@ CUresult cuMemPoolGetAccess(int *flags, CUmemoryPool pool, CUmemLocation *place)
 /* Pools of devices; the host's and managed memory's have no default here. */
 static CUresult check_place(const CUmemLocation *place, int type)
 {
-    enum { PINNED = 1, MANAGED = 2 };
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (place == NULL || (type != PINNED && type != MANAGED)) return CUDA_ERROR_INVALID_VALUE;
-    if (place->type < CU_MEM_LOCATION_TYPE_DEVICE || place->type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-    return place->type == CU_MEM_LOCATION_TYPE_DEVICE && type == PINNED ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+    int device;
+    if (place == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = fg_device_at(type, place, &device);
+    if (result != CUDA_SUCCESS) return result;
+    return place->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* A domain has a pool of its own, made when it is first asked for. */
+static CUresult domain_pool(CUmemoryPool *pool, const CUmemLocation *place, int type)
+{
+    static struct CUmemPoolHandle_st pools[FG_MAX_DEVICES][FG_LOCALITY_DOMAINS];
+    int device;
+    const CUresult result = fg_device_at(type, place, &device);
+    if (result != CUDA_SUCCESS || pool == NULL) return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    struct CUmemPoolHandle_st *made = &pools[device][place->id >> 8];
+    pthread_mutex_lock(&fg_driver.lock);
+    if (made->tag == 0) *made = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = device, .allocation_type = type, .place = *place};
+    pthread_mutex_unlock(&fg_driver.lock);
+    *pool = made;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *place, int type)
 {
+    if (place != NULL && place->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) return domain_pool(pool, place, type);
     const CUresult result = check_place(place, type);
     return result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool, place->id) : result;
 }

@@ -217,15 +217,14 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
     static const unsigned char zeroes[sizeof properties->reserved];
     if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (pool == NULL || properties == NULL || properties->allocType != 1 || memcmp(properties->reserved, zeroes, sizeof zeroes) != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    const int where = properties->location.type;
-    const bool on_device = where == CU_MEM_LOCATION_TYPE_DEVICE;
-    if (where < CU_MEM_LOCATION_TYPE_DEVICE || where > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT) return CUDA_ERROR_INVALID_VALUE;
-    if (on_device && fg_check_device(properties->location.id) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    if (pool == NULL || properties == NULL || memcmp(properties->reserved, zeroes, sizeof zeroes) != 0) return CUDA_ERROR_INVALID_VALUE;
+    int device;
+    const CUresult result = fg_device_at(properties->allocType, &properties->location, &device);
+    if (result != CUDA_SUCCESS) return result;
     struct CUmemPoolHandle_st *made = calloc(1, sizeof *made);
     if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = on_device ? properties->location.id : -1};
+    *made = (struct CUmemPoolHandle_st){
+        .tag = FG_POOL, .device = device, .allocation_type = properties->allocType, .place = properties->location};
     *pool = made;
     return CUDA_SUCCESS;
 }
@@ -272,6 +271,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = pool->reserved; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *(uint64_t *)value = pool->reserved_high; return CUDA_SUCCESS;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = pool->used; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE: *(int *)value = pool->allocation_type; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_LOCATION_ID: *(int *)value = pool->place.id; return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE: *(int *)value = pool->place.type; return CUDA_SUCCESS;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
 }

@@ -53,7 +53,35 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUd
 {
     if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&fg_physical_lock);
-    const CUresult result = bind(object, at, fg_mapped_at(pointer), bytes);
+    const CUresult result = bind(object, at, fg_mapped_over(pointer), bytes);
+    pthread_mutex_unlock(&fg_physical_lock);
+    return result;
+}
+
+/* The second versions name the device, on which the memory must lie. */
+static CUresult bind_on(CUmemGenericAllocationHandle object, CUdevice device, size_t at, struct fg_physical *memory, size_t bytes)
+{
+    const CUresult result = fg_check_device(device);
+    if (result != CUDA_SUCCESS) return result;
+    return memory == NULL || memory->device != device ? CUDA_ERROR_INVALID_VALUE : bind(object, at, memory, bytes);
+}
+
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle memory,
+                               size_t offset, size_t bytes, unsigned long long flags)
+{
+    if (offset != 0 || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fg_physical_lock);
+    const CUresult result = bind_on(object, device, at, fg_physical_of(memory), bytes);
+    pthread_mutex_unlock(&fg_physical_lock);
+    return result;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUdeviceptr pointer, size_t bytes,
+                                unsigned long long flags)
+{
+    if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&fg_physical_lock);
+    const CUresult result = bind_on(object, device, at, fg_mapped_over(pointer), bytes);
     pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }

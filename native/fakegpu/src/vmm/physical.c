@@ -44,21 +44,21 @@ struct fg_physical *fg_add_physical(enum fg_tag tag, int device, uint64_t bytes,
     struct fg_physical *made = malloc(sizeof *made);
     if (made == NULL) return NULL;
     *made = (struct fg_physical){.tag = tag, .device = device, .bytes = bytes, .handles = 1, .foreign = foreign, .next = all};
+    made->place = (CUmemLocation){foreign ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, foreign ? 0 : device};
     all = made;
     return made;
 }
 
-static CUresult check_properties(const CUmemAllocationProp *properties)
+static CUresult check_properties(const CUmemAllocationProp *properties, int *device)
 {
-    if (properties == NULL || properties->type != 1 || properties->location.type < CU_MEM_LOCATION_TYPE_DEVICE ||
-        properties->location.type > CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT)
-        return CUDA_ERROR_INVALID_VALUE;
-    return properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? fg_check_device(properties->location.id) : CUDA_SUCCESS;
+    if (properties == NULL || properties->type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    return fg_device_at(properties->type, &properties->location, device);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *properties, int option)
 {
-    const CUresult result = check_properties(properties);
+    int device;
+    const CUresult result = check_properties(properties, &device);
     if (result != CUDA_SUCCESS) return result;
     if (bytes == NULL || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
     *bytes = FG_PHYSICAL_UNIT;
@@ -67,19 +67,21 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags)
 {
-    const CUresult result = check_properties(properties);
+    int device;
+    const CUresult result = check_properties(properties, &device);
     if (result != CUDA_SUCCESS) return result;
     if (handle == NULL || flags != 0 || bytes == 0 || bytes % FG_PHYSICAL_UNIT != 0) return CUDA_ERROR_INVALID_VALUE;
-    const bool on_host = properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE;
-    if (!on_host && !fg_charge(properties->location.id, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    const bool on_host = device < 0;
+    if (!on_host && !fg_charge(device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&fg_physical_lock);
-    struct fg_physical *made = fg_add_physical(FG_PHYSICAL, properties->location.id, bytes, on_host);
+    struct fg_physical *made = fg_add_physical(FG_PHYSICAL, on_host ? 0 : device, bytes, on_host);
     if (made != NULL) {
+        made->place = properties->location;
         made->tile_pool = properties->allocFlags.usage == CU_MEM_CREATE_USAGE_TILE_POOL;
         made->handle_types = properties->requestedHandleTypes;
     }
     pthread_mutex_unlock(&fg_physical_lock);
-    if (made == NULL) return on_host ? (void)0 : fg_discharge(properties->location.id, bytes), CUDA_ERROR_OUT_OF_MEMORY;
+    if (made == NULL) return on_host ? (void)0 : fg_discharge(device, bytes), CUDA_ERROR_OUT_OF_MEMORY;
     *handle = (uint64_t)(uintptr_t)made;
     return CUDA_SUCCESS;
 }
@@ -140,8 +142,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
     if (known) {
         *properties = (CUmemAllocationProp){.type = 1, .requestedHandleTypes = memory->handle_types};
         properties->allocFlags.usage = memory->tile_pool ? CU_MEM_CREATE_USAGE_TILE_POOL : 0;
-        properties->location.type = memory->foreign ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
-        properties->location.id = memory->foreign ? 0 : memory->device;
+        properties->location = memory->place;
     }
     pthread_mutex_unlock(&fg_physical_lock);
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -173,13 +174,6 @@ bool fg_physical_is_shared(int entry, uint32_t generation)
     const struct fg_physical *at = all;
     while (at != NULL && (at->shared_entry != entry + 1 || at->generation != generation)) at = at->next;
     return at != NULL;
-}
-
-struct fg_physical *fg_mapped_at(CUdeviceptr pointer)
-{
-    const struct fg_use *use = uses;
-    while (use != NULL && (use->owner != 0 || use->at != pointer)) use = use->next;
-    return use != NULL ? use->memory : NULL;
 }
 
 CUresult fg_bind_tile(uint64_t owner, const struct fg_tile_memory *wanted)

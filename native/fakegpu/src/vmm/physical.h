@@ -13,6 +13,7 @@ struct fg_physical {
     uint64_t bytes;
     int handles, uses; /* released and mapped or bound how often; gone when both are 0 */
     bool foreign;
+    CUmemLocation place; /* as it was asked for, or where an import is */
     bool tile_pool;   /* made for tiles of sparse arrays */
     int handle_types; /* that it may be exported as, a bit each */
     bool imported;    /* a further handle of memory that was exported, here or elsewhere */
@@ -21,21 +22,23 @@ struct fg_physical {
     struct fg_physical *next;
 };
 
-/* A mapping (owner: 0, at: address) or a binding to a multicast object or a sparse array (owner: its handle, at: offset in it). */
+/* A mapping (owner: 0, at: address) or a binding to a multicast object or a sparse array (owner: its handle, at: offset in it) or to a
+ * logical endpoint (owner: FG_ENDPOINT and its number). */
 struct fg_use {
     uint64_t owner, at, bytes;
     struct fg_physical *memory;
     struct fg_use *next;
 };
 
+static const uint64_t FG_ENDPOINT = UINT64_C(1) << 63;
+
 /* Guards all handles and uses, and is held for each of the functions below; taken before fg_driver.lock. */
 extern pthread_mutex_t fg_physical_lock;
 
-/* The object of that handle, or the memory that is mapped at that address; NULL: there is none. */
+/* The object of that handle; NULL: there is none. */
 struct fg_physical *fg_physical_of(CUmemGenericAllocationHandle handle);
-struct fg_physical *fg_mapped_at(CUdeviceptr pointer);
 
-/* The memory of a mapping that the address lies in. */
+/* The memory of a mapping that the address lies in; NULL: there is none. */
 struct fg_physical *fg_mapped_over(uint64_t address);
 
 /* Whether a handle here is of that entry of the machine's state. */

@@ -4,6 +4,7 @@
  * While a stream records a graph nothing is allocated: the call becomes a node, and the graph is charged when it runs.
  */
 #include "config/devices.h"
+#include "accounting/current.h"
 #include "memory/charge.h"
 #include "pools/leaving.h"
 #include "memory/opened.h"
@@ -162,12 +163,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemPoolCreate(pool, properties);
     if (result != CUDA_SUCCESS || !vgpu_state_start()) return result;
-    CUdevice device;
-    /* A pool of managed memory may name no place at all: its memory is counted where it is asked for, like cuMemAllocManaged's. */
-    if (properties->location.type == CU_MEM_LOCATION_TYPE_INVALID) return result;
-    const bool counted =
-        properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && cuda->cuDeviceGet(&device, properties->location.id) == CUDA_SUCCESS;
-    vgpu_pool_made(*pool, counted ? vgpu_state_cuda_device(device) : VGPU_DEVICE_UNKNOWN);
+    vgpu_pool_made(*pool, vgpu_memory_device_at(properties->allocType, &properties->location));
     return result;
 }
 

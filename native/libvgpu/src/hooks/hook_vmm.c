@@ -10,12 +10,7 @@
 
 static int device_of(const CUmemAllocationProp *properties)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    CUdevice device;
-    if (properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        cuda->cuDeviceGet(&device, properties->location.id) != CUDA_SUCCESS || !vgpu_state_start())
-        return VGPU_DEVICE_UNKNOWN;
-    return vgpu_state_cuda_device(device);
+    return properties != NULL ? vgpu_memory_device_at(properties->type, &properties->location) : VGPU_DEVICE_UNKNOWN;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties, unsigned long long flags)
@@ -156,6 +151,27 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t at, CUd
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMulticastBindAddr(object, at, pointer, bytes, flags);
+    if (result == CUDA_SUCCESS) vgpu_physical_bound_address(object, at, pointer);
+    return result;
+}
+
+/* The second versions name the device that the memory is on. */
+CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUmemGenericAllocationHandle memory,
+                               size_t offset, size_t bytes, unsigned long long flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuMulticastBindMem_v2(object, device, at, memory, offset, bytes, flags);
+    if (result == CUDA_SUCCESS) vgpu_physical_bound(object, at, memory);
+    return result;
+}
+
+CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t at, CUdeviceptr pointer, size_t bytes,
+                                unsigned long long flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
+    const CUresult result = cuda->cuMulticastBindAddr_v2(object, device, at, pointer, bytes, flags);
     if (result == CUDA_SUCCESS) vgpu_physical_bound_address(object, at, pointer);
     return result;
 }

@@ -11,6 +11,7 @@
 #include "config/quota.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
+#include "accounting/current.h"
 #include "accounting/slice.h"
 
 /* A node's memory is aligned to that many bytes. */
@@ -44,9 +45,9 @@ static void count_node(const struct vgpu_cuda *cuda, CUgraphNode node, uint64_t 
     if (type == CU_GRAPH_NODE_TYPE_GRAPH && cuda->cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS)
         count_nodes(cuda, child, bytes);
     if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || cuda->cuGraphMemAllocNodeGetParams(node, &alloc) != CUDA_SUCCESS) return;
-    const CUmemLocation *where = &alloc.poolProps.location;
-    if (where->type == CU_MEM_LOCATION_TYPE_DEVICE && where->id >= 0 && where->id < ORDINALS)
-        bytes[where->id] += (alloc.bytesize + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    CUdevice device;
+    if (vgpu_memory_located(alloc.poolProps.allocType, &alloc.poolProps.location, &device) && device < ORDINALS)
+        bytes[device] += (alloc.bytesize + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
 static void count_nodes(const struct vgpu_cuda *cuda, CUgraph graph, uint64_t bytes[ORDINALS])

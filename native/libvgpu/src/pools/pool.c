@@ -81,13 +81,26 @@ static int known_device(CUmemoryPool handle, int otherwise)
     return device;
 }
 
+/* Of a pool that is no device's default one and was not made here: an imported one, or that of a part of a device. Drivers before 13.0
+ * do not name its place. */
+static int named_device(CUmemoryPool handle)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    int type;
+    CUmemLocation place;
+    if (cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) != CUDA_SUCCESS ||
+        cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_LOCATION_TYPE, &place.type) != CUDA_SUCCESS ||
+        cuda->cuMemPoolGetAttribute(handle, CU_MEMPOOL_ATTR_LOCATION_ID, &place.id) != CUDA_SUCCESS)
+        return vgpu_memory_current_device();
+    return vgpu_memory_device_at(type, &place);
+}
+
 int vgpu_pool_device(CUmemoryPool handle)
 {
     enum { ASK = -100 };
     int device = known_device(handle, ASK), count = 0;
     if (device != ASK) return device;
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    device = vgpu_memory_current_device(); /* an imported pool does not name its own */
     if (cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
     for (int i = 0; i < count; i++) {
         CUmemoryPool pool;
@@ -97,8 +110,9 @@ int vgpu_pool_device(CUmemoryPool handle)
             continue;
         device = vgpu_state_cuda_device(ordinal);
         vgpu_pool_made(handle, device);
+        return device;
     }
-    return device;
+    return named_device(handle);
 }
 
 uint64_t vgpu_pool_take(CUmemoryPool handle, int device, uint64_t bytes)

@@ -85,11 +85,18 @@ void vgpu_physical_unmap_end(struct vgpu_use *taken, CUresult unmapped)
     vgpu_physical_unlock();
 }
 
+/* Binding is rare, and a mapping may begin far before the address: all are looked through. With the lock. */
+static struct vgpu_physical *memory_over(CUdeviceptr address)
+{
+    for (size_t i = 0; i < VGPU_CHAINS; i++)
+        for (const struct vgpu_use *use = mappings.chain[i]; use != NULL; use = use->next)
+            if (address >= use->at && address - use->at < use->bytes) return use->memory;
+    return NULL;
+}
+
 void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr address)
 {
     vgpu_handles_lock();
-    struct vgpu_use *use = mappings.chain[vgpu_chain_of(address)];
-    while (use != NULL && use->at != address) use = use->next;
-    vgpu_physical_bind(owner, at, use != NULL ? use->memory : NULL);
+    vgpu_physical_bind(owner, at, memory_over(address));
     vgpu_handles_unlock();
 }

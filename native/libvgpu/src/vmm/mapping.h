@@ -14,7 +14,7 @@ struct vgpu_use;
 struct vgpu_use *vgpu_physical_unmap_begin(CUdeviceptr address, uint64_t bytes);
 void vgpu_physical_unmap_end(struct vgpu_use *taken, CUresult unmapped);
 
-/* The memory that is mapped at that address is bound to an owner, at an offset there (physical.h). */
+/* The memory whose mapping has that address in it is bound to an owner, at an offset there (physical.h). */
 void vgpu_physical_bound_address(uint64_t owner, uint64_t at, CUdeviceptr address);
 
 #endif

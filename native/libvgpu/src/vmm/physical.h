@@ -1,5 +1,5 @@
 /* Physical memory by handle (cuMemCreate), charged while it is held or used: until its last handle is released, its last mapping is
- * undone (mapping.h) and its last binding (multicast object, sparse array) is gone.
+ * undone (mapping.h) and its last binding (multicast object, logical endpoint, sparse array) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
  * What was imported is charged to its maker, which may be this process (a driver gives each import a handle of its own, and nothing shows
@@ -33,7 +33,7 @@ struct vgpu_physical;
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle);
 void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released);
 
-/* Bindings to an owner (the handle of a multicast object or of an array), at an offset there. */
+/* Bindings to an owner (a multicast object, a logical endpoint or an array), at an offset there. */
 void vgpu_physical_bound(uint64_t owner, uint64_t at, CUmemGenericAllocationHandle handle);
 void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t bytes);
 void vgpu_physical_owner_gone(uint64_t owner);
