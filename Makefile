@@ -82,8 +82,8 @@ docs: setup ## the documentation site into site/, with the reference from the so
 	@scripts/docs
 images: ## the images of the services (docker with buildx); ARGS=all: also those of docker-compose.yml
 	@scripts/images $(ARGS)
-requirements: ## pin the third-party sets again
-	@$(BIN)/python scripts/compile-requirements
+requirements: ## pin the third-party sets again; the newest of one: ARGS=--upgrade=NAME
+	@$(BIN)/python scripts/compile-requirements $(ARGS)
 format: setup ## let ruff and clang-format write
 	@$(BIN)/clang-format -i $(C_SOURCES)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .

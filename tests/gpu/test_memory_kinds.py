@@ -24,7 +24,12 @@ KEPT = 8 * MIB
 ROUNDING = 64 * MIB
 OUT_OF_MEMORY = 2
 # Made of a context of another interface, which a machine without a display does not have.
-OF_OTHERS = ("cuGLCtxCreate_v2", "cuVDPAUCtxCreate_v2")
+OF_OTHERS = (
+    "cuGLCtxCreate",
+    "cuGLCtxCreate_v2",
+    "cuVDPAUCtxCreate",
+    "cuVDPAUCtxCreate_v2",
+)
 HOWS = [how for how in CONTEXTS if how not in OF_OTHERS]
 
 

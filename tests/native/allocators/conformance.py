@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from tests.native.allocators.allocators import KINDS
+from tests.native.cuda_headers import cuda_version, headers
 from tests.native.driver_calls import hooks, nvml_altered, nvml_functions, requests
 from tests.native.machine import MIB, ROOT, Client, Container, Machine
 
@@ -81,10 +82,11 @@ def measure(kind: str, container: Container, machine: Machine) -> Verdict:
     return Verdict(counted, limited, freed, shared)
 
 
-HEAD = """# What libvgpu does with every call of CUDA 13
+HEAD = """# What libvgpu does with every call of CUDA @VERSION@
 
 Written by `python -m tests.native.allocators.conformance` from a run on the stand-in driver.
-A test holds it against the lists in the code.
+A test holds it against the lists in the code, and another the lists against NVIDIA's headers of
+CUDA @VERSION@ ([how to follow a newer one](libvgpu.md#a-new-cuda)).
 How memory is charged is described in [libvgpu-memory.md](libvgpu-memory.md).
 
 ## Memory, measured
@@ -123,7 +125,7 @@ def render(verdicts: Mapping[str, Verdict]) -> str:
     nvml_ours, nvml_all = nvml_altered(), nvml_functions()
     return "\n".join(
         [
-            HEAD,
+            HEAD.replace("@VERSION@", cuda_version(headers()["cuda.h"])),
             *table(verdicts),
             f"""
 ## Driver calls that are altered

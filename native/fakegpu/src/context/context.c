@@ -159,6 +159,13 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
 
 CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
 
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device) { return cuCtxCreate_v2(context, flags, device); }
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
+{
+    return cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, get_proc_address);
+}
+
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
 {
     (void)vdp_device;
@@ -278,4 +285,32 @@ CUresult cuCtxSynchronize(void)
     fg_drain(context, NULL);
     fg_pools_waited(context, NULL, FG_ALL_FREES);
     return CUDA_SUCCESS;
+}
+
+static CUresult current_or_first(int *device)
+{
+    if (cuCtxGetDevice(device) != CUDA_SUCCESS) *device = 0;
+    return fg_check_device(*device);
+}
+
+CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *device)
+{
+    const bool managed = allocation_type == CU_MEM_ALLOCATION_TYPE_MANAGED;
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (!managed && allocation_type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    switch (place->type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE: *device = place->id; return fg_check_device(place->id);
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        *device = place->id & 0xff;
+        return managed || place->id >> 8 >= FG_LOCALITY_DOMAINS ? CUDA_ERROR_INVALID_VALUE : fg_check_device(*device);
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        *device = -1;
+        return managed ? current_or_first(device) : CUDA_SUCCESS;
+    default:
+        if (place->type != CU_MEM_LOCATION_TYPE_INVALID && place->type == fg_driver.machine->future_location)
+            return current_or_first(device);
+        return managed && place->type == CU_MEM_LOCATION_TYPE_INVALID ? current_or_first(device) : CUDA_ERROR_INVALID_VALUE;
+    }
 }

@@ -105,33 +105,6 @@ CUresult fg_check_device(CUdevice device)
     return CUDA_SUCCESS;
 }
 
-static CUresult current_or_first(int *device)
-{
-    if (cuCtxGetDevice(device) != CUDA_SUCCESS) *device = 0;
-    return fg_check_device(*device);
-}
-
-CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *device)
-{
-    const bool managed = allocation_type == CU_MEM_ALLOCATION_TYPE_MANAGED;
-    if (!managed && allocation_type != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
-    switch (place->type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: *device = place->id; return fg_check_device(place->id);
-    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
-        *device = place->id & 0xff;
-        return managed || place->id >> 8 >= FG_LOCALITY_DOMAINS ? CUDA_ERROR_INVALID_VALUE : fg_check_device(*device);
-    case CU_MEM_LOCATION_TYPE_HOST:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-        *device = -1;
-        return managed ? current_or_first(device) : fg_driver.initialised ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
-    default:
-        if (place->type != CU_MEM_LOCATION_TYPE_INVALID && place->type == fg_driver.machine->future_location)
-            return current_or_first(device);
-        return managed && place->type == CU_MEM_LOCATION_TYPE_INVALID ? current_or_first(device) : CUDA_ERROR_INVALID_VALUE;
-    }
-}
-
 static const struct fg_card *card(CUdevice device) { return &fg_driver.machine->cards[fg_driver.card_of[device]]; }
 
 int fg_multiprocessors(CUdevice device)

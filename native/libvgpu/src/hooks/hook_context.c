@@ -78,10 +78,22 @@ CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags
     return cuda != NULL ? made(cuda->cuCtxCreate_v4(context, parameters, flags, device), device) : CUDA_ERROR_NOT_FOUND;
 }
 
+CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuGLCtxCreate(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     return cuda != NULL ? made(cuda->cuGLCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
+{
+    const struct vgpu_cuda *cuda = vgpu_cuda();
+    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate(context, flags, device, vdp_device, get_proc_address), device) : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
