@@ -305,9 +305,7 @@ CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *devi
         return managed || place->id >> 8 >= FG_LOCALITY_DOMAINS ? CUDA_ERROR_INVALID_VALUE : fg_check_device(*device);
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
-        *device = -1;
-        return managed ? current_or_first(device) : CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: *device = -1; return managed ? current_or_first(device) : CUDA_SUCCESS;
     default:
         if (place->type != CU_MEM_LOCATION_TYPE_INVALID && place->type == fg_driver.machine->future_location)
             return current_or_first(device);
