@@ -17,7 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t body = size < 4096 ? size : 4096;
     memcpy(text, header, sizeof header - 1);
     memcpy(text + sizeof header - 1, data, body);
-    if (vgpu_config_parse_file(text, sizeof header - 1 + body, &config) != 0) __builtin_trap();
+    if (vgpu_config_parse_file(text, sizeof header - 1 + body, &config) != 0 && config.device_count != 0) __builtin_trap();
     if (config.device_count > VGPU_MAX_DEVICES || !vgpu_config_limits_anything(&config)) __builtin_trap();
     for (size_t i = 0; i < config.device_count; i++) {
         const struct vgpu_limit limit = config.listed[i];

@@ -36,13 +36,30 @@ static void amounts(void)
         {"1t", UINT64_C(1) << 40},
         {"0x10", 16},
         {"010", 10},
+        {"1.5g", UINT64_C(3) << 29},
+        {"0.5K", 512},
+        {"0.0009765625m", 1023}, /* six digits count: never more than is written */
+        {"1.75", 1},
+        {"  1", 1},
+        {"1\t\n", 1},
+        {"1 m ", 1 << 20},
+        {"16777215.999999t", UINT64_C(18446744073708452104)},
         {"", 0},
         {"m", 0},
         {"-1", 0},
-        {" 1", 0},
-        {"1 m", 0},
         {"1mm", 0},
-        {"1.5g", 0},
+        {"1 m m", 0},
+        {"50%", 0},
+        {"0.5", 0},
+        {"0.0000001k", 0},
+        {".5g", 0},
+        {"1.g", 0},
+        {"1.5.5g", 0},
+        {"0x1.8g", 0},
+        {"0x", 0},
+        {"+1", 0},
+        {" ", 0},
+        {"16777216.5t", 0},
         {"18446744073709551615k", 0},
         {"99999999999999999999", 0},
     };
@@ -85,6 +102,7 @@ static void file(void)
     CHECK(vgpu_config_limit(&config, "GPU-c", 0).memory_bytes == 0);
     CHECK(vgpu_config_limit(&config, "GPU-", 0).memory_bytes == 0);
     CHECK(vgpu_config_limit(&config, "GPU-a", -1).memory_bytes == 0);
+    CHECK(vgpu_config_limit(&config, "GPU-c", 0).core_percent == 1); /* nor does a program that has memory run freely */
     /* Every beginning of the file is either refused or allows no more than the whole. */
     for (size_t length = 0; length < sizeof text; length++) {
         struct vgpu_config part;

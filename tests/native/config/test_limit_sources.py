@@ -3,16 +3,27 @@
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from hami_node_agent.cleanup.library_mark import marked
 
+from tests.native.driver_program import PRELUDE
 from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, opened
-from tests.waiting import wait
+from tests.waiting import PATIENCE_S, wait
 
 OUT_OF_MEMORY, POISON = 2, 0xDEAD
+WHOLE_CARD = 8192 * MIB
+
+
+def core_percent_in_region(container: Container) -> int:
+    """Of card 0."""
+    with container.region.open("rb") as region:
+        region.seek(1728)
+        return int.from_bytes(region.read(8), "little")
 
 
 @pytest.mark.parametrize(
@@ -26,17 +37,199 @@ OUT_OF_MEMORY, POISON = 2, 0xDEAD
         ("4kib", 4096),
         ("12345", 12345),
         ("0x1000", 4096),
-        ("0", 8192 * MIB),
-        ("0m", 8192 * MIB),
-        ("lots", 8192 * MIB),
-        ("10x", 8192 * MIB),
-        ("-1", 8192 * MIB),
-        ("99999999999g", 8192 * MIB),
+        ("1.5G", 1536 * MIB),
+        ("0.5g", 512 * MIB),
+        ("0.25GiB", 256 * MIB),
+        (" 1000m ", 1000 * MIB),
+        ("1 G", 1024 * MIB),
+        ("\t2048K\n", 2 * MIB),
+        ("1.9", 1),
+        ("", WHOLE_CARD),
+        ("0", WHOLE_CARD),
+        ("0m", WHOLE_CARD),
+        ("0.0G", WHOLE_CARD),
     ],
 )
 def test_the_variable_of_hami_limits_memory(container: Container, text: str, limit: int) -> None:
     client = opened(container.start(CUDA_DEVICE_MEMORY_LIMIT_0=text))
     assert client.info() == (limit, limit)
+
+
+def told(container: Container, **env: str) -> tuple[str, str]:
+    """What a program sees of card 0 as free and total, and the lines on its stderr."""
+    program = """
+free, total = c_size_t(), c_size_t()
+ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+made = c_uint64()
+refused = cuda.cuMemAlloc_v2(byref(made), c_size_t(1)) == 2
+show(free.value, total.value, "refused" if refused else "given")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", PRELUDE + program],
+        env=container.env(**env),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return done.stdout.strip(), done.stderr
+
+
+NO_CARD = "0 0 refused"
+MEMORY_VARIABLES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0")
+NO_AMOUNTS = [
+    "lots",
+    "10x",
+    "-1",
+    "50%",
+    "1.5.G",
+    ".5G",
+    "1.G",
+    "1,5G",
+    "0.1",
+    "0.0000000001k",
+    "99999999999g",
+    "0x",
+    "nan",
+    "1e3",
+]
+CORE_VARIABLES = ("CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_0")
+NO_PERCENTAGES = ["30%", "-1", "abc", "50k", "0.5", "30.5", "99999999999999999999"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        *[(name, text) for name in MEMORY_VARIABLES for text in NO_AMOUNTS],
+        *[(name, text) for name in CORE_VARIABLES for text in NO_PERCENTAGES],
+        *[("GPU_CORE_UTILIZATION_POLICY", text) for text in ("froce", "disabled", "1", "off")],
+        *[("CUDA_OVERSUBSCRIBE", text) for text in ("ture", "2", "oui")],
+    ],
+)
+def test_a_variable_that_cannot_be_read_gives_no_card_and_says_so(
+    container: Container, variable: str, text: str
+) -> None:
+    # Without LIBCUDA_LOG_LEVEL, and whatever the others say.
+    env = {"CUDA_DEVICE_MEMORY_LIMIT_1": "2g", variable: text}
+    seen, lines = told(container, **env)
+    assert seen == NO_CARD
+    (line,) = lines.splitlines()
+    assert f"{variable}={text}" in line
+    assert "ERROR" in line
+    assert "cannot be used" in line
+
+
+def test_a_card_with_a_readable_limit_of_its_own_needs_no_general_one(
+    container: Container,
+) -> None:
+    env = {"CUDA_DEVICE_MEMORY_LIMIT": "lots", "CUDA_DEVICE_MEMORY_LIMIT_0": "1g"}
+    client = container.start(**env)
+    assert opened(client, 0).info()[1] == 1024 * MIB
+    assert opened(client, 1).info() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"),
+    [("30", 30), (" 30\n", 30), ("0x1e", 30), ("030", 30), ("0", 100), ("", 100), ("250", 100)],
+)
+def test_the_variable_of_hami_limits_cores(container: Container, text: str, percent: int) -> None:
+    env = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_SM_LIMIT": text}
+    opened(container.start(**env))
+    assert core_percent_in_region(container) == percent
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        *[
+            ("GPU_CORE_UTILIZATION_POLICY", text)
+            for text in ("", "default", "force", "FORCE", " disable ")
+        ],
+        *[
+            ("CUDA_OVERSUBSCRIBE", text)
+            for text in ("", "true", "True", "1", "false", "0", " true\n")
+        ],
+    ],
+)
+def test_policies_are_read_whatever_their_case_and_the_blanks_around(
+    container: Container, variable: str, text: str
+) -> None:
+    env = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", variable: text}
+    assert told(container, **env) == (f"{1 << 30} {1 << 30} given", "")
+
+
+DEVICE = f"device {CARDS[0]} memory_bytes {10 * MIB} core_percent 30\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "policy froce",
+        "policy",
+        "policy default force",
+        "oversubscribe 2",
+        "oversubscribe",
+        "utilization_switch off",
+        "utilization_switch",
+        "priority_block yes",
+        "priority_block",
+    ],
+)
+def test_a_line_of_the_file_that_cannot_be_read_gives_no_card_and_says_so(
+    container: Container, line: str
+) -> None:
+    container.limits(f"hami-limits 1\n{DEVICE}{line}\n")
+    seen, lines = told(container)
+    assert seen == NO_CARD
+    assert f'"{line}"' in lines
+    assert "no device may be used" in lines
+
+
+@pytest.mark.parametrize(
+    ("limits", "total"),
+    [
+        ("memory_bytes 4096 core_percent 30", 4096),
+        ("core_percent 30 memory_bytes 0.5G", 512 * MIB),
+        ("memory_bytes 4096 core_percent 0 colour blue", 4096),
+        ("memory_bytes 4096", 0),
+        ("core_percent 30", 0),
+        ("memory_byte 4096 core_percent 30", 0),
+        ("memory_bytes 4096 cores 30", 0),
+        ("memory_bytes many core_percent 30", 0),
+        ("memory_bytes -1 core_percent 30", 0),
+        ("memory_bytes 50% core_percent 30", 0),
+        ("memory_bytes 0.1 core_percent 30", 0),
+        ("memory_bytes 1 G core_percent 30", 0),
+        ("memory_bytes 4096 core_percent 30%", 0),
+        ("memory_bytes 4096 core_percent -1", 0),
+        ("memory_bytes 4096 core_percent", 0),
+        ("", 0),
+    ],
+)
+def test_a_card_is_given_with_both_of_its_limits_or_not_at_all(
+    container: Container, limits: str, total: int
+) -> None:
+    container.limits(f"hami-limits 1\ndevice {CARDS[0]} {limits}\n")
+    seen, lines = told(container)
+    assert seen.split()[1] == str(total)
+    assert ("may not be used" in lines) == (total == 0)
+
+
+def test_a_file_that_is_too_long_gives_no_card(container: Container) -> None:
+    remark = "# remark\n"
+    container.limits(f"hami-limits 1\n{DEVICE}{remark * (16384 // len(remark))}policy force\n")
+    seen, lines = told(container)
+    assert seen == NO_CARD
+    assert "no device may be used" in lines
+
+
+def test_a_file_that_can_no_longer_be_read_lifts_no_core_limit(container: Container) -> None:
+    container.limits("hami-limits 1\n" + DEVICE)
+    client = opened(container.start())
+    assert core_percent_in_region(container) == 30
+    container.limits(f"hami-limits 1\n{DEVICE}policy froce\n")
+    wait_for_total(client, 0)
+    assert core_percent_in_region(container) <= 30
 
 
 def test_the_numbered_variable_beats_the_general_one(container: Container) -> None:
@@ -191,8 +384,7 @@ def test_no_variable_lifts_what_the_file_limits(container: Container, variable: 
     with container.region.open("rb") as region:
         region.seek(1600)
         assert int.from_bytes(region.read(8), "little") == 10 * MIB
-        region.seek(1728)
-        assert int.from_bytes(region.read(8), "little") == 30
+    assert core_percent_in_region(container) == 30
 
 
 def variables_read() -> set[str]:

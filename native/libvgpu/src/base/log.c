@@ -27,6 +27,7 @@ static int wanted_level(void)
 static const char *level_name(enum vgpu_log_level level)
 {
     switch (level) {
+    case VGPU_LOG_REFUSAL:
     case VGPU_LOG_ERROR: return "ERROR";
     case VGPU_LOG_WARN: return "Warn";
     case VGPU_LOG_INFO: return "Info";

@@ -14,10 +14,11 @@
  * cards; priority_block 1 holds launches back while a container of higher priority works. Both may be absent (1 and 0).
  * region: where the container's processes keep their accounts together, as the container sees it; CUDA_DEVICE_MEMORY_SHARED_CACHE counts
  * only where it is absent (files of older nodes): a tenant that chose the place for each process would have a slice for each.
- * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list may not be
- * used at all. Unknown lines are ignored with a warning. A file that cannot be read or understood allows nothing: a broken hand-over
- * must not turn into an unlimited one. Without a file, HAMi's variables count: CUDA_DEVICE_MEMORY_LIMIT[_<i>],
- * CUDA_DEVICE_SM_LIMIT[_<i>], GPU_CORE_UTILIZATION_POLICY.
+ * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list, or lists
+ * without both, may not be used at all. Unknown lines and keys are ignored with a warning. A file that cannot be read, or has a line that
+ * cannot, allows nothing: a broken hand-over must not turn into an unlimited one. Without a file, HAMi's variables count:
+ * CUDA_DEVICE_MEMORY_LIMIT[_<i>], CUDA_DEVICE_SM_LIMIT[_<i>], GPU_CORE_UTILIZATION_POLICY, CUDA_OVERSUBSCRIBE. One that cannot be read
+ * allows nothing of the cards that it is about.
  */
 #ifndef VGPU_CONFIG_H
 #define VGPU_CONFIG_H
@@ -36,7 +37,7 @@ enum vgpu_config_source { VGPU_CONFIG_ENVIRONMENT, VGPU_CONFIG_FILE };
 enum vgpu_core_policy { VGPU_CORE_POLICY_DEFAULT, VGPU_CORE_POLICY_FORCE, VGPU_CORE_POLICY_DISABLE };
 
 struct vgpu_limit {
-    uint64_t memory_bytes; /* VGPU_UNLIMITED: none; 0: the device may not be used */
+    uint64_t memory_bytes; /* VGPU_UNLIMITED: none; 0: the device may not be used, and core_percent is 1 */
     uint32_t core_percent; /* 1..100; 100: no limit */
 };
 
@@ -53,11 +54,13 @@ struct vgpu_config {
     struct vgpu_limit indexed[VGPU_MAX_DEVICES]; /* source ENVIRONMENT: by index in container order */
 };
 
-/* Parses an amount of bytes: decimal or 0x hexadecimal, then optionally one of k m g t, each also as kb/kib, mb/mib/mi ...; case does
- * not matter and all are powers of 1024. 0, or -EINVAL (garbage), or -ERANGE (more than 64 bits); *bytes is set only on 0. */
+/* Parses an amount of bytes: decimal, also with a fraction, or 0x hexadecimal, then optionally one of k m g t, each also as kb/kib,
+ * mb/mib/mi ...; case and blanks around do not matter and all are powers of 1024. 0, or -EINVAL (garbage, or a part of a byte), or -ERANGE
+ * (more than 64 bits); *bytes is set only on 0. */
 int vgpu_config_parse_bytes(const char *text, uint64_t *bytes);
 
-/* Reads the limits file's text. 0, or -EINVAL when the first line is not that of version 1 (then *config allows nothing). */
+/* Reads the limits file's text. 0, or -EINVAL when the first line is not that of version 1, or a setting cannot be read (then *config
+ * allows nothing). */
 int vgpu_config_parse_file(const char *text, size_t length, struct vgpu_config *config);
 
 /* Reads the variables through `lookup` (getenv in production). */

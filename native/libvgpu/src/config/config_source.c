@@ -43,11 +43,11 @@ void vgpu_config_load(const char *path, struct vgpu_config *config, struct vgpu_
     const ssize_t length = text != NULL ? read_file(path, text, FILE_BYTES, stamp) : -ENOMEM;
     if ((length == -ENOENT || length == -ENOTDIR) && !vgpu_limits_file_is_required()) {
         vgpu_config_parse_environment(environment, config);
-    } else if (length < 0) {
-        *config = (struct vgpu_config){.source = VGPU_CONFIG_FILE};
-        vgpu_log(VGPU_LOG_ERROR, "%s: %s; no device may be used", path, strerror((int)-length));
+    } else if (length < 0 || length == FILE_BYTES) { /* of a longer file the end would be missing */
+        (void)vgpu_config_parse_file("", 0, config);
+        vgpu_log(VGPU_LOG_REFUSAL, "%s: %s; no device may be used", path, strerror(length < 0 ? (int)-length : EFBIG));
     } else if (vgpu_config_parse_file(text, (size_t)length, config) != 0) {
-        vgpu_log(VGPU_LOG_ERROR, "%s: the first line must be \"hami-limits 1\"; no device may be used", path);
+        vgpu_log(VGPU_LOG_REFUSAL, "%s cannot be read: no device may be used", path);
     }
     free(text);
 }
