@@ -55,7 +55,7 @@ def test_the_variable_of_hami_limits_memory(container: Container, text: str, lim
     assert client.info() == (limit, limit)
 
 
-def told(container: Container, **env: str) -> tuple[str, str]:
+def program_output(container: Container, **env: str) -> tuple[str, str]:
     """What a program sees of card 0 as free and total, and the lines on its stderr."""
     program = """
 free, total = c_size_t(), c_size_t()
@@ -77,22 +77,8 @@ show(free.value, total.value, "refused" if refused else "given")
 
 NO_CARD = "0 0 refused"
 MEMORY_VARIABLES = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_MEMORY_LIMIT_0")
-NO_AMOUNTS = [
-    "lots",
-    "10x",
-    "-1",
-    "50%",
-    "1.5.G",
-    ".5G",
-    "1.G",
-    "1,5G",
-    "0.1",
-    "0.0000000001k",
-    "99999999999g",
-    "0x",
-    "nan",
-    "1e3",
-]
+NO_AMOUNTS = ["lots", "10x", "-1", "50%", "1.5.G", ".5G", "1.G", "1,5G", "nan", "1e3", "0x"]
+TOO_SMALL_OR_LARGE = ["0.1", "0.0000000001k", "99999999999g"]
 CORE_VARIABLES = ("CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_0")
 NO_PERCENTAGES = ["30%", "-1", "abc", "50k", "0.5", "30.5", "99999999999999999999"]
 
@@ -100,18 +86,18 @@ NO_PERCENTAGES = ["30%", "-1", "abc", "50k", "0.5", "30.5", "9999999999999999999
 @pytest.mark.parametrize(
     ("variable", "text"),
     [
-        *[(name, text) for name in MEMORY_VARIABLES for text in NO_AMOUNTS],
+        *[(name, text) for name in MEMORY_VARIABLES for text in [*NO_AMOUNTS, *TOO_SMALL_OR_LARGE]],
         *[(name, text) for name in CORE_VARIABLES for text in NO_PERCENTAGES],
         *[("GPU_CORE_UTILIZATION_POLICY", text) for text in ("froce", "disabled", "1", "off")],
         *[("CUDA_OVERSUBSCRIBE", text) for text in ("ture", "2", "oui")],
     ],
 )
-def test_a_variable_that_cannot_be_read_gives_no_card_and_says_so(
+def test_a_variable_that_cannot_be_read_gives_no_card_and_is_reported(
     container: Container, variable: str, text: str
 ) -> None:
     # Without LIBCUDA_LOG_LEVEL, and whatever the others say.
     env = {"CUDA_DEVICE_MEMORY_LIMIT_1": "2g", variable: text}
-    seen, lines = told(container, **env)
+    seen, lines = program_output(container, **env)
     assert seen == NO_CARD
     (line,) = lines.splitlines()
     assert f"{variable}={text}" in line
@@ -155,7 +141,7 @@ def test_policies_are_read_whatever_their_case_and_the_blanks_around(
     container: Container, variable: str, text: str
 ) -> None:
     env = {"CUDA_DEVICE_MEMORY_LIMIT_0": "1g", variable: text}
-    assert told(container, **env) == (f"{1 << 30} {1 << 30} given", "")
+    assert program_output(container, **env) == (f"{1 << 30} {1 << 30} given", "")
 
 
 DEVICE = f"device {CARDS[0]} memory_bytes {10 * MIB} core_percent 30\n"
@@ -175,11 +161,11 @@ DEVICE = f"device {CARDS[0]} memory_bytes {10 * MIB} core_percent 30\n"
         "priority_block",
     ],
 )
-def test_a_line_of_the_file_that_cannot_be_read_gives_no_card_and_says_so(
+def test_a_line_of_the_file_that_cannot_be_read_gives_no_card_and_is_reported(
     container: Container, line: str
 ) -> None:
     container.limits(f"hami-limits 1\n{DEVICE}{line}\n")
-    seen, lines = told(container)
+    seen, lines = program_output(container)
     assert seen == NO_CARD
     assert f'"{line}"' in lines
     assert "no device may be used" in lines
@@ -210,7 +196,7 @@ def test_a_card_is_given_with_both_of_its_limits_or_not_at_all(
     container: Container, limits: str, total: int
 ) -> None:
     container.limits(f"hami-limits 1\ndevice {CARDS[0]} {limits}\n")
-    seen, lines = told(container)
+    seen, lines = program_output(container)
     assert seen.split()[1] == str(total)
     assert ("may not be used" in lines) == (total == 0)
 
@@ -218,7 +204,7 @@ def test_a_card_is_given_with_both_of_its_limits_or_not_at_all(
 def test_a_file_that_is_too_long_gives_no_card(container: Container) -> None:
     remark = "# remark\n"
     container.limits(f"hami-limits 1\n{DEVICE}{remark * (16384 // len(remark))}policy force\n")
-    seen, lines = told(container)
+    seen, lines = program_output(container)
     assert seen == NO_CARD
     assert "no device may be used" in lines
 

@@ -74,7 +74,7 @@ def test_no_node_of_a_graph_is_unknown() -> None:
     assert {f"CU_GRAPH_NODE_TYPE_{name}" for name in GRAPH_NODES.split()} == set(nodes)
 
 
-def test_the_pages_say_which_cuda_was_looked_at() -> None:
+def test_the_pages_name_the_cuda_that_was_looked_at() -> None:
     version = f"CUDA {cuda_version(headers()['cuda.h'])}"
     assert DOCUMENT.read_text().startswith(f"# What libvgpu does with every call of {version}\n")
     assert version in (ROOT / "docs/libvgpu.md").read_text()

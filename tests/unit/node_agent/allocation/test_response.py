@@ -44,7 +44,12 @@ def test_anything_but_gos_true_leaves_control_on(value: str) -> None:
     [
         ("", POLICY, "default"),
         ("FORCE", POLICY, "force"),
-        ("nonsense", POLICY, "default"),
+        ("default", POLICY, "default"),
+        (" force\n", POLICY, "force"),
+        (" Disable ", AS_HAMI, "disable"),
+        ("nonsense", POLICY, "force"),
+        ("disabled", AS_HAMI, "force"),
+        ("froce", replace(POLICY, disable_core_limit=True), "disable"),
         ("disable", POLICY, "default"),
         ("DISABLE", AS_HAMI, "disable"),
         ("force", replace(POLICY, disable_core_limit=True), "disable"),

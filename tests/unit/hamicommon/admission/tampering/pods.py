@@ -67,6 +67,7 @@ UNDOING = [
     env("CUDA_OVERSUBSCRIBE", "true"),
     env("GPU_CORE_UTILIZATION_POLICY", "disable"),
     env("GPU_CORE_UTILIZATION_POLICY", "DISABLE"),
+    env("GPU_CORE_UTILIZATION_POLICY", " disable\n"),
     env("NVIDIA_VISIBLE_DEVICES", "all"),
     env("NVIDIA_VISIBLE_DEVICES", "0"),
     env("NVIDIA_VISIBLE_DEVICES", "GPU-1"),

@@ -44,7 +44,7 @@ def guarded_variables(
         ),
         GuardedVariable(
             name=CORE_POLICY_ENV,
-            harmless=lambda value: by_policy or value.lower() != "disable",
+            harmless=lambda value: by_policy or value.strip().lower() != "disable",
             effect="it switches the limit of cores off",
         ),
         GuardedVariable(
