@@ -95,7 +95,7 @@ NO_PERCENTAGES = ["30%", "-1", "abc", "50k", "0.5", "30.5", "9999999999999999999
 def test_a_variable_that_cannot_be_read_gives_no_card_and_is_reported(
     container: Container, variable: str, text: str
 ) -> None:
-    # Without LIBCUDA_LOG_LEVEL, and whatever the others say.
+    # Without LIBCUDA_LOG_LEVEL, and whatever the others are.
     env = {"CUDA_DEVICE_MEMORY_LIMIT_1": "2g", variable: text}
     seen, lines = program_output(container, **env)
     assert seen == NO_CARD

@@ -88,32 +88,32 @@ static int parse_percent(const char *text, uint64_t *percent)
     return 0;
 }
 
-/* Which of the words it is, whatever its case and the blanks around it; -EINVAL: none. */
-static int parse_word(const char *text, const char *const *words, int count)
+/* Which of the names it is, whatever its case and the blanks around it; -EINVAL: none. */
+static int parse_name(const char *text, const char *const *names, int count)
 {
     text += strspn(text, BLANKS);
     const size_t length = strcspn(text, BLANKS);
     for (int i = 0; i < count && is_end(text + length); i++)
-        if (strlen(words[i]) == length && strncasecmp(words[i], text, length) == 0) return i;
+        if (strlen(names[i]) == length && strncasecmp(names[i], text, length) == 0) return i;
     return -EINVAL;
 }
 
 static int parse_policy(const char *text, enum vgpu_core_policy *policy)
 {
-    static const char *const words[] = {
+    static const char *const names[] = {
         [VGPU_CORE_POLICY_DEFAULT] = "default", [VGPU_CORE_POLICY_FORCE] = "force", [VGPU_CORE_POLICY_DISABLE] = "disable"};
-    const int word = parse_word(text, words, 3);
-    if (word < 0) return word;
-    *policy = (enum vgpu_core_policy)word;
+    const int found = parse_name(text, names, 3);
+    if (found < 0) return found;
+    *policy = (enum vgpu_core_policy)found;
     return 0;
 }
 
 static int parse_switch(const char *text, bool *on)
 {
-    static const char *const words[] = {"0", "1", "false", "true"};
-    const int word = parse_word(text, words, 4);
-    if (word < 0) return word;
-    *on = word % 2 == 1;
+    static const char *const names[] = {"0", "1", "false", "true"};
+    const int found = parse_name(text, names, 4);
+    if (found < 0) return found;
+    *on = found % 2 == 1;
     return 0;
 }
 
@@ -174,7 +174,7 @@ static void parse_region(const char *path, struct vgpu_config *config)
                  VGPU_REGION_PATH_BYTES);
 }
 
-/* A line "key value" of those that say when the limits hold; -ENOENT: it is none of them. */
+/* A line "key value" of those that state when the limits hold; -ENOENT: it is none of them. */
 static int parse_setting(const char *key, const char *value, struct vgpu_config *config)
 {
     bool holds;
