@@ -55,8 +55,8 @@ test-faults: setup ## every fault of docs/reliability.md, races, outages under l
 	@beside=0; $(BIN)/pytest $(FAULTS) --slow -n 3 -m "not timed" $(ARGS) || beside=$$?; \
 	alone=0; $(BIN)/pytest $(FAULTS) --slow -m timed $(ARGS) || alone=$$?; \
 	case $$beside$$alone in 00|05|50) ;; *) exit 1;; esac # 5: ARGS leaves none of them
-test-model: setup ## engine against reference model, 10,000 random cases (other ones: ARGS=--model-seed=N)
-	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py --model-cases=10000 $(ARGS)
+test-model: setup ## engine and grants against reference models, 10,000 random cases each (other ones: ARGS=--model-seed=N)
+	@$(BIN)/pytest tests/unit/hamicommon/placement/test_engine_against_model.py tests/unit/hamicommon/placement/test_sidecars_against_model.py --model-cases=10000 $(ARGS)
 test-reviews: setup ## the webhook is asked 10,000 good and broken reviews
 	@$(BIN)/pytest tests/unit/webhook/test_any_review.py --review-cases=10000 $(ARGS)
 test-recorded: setup ## answers recorded from HAMi beside ours, as a table: ARGS="FILE.jsonl..."

@@ -55,42 +55,56 @@ def put_pods(name: str, cards: list[Card], pods: list[Json], asking: str = "") -
         if (pod.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
             continue
         reservations = json.loads(annotations.get("hami.io/vgpu-mig-allocations") or "[]")
-        first_app = len((pod.get("spec") or {}).get("initContainers") or [])
+        roles = [
+            "sidecar" if each.get("restartPolicy") == "Always" else "init"
+            for each in (pod.get("spec") or {}).get("initContainers") or []
+        ]
         for vendor, key in ALLOCATED.items():
             if key in annotations:
                 containers = decode(annotations[key])
                 if init_is_through(pod):
-                    containers = [[] for _ in range(first_app)] + containers[first_app:]
-                put(vendor, effective(containers, first_app), cards, reservations)
+                    over = {place for place, role in enumerate(roles) if role == "init"}
+                    containers = [[] if n in over else c for n, c in enumerate(containers)]
+                put(vendor, effective(containers, roles), cards, reservations)
                 if vendor == "Metax-SGPU":
                     remember(containers, cards, annotations)
         put_left_over(cards, reservations)
 
 
 def init_is_through(pod: Json) -> bool:
-    """Whether the pod's status reports exit code 0 of every init container."""
+    """Whether the pod's status reports exit code 0 of every init container but sidecars."""
+    sidecars = [c["name"] for c in pod["spec"]["initContainers"] if "restartPolicy" in c]
     statuses = pod["status"].get("initContainerStatuses", [])
-    ends = [status["state"].get("terminated", {}).get("exitCode") for status in statuses]
+    ends = [
+        status["state"].get("terminated", {}).get("exitCode")
+        for status in statuses
+        if status["name"] not in sidecars
+    ]
     return ends != [] and all(end == 0 for end in ends)
 
 
-def effective(containers: list[list[tuple[str, int, int]]], first_app: int) -> dict[str, list[int]]:
-    """Per card [slots, memory, cores]: the greater of init (maximum) and app (sum)."""
-    init: dict[str, list[int]] = {}
-    app: dict[str, list[int]] = {}
-    for position, slices in enumerate(containers):
-        for identity, memory, cores in slices:
-            if position < first_app:
-                old = init.get(identity, [1, 0, 0])
-                init[identity] = [1, max(old[1], memory), max(old[2], cores)]
-            else:
-                old = app.get(identity, [0, 0, 0])
-                app[identity] = [old[0] + 1, old[1] + memory, old[2] + cores]
-    found = {}
-    for identity in sorted({*init, *app}):
-        a, b = init.get(identity, [0, 0, 0]), app.get(identity, [0, 0, 0])
-        found[identity] = [max(a[0], b[0], 1), max(a[1], b[1]), max(a[2], b[2])]
-    return found
+def effective(
+    containers: list[list[tuple[str, int, int]]], roles: list[str]
+) -> dict[str, list[int]]:
+    """Per card [slots, memory, cores]: the most at any moment of the pod's life.
+
+    `roles` are those of the containers before the app containers.
+    """
+    found: dict[str, list[int]] = {}
+    for position in range(len(containers)):
+        if position < len(roles) and roles[position] == "init":
+            moment = [n for n in range(position) if roles[n] == "sidecar"] + [position]
+        else:
+            moment = [n for n in range(len(containers)) if roles[n : n + 1] != ["init"]]
+        now: dict[str, list[int]] = {}
+        for identity, memory, cores in (each for n in moment for each in containers[n]):
+            slots, before, share = now.get(identity, [0, 0, 0])
+            now[identity] = [slots + 1, before + memory, share + cores]
+        for identity, held in now.items():
+            found[identity] = [
+                max(pair) for pair in zip(held, found.get(identity, held), strict=True)
+            ]
+    return {identity: found[identity] for identity in sorted(found)}
 
 
 def put(

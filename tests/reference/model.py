@@ -85,14 +85,15 @@ def on_node(
     """What every container gets on one node, or why it does not fit (protocol 4.6)."""
     if not cards:
         return [], "node unregistered"
-    app = copy.deepcopy(cards)
+    running = copy.deepcopy(cards)
     slots: Slots = []
     for role, asked in containers:
-        mine = app if role == "app" else copy.deepcopy(cards)
+        # An init container runs alone but for the sidecars that started before it.
+        mine = copy.deepcopy(running) if role == "init" else running
         got: list[Pick] = []
         for request in asked:
             sort_cards(mine, asked, annotations)
-            earlier = earlier_picks(slots, request["vendor"]) if role == "app" else []
+            earlier = earlier_picks(slots, request["vendor"])
             picks, reason = fit_one(node, mine, request, annotations, earlier)
             if not picks:
                 return [], reason
@@ -103,9 +104,9 @@ def on_node(
 
 
 def earlier_picks(slots: Slots, vendor: str) -> list[Pick]:
-    """What the app containers before got of one vendor; init containers are fitted alone."""
-    apps = [each for role, picks in slots if role == "app" for each in picks]
-    return [each for each in apps if each["card"]["vendor"] == vendor]
+    """What the containers before, that still run, got of one vendor: all but init containers."""
+    running = [each for role, picks in slots if role != "init" for each in picks]
+    return [each for each in running if each["card"]["vendor"] == vendor]
 
 
 def fit_one(

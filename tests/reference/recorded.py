@@ -36,7 +36,7 @@ node, or one that scores the same (HAMi breaks ties at random)."""
 UNREADABLE = "TRAP-23"
 """HAMi drops a request that it can't read; we refuse the pod with the reason."""
 SIDECARS = "8.3 (26)"
-"""HAMi counts sidecars as init containers; we count them beside the app containers."""
+"""HAMi counts sidecars as init containers; we count them beside all that run with them."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 """No time is part of an answer."""
 _DEVICES = ("-devices-allocated", "-allocated", "-devices-to-allocate")

@@ -257,15 +257,16 @@ READERS: dict[str, Callable[[Json, Json], Request | None]] = {
 def requests_of(pod: Json) -> list[tuple[str, list[Request]]]:
     """Per container, init containers first: its role, and what it asks of each vendor.
 
-    Sidecars run beside the app containers, so they count as such. Raises: Malformed.
+    Raises: Malformed.
     """
     annotations = (pod.get("metadata") or {}).get("annotations") or {}
     spec = pod.get("spec") or {}
     found: list[tuple[str, list[Request]]] = []
     for key in ("initContainers", "containers"):
         for container in spec.get(key) or []:
-            sidecar = container.get("restartPolicy") == "Always"
-            role = "init" if key == "initContainers" and not sidecar else "app"
+            role = "app"
+            if key == "initContainers":
+                role = "sidecar" if container.get("restartPolicy") == "Always" else "init"
             asked = [read(container, annotations) for read in READERS.values()]
             found.append((role, [each for each in asked if each is not None]))
     return found

@@ -10,7 +10,10 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 
 
 def footprint(containers: Iterable[ContainerGrant]) -> dict[str, tuple[int, int, int]]:
-    """(slots, MiB, percent) per card: init containers one after the other, the others at once."""
+    """(slots, MiB, percent) per card: init containers one after the other, the others at once.
+
+    No pod of the simulation has sidecars.
+    """
     result: dict[str, tuple[int, int, int]] = {}
     apps: dict[str, list[int]] = {}
     for container in containers:

@@ -45,6 +45,28 @@ async def test_a_move_exchanges_the_cards(harness: Harness) -> None:
     assert await harness.store.get(bound.id) == change.allocation
 
 
+async def test_a_move_keeps_what_runs_beside_what(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+
+    def on(name: str) -> tuple[ContainerGrant, ...]:
+        return (
+            container((name, 300, 10), name="proxy", role="sidecar"),
+            container((name, 600, 10), index=1, name="setup", role="init"),
+            container((name, 100, 10), index=2, name="main"),
+        )
+
+    await harness.store.reserve(draft("p", *on("0")))
+    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
+    assert bound.token is not None
+
+    move = Move(allocation_id=bound.id, token=bound.token, containers=on("1"))
+    [change] = await harness.store.move([move]) or ()
+
+    assert change.allocation.containers == on("1")
+    assert await harness.used("0") == (0, 0, 0)
+    assert await harness.used("1") == (2, 900, 20)
+
+
 async def test_a_move_without_room_changes_nothing(harness: Harness) -> None:
     await harness.add(card("0"), card("1", index=1, memory_mib=100))
     bound = await granted(harness, "p", ("0", 400, 30))

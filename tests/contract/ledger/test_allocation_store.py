@@ -60,6 +60,27 @@ async def test_what_is_read_back_is_what_was_reserved(harness: Harness) -> None:
     assert await harness.used("1") == (1, 200, 20)
 
 
+async def test_an_init_container_is_counted_with_the_sidecars_before_it(harness: Harness) -> None:
+    await harness.add(card("0"), card("1", index=1))
+    containers = (
+        container(("0", 100, 10), ("1", 5, 5), name="proxy", role="sidecar"),
+        container(("0", 600, 50), index=1, name="setup", role="init"),
+        container(("0", 200, 30), index=2, name="main"),
+    )
+
+    change = await harness.store.reserve(draft("p", *containers, quota=quota_of(containers)))
+
+    read = await harness.store.get(change.allocation.id)
+    assert read is not None
+    assert read.containers == containers
+    assert await harness.used("0") == (2, 700, 60)
+    assert await harness.used("1") == (1, 5, 5)
+    with pytest.raises(CapacityConflict):
+        await harness.store.reserve(draft("q", container(("0", 301, 0))))
+    await harness.advance("p", S.RELEASED)
+    assert await harness.used("0") == await harness.used("1") == (0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [

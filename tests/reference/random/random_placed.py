@@ -26,7 +26,8 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
     if not ids:
         return None
     vendor = r.choice(sorted(ids))
-    inits, apps = r.choice([(0, 1), (0, 1), (0, 2), (1, 1), (1, 2)])
+    inits, apps = r.choice([(0, 1), (0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (3, 1)])
+    first = [maybe_sidecar(r, f"i{n}") for n in range(inits)]
     pieces, reservations = [], []
     for container in range(inits + apps):
         slices = []
@@ -62,19 +63,25 @@ def placed(r: Random, on: Json, number: int) -> Json | None:
             "annotations": annotations,
         },
         "spec": {
-            "initContainers": [{"name": f"i{n}"} for n in range(inits)],
+            "initContainers": first,
             "containers": [{"name": f"c{n}"} for n in range(apps)],
         },
-        "status": {"phase": "Running"} | init_statuses(r, inits),
+        "status": {"phase": "Running"} | init_statuses(r, [each["name"] for each in first]),
     }
 
 
-def init_statuses(r: Random, inits: int) -> Json:
+def maybe_sidecar(r: Random, name: str) -> Json:
+    """An init container, in four of ten cases a sidecar."""
+    return {"name": name} | ({"restartPolicy": "Always"} if flip(r, 0.4) else {})
+
+
+def init_statuses(r: Random, inits: list[str]) -> Json:
     """What the pod's status reports of its init containers: in half of the pods nothing."""
     if not inits or flip(r, 0.5):
         return {}
     states = [{"terminated": {"exitCode": 0}}, {"terminated": {"exitCode": 1}}, {"running": {}}]
-    return {"initContainerStatuses": [{"state": r.choices(states, [8, 1, 1])[0]}] * inits}
+    state = r.choices(states, [8, 1, 1])[0]
+    return {"initContainerStatuses": [{"name": name, "state": state} for name in inits]}
 
 
 def slice_of(r: Random, on: Json, vendor: str, identity: str) -> tuple[int, int, Json]:

@@ -119,9 +119,10 @@ def asking(r: Random, nodes: list[Json], vendors: list[str]) -> Json:
 
     spec: Json = {"containers": [container(f"c{n}") for n in range(r.choice([1, 1, 2, 3]))]}
     if flip(r, 0.25):
-        spec["initContainers"] = [container(f"i{n}") for n in range(r.choice([1, 1, 2]))]
-        if flip(r, 0.3):
-            spec["initContainers"][0]["restartPolicy"] = "Always"
+        spec["initContainers"] = [container(f"i{n}") for n in range(r.choice([1, 2, 2, 3]))]
+        for each in spec["initContainers"]:
+            if flip(r, 0.4):
+                each["restartPolicy"] = "Always"
     annotations = wishes(r, nodes, vendors)
     if "topology-aware" in annotations.get("hami.io/gpu-scheduler-policy", ""):
         # All sets of MIG slices are compared: of eight cards' slices millions of sets.

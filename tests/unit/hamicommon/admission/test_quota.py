@@ -53,6 +53,22 @@ def judged(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> Admissi
         (pod(container(1, 1000), init=(container(2, 4000), container(1, 6000))), 8000, 0),
         (pod(container(4, 1000), init=(container(1, 2000),)), 4000, 0),
         (pod(container(1, 1000), init=(container(1, 500, restartPolicy="Always"),)), 1500, 0),
+        (
+            pod(
+                container(1, 3000),
+                init=(container(1, 6000, restartPolicy="Always"), container(1, 12_000, 30)),
+            ),
+            18_000,
+            30,
+        ),
+        (
+            pod(
+                container(1, 3000),
+                init=(container(1, 12_000, 30), container(1, 6000, restartPolicy="Always")),
+            ),
+            12_000,
+            30,
+        ),
         (pod(container(1, 1000, 250)), 1000, 100),
     ],
     ids=[
@@ -62,6 +78,8 @@ def judged(given_: Json, namespace: str = "team", **quotas: QuotaUse) -> Admissi
         "the larger init container",
         "apps larger than init",
         "a sidecar counts with the apps",
+        "a sidecar counts with the init containers after it",
+        "and not with those before it",
         "more than all cores",
     ],
 )

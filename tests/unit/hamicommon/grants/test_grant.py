@@ -1,5 +1,6 @@
 """The signed grant: only what our scheduler signed, unchanged and in time, is believed."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -61,6 +62,23 @@ def test_a_signed_grant_is_read_back_as_it_was(key_files: tuple[Path, Path]) -> 
 
     assert grants.verify(text, grants.load_public_key(key_files[1]), now=NOW) == grant
     assert grant.domain_containers() == an_allocation().containers
+
+
+def test_an_agent_that_knows_no_sidecars_reads_one_as_an_app_container() -> None:
+    share = DeviceShare(uuid=GpuUuid("GPU-1"), vendor="NVIDIA", memory_mib=1, core_percent=0)
+    containers = (
+        ContainerGrant(index=0, name="sidecar", role="sidecar", shares=(share,)),
+        ContainerGrant(index=1, name="prepare", role="init", shares=(share,)),
+        ContainerGrant(index=2, name="cuda", role="app", shares=(share,)),
+    )
+    allocation = replace(an_allocation(), containers=containers)
+
+    grant = grants.grant_of(allocation, expires_at=NOW)
+
+    assert [container.role for container in grant.containers] == ["app", "init", "app"]
+    read = grants.Grant.model_validate_json(grant.model_dump_json(exclude_defaults=True))
+    assert read.domain_containers() == containers
+    assert grant.version == 1
 
 
 def test_a_grant_that_was_changed_is_refused(key_files: tuple[Path, Path]) -> None:

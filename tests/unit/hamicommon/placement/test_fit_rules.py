@@ -9,7 +9,7 @@ import pytest
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
 from hamicommon.placement.engine import place
 from hamicommon.placement.unschedulable import Refusal
 
@@ -252,3 +252,76 @@ def test_a_refused_card_ends_a_numa_group_unless_it_was_refused_before_the_group
     asked = pod(cards(count=2, memory_mib=1), gpu=("mutex",), selection=selection)
 
     assert answer(asked, idle, refused) == reasons
+
+
+WHOLE = cards(memory_mib=1000, core_percent=100)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "last", "found"),
+    [
+        pytest.param(
+            container(cards(memory_mib=3000), role="sidecar"),
+            container(cards(memory_mib=6000), role="init"),
+            cards(memory_mib=1500),
+            "1/1 CardInsufficientMemory",
+            id="memory",
+        ),
+        pytest.param(
+            container(cards(memory_mib=6000), role="init"),
+            container(cards(memory_mib=3000), role="sidecar"),
+            cards(memory_mib=1500),
+            [["g"], ["g"], ["g"]],
+            id="the other order",
+        ),
+        pytest.param(
+            container(cards(memory_mib=1000, core_percent=50), role="sidecar"),
+            container(cards(memory_mib=1000, core_percent=60), role="init"),
+            cards(memory_mib=1000, core_percent=10),
+            "1/1 CardInsufficientCore",
+            id="cores",
+        ),
+        pytest.param(
+            container(cards(memory_mib=1000), role="sidecar"),
+            container(WHOLE, role="init"),
+            cards(memory_mib=1000, core_percent=10),
+            "1/1 ExclusiveDeviceAllocateConflict",
+            id="a card of its own for an init container",
+        ),
+        pytest.param(
+            container(WHOLE, role="init"),
+            container(WHOLE, role="init"),
+            WHOLE,
+            [["g"], ["g"], ["g"]],
+            id="init containers without sidecars share with each other",
+        ),
+    ],
+)
+def test_an_init_container_is_fitted_beside_the_sidecars_before_it(
+    first: ContainerRequest, second: ContainerRequest, last: DeviceRequest, found: object
+) -> None:
+    assert answer(pod(first, second, last), card("g")) == found
+
+
+def test_an_init_container_takes_another_card_than_the_sidecar_that_fills_one() -> None:
+    asked = pod(
+        container(cards(memory_mib=6000), role="sidecar"),
+        container(cards(memory_mib=6000), role="init"),
+        container(cards(memory_mib=1000)),
+    )
+
+    sidecar, init, _ = answer(asked, card("g"), card("h", index=1))
+
+    assert {*sidecar, *init} == {"g", "h"}
+
+
+def test_slots_are_counted_for_all_that_run_at_the_same_time() -> None:
+    asked = pod(
+        container(cards(memory_mib=100), role="sidecar"),
+        container(cards(memory_mib=100), role="sidecar"),
+        container(cards(memory_mib=100), role="init"),
+        container(),
+    )
+
+    assert answer(asked, card("g", slots=2)) == "1/1 CardTimeSlicingExhausted"
+    assert answer(asked, card("g", slots=3)) == [["g"], ["g"], ["g"], []]

@@ -6,7 +6,13 @@ import pytest
 from hamicommon.device_config import DeviceConfig
 from hamicommon.domain.requests import Policy, ScoreWeights
 from hamicommon.errors import InvalidRequest
-from hamicommon.vendors.pod_request import parse_weights, pod_policy, pod_request, wants_devices
+from hamicommon.vendors.pod_request import (
+    host_request,
+    parse_weights,
+    pod_policy,
+    pod_request,
+    wants_devices,
+)
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(DeviceConfig())
@@ -24,19 +30,24 @@ def pod(*containers: dict[str, Any], init: Any = (), **annotations: str) -> dict
     }
 
 
-def test_init_containers_come_first_and_sidecars_count_as_app() -> None:
+def test_init_containers_and_sidecars_come_first_in_their_order() -> None:
     request = pod_request(
         pod(
             container("main", 1),
             container("plain"),
-            init=[container("prepare", 1), container("sidecar", 1, restartPolicy="Always")],
+            init=[
+                container("prepare", 1),
+                container("sidecar", 1, restartPolicy="Always"),
+                container("load"),
+            ],
         ),
         VENDORS,
     )
 
     assert [(c.name, c.role, len(c.requests)) for c in request.containers] == [
         ("prepare", "init", 1),
-        ("sidecar", "app", 1),
+        ("sidecar", "sidecar", 1),
+        ("load", "init", 0),
         ("main", "app", 1),
         ("plain", "app", 0),
     ]
@@ -113,3 +124,31 @@ def test_malformed_weights_are_refused_with_what_would_be_right(text) -> None:
 def test_a_malformed_amount_refuses_the_pod_and_names_the_place() -> None:
     with pytest.raises(InvalidRequest, match=r"container 'b': nvidia.com/gpu is -1: a whole"):
         pod_request(pod(container("a", 1), container("b", "-1")), VENDORS)
+
+
+@pytest.mark.parametrize(
+    ("init", "cpu_milli", "memory_mib"),
+    [
+        pytest.param(["6 sidecar", "12"], 18_000, 18, id="an init container after a sidecar"),
+        pytest.param(["12", "6 sidecar"], 12_000, 12, id="an init container before a sidecar"),
+        pytest.param(["6 sidecar", "1"], 9000, 9, id="the containers are more"),
+        pytest.param(["1 sidecar", "5", "2 sidecar", "4"], 7000, 7, id="the last of several"),
+    ],
+)
+def test_the_host_is_asked_for_what_runs_at_the_same_time(
+    init: list[str], cpu_milli: int, memory_mib: int
+) -> None:
+    def sized(text: str, name: str) -> dict[str, Any]:
+        amount, _, sidecar = text.partition(" ")
+        more = {"restartPolicy": "Always"} if sidecar else {}
+        return {
+            "name": name,
+            "resources": {"requests": {"cpu": amount, "memory": f"{amount}Mi"}},
+            **more,
+        }
+
+    host = host_request(
+        pod(sized("3", "main"), init=[sized(each, f"i{n}") for n, each in enumerate(init)])
+    )
+
+    assert (host.cpu_milli, host.memory_mib) == (cpu_milli, memory_mib)

@@ -25,6 +25,15 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_an_agent_of_the_version_before_can_read_a_sidecars_record() -> None:
+    [record] = STATE.records.values()
+    state = AgentState().with_records([replace(record, role="sidecar")])
+
+    [read] = decode(encode(state)).records.values()
+
+    assert read.role == "app"
+
+
 def test_instances_and_the_answers_that_name_them_are_loaded_as_they_were() -> None:
     part = MigSlice(profile="2g.20gb", start=4, size=2)
     made = OwnInstance(card=CARD_A, part=part, uuid="MIG-a", gpu_instance=5, compute_instance=0)

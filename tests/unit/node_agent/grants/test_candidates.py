@@ -1,5 +1,6 @@
 from dataclasses import replace
 
+import pytest
 from hami_node_agent.grants.book import GrantBook
 from hami_node_agent.grants.candidates import Candidate, PodsSeen, candidates, repeated, roomiest
 from hamicommon.domain.allocations import AllocationState
@@ -147,8 +148,11 @@ def two_containers(first_role: str = "app") -> tuple[Candidate, list[object]]:
     return Candidate(grant=grant, container=grant.device_containers[1]), [record]
 
 
-def test_the_same_ids_for_a_second_app_container_are_the_same_call_again() -> None:
-    candidate, records = two_containers()
+@pytest.mark.parametrize("first_role", ["app", "sidecar"])
+def test_the_same_ids_for_a_second_container_that_stays_are_the_same_call_again(
+    first_role: str,
+) -> None:
+    candidate, records = two_containers(first_role)
 
     assert repeated(records, frozenset({ID_0}), candidate) is records[0]
     assert repeated(records, frozenset({ID_1}), candidate) is None

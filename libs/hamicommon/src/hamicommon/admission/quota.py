@@ -1,10 +1,10 @@
 """What a pod takes of its namespace's quotas, before anybody knows on which cards (protocol 3).
 
 In: the request and the ledger's numbers; out: the quota that is too small, if one is. The amounts
-are the least that the ledger can come to count: per resource the larger of what all app containers
-and what any one init container takes, of every card it asks for. So nothing is refused here that
-the ledger would have granted. A percentage counts nothing here: what it comes to depends on the
-card, and the scheduler counts it.
+are the least that the ledger can come to count: per resource the greatest of what any one init
+container takes with the sidecars declared before it, and what all sidecars and app containers take,
+of every card they ask for. So nothing is refused here that the ledger would have granted. A
+percentage counts nothing here: what it comes to depends on the card, and the scheduler counts it.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ NamespaceQuotas = Mapping[str, QuotaUse]
 
 
 def needs(request: PodRequest, vendors: Vendors) -> dict[str, int]:
-    """Resource name -> the least that the pod takes; resources of which it takes none are left out.
-
-    A native sidecar runs beside the app containers and counts with them.
-    """
-    apps: Counter[str] = Counter()
-    inits: Counter[str] = Counter()
+    """Return the least that the pod takes, by resource; where it takes none, there is no entry."""
+    sidecars: Counter[str] = Counter()
+    together: Counter[str] = Counter()
+    highest: Counter[str] = Counter()
     for container in request.containers:
         taken = _taken(container, vendors)
-        if container.role == "app":
-            apps.update(taken)
-        else:
-            inits |= taken
-    return dict(apps | inits)
+        if container.role == "init":
+            highest |= taken + sidecars
+            continue
+        together.update(taken)
+        if container.role == "sidecar":
+            sidecars.update(taken)
+    return dict(together | highest)
 
 
 def _taken(container: ContainerRequest, vendors: Vendors) -> Counter[str]:

@@ -165,7 +165,7 @@ def slices_name(keys: Iterable[SliceKey]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What an allocation takes from one card: max(init, app) per dimension."""
+    """What an allocation takes from one card (see `footprints`)."""
 
     uuid: GpuUuid
     slots: int
@@ -187,32 +187,51 @@ class Placement:
 
 
 def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
-    """Collapses container slices to what each card must hold, ordered by uuid.
+    """Collapse container slices to what each card must hold, ordered by uuid.
 
-    Init containers run one at a time (maximum, one slot), app containers together (sums, one slot
-    each); the card holds the greater of both in each dimension. Source: protocol 4.4.
+    A card holds, in each dimension, the greatest of each init container with the sidecars declared
+    before it, and of all sidecars and app containers together, as kube-scheduler counts a pod's
+    requests. `hami_beside` is the same rule in SQL.
+
+    Args:
+        containers: the pod's, in spec order. A sidecar that has role `app` is of a grant from
+            before sidecars were told apart: it is counted with the app containers only.
     """
-    app: dict[GpuUuid, tuple[int, int, int]] = {}
-    init: dict[GpuUuid, tuple[int, int, int]] = {}
+    sidecars: dict[GpuUuid, _Amounts] = {}
+    together: dict[GpuUuid, _Amounts] = {}
+    highest: dict[GpuUuid, _Amounts] = {}
     for container in containers:
         for share in container.shares:
-            slots, memory, core = share.slots, share.memory_mib, share.core_percent
+            uuid, own = share.uuid, (share.slots, share.memory_mib, share.core_percent)
             if container.role == "init":
-                old = init.get(share.uuid, (1, 0, 0))
-                init[share.uuid] = (max(old[0], slots), max(old[1], memory), max(old[2], core))
-            else:
-                old = app.get(share.uuid, (0, 0, 0))
-                app[share.uuid] = (old[0] + slots, old[1] + memory, old[2] + core)
-    zero = (0, 0, 0)
-    return tuple(
-        Footprint(
-            uuid=uuid,
-            slots=max(init.get(uuid, zero)[0], app.get(uuid, zero)[0]),
-            memory_mib=max(init.get(uuid, zero)[1], app.get(uuid, zero)[1]),
-            core_percent=max(init.get(uuid, zero)[2], app.get(uuid, zero)[2]),
+                beside = _add(sidecars.get(uuid, _NOTHING), own)
+                highest[uuid] = _maximum(highest.get(uuid, _NOTHING), beside)
+                continue
+            together[uuid] = _add(together.get(uuid, _NOTHING), own)
+            if container.role == "sidecar":
+                sidecars[uuid] = _add(sidecars.get(uuid, _NOTHING), own)
+    found = []
+    for uuid in sorted(highest.keys() | together.keys()):
+        slots, memory_mib, core_percent = _maximum(
+            highest.get(uuid, _NOTHING), together.get(uuid, _NOTHING)
         )
-        for uuid in sorted(init.keys() | app.keys())
-    )
+        found.append(
+            Footprint(uuid=uuid, slots=slots, memory_mib=memory_mib, core_percent=core_percent)
+        )
+    return tuple(found)
+
+
+_Amounts = tuple[int, int, int]
+"""Slots, MiB of memory and percent of cores."""
+_NOTHING: _Amounts = (0, 0, 0)
+
+
+def _add(left: _Amounts, right: _Amounts) -> _Amounts:
+    return left[0] + right[0], left[1] + right[1], left[2] + right[2]
+
+
+def _maximum(left: _Amounts, right: _Amounts) -> _Amounts:
+    return max(left[0], right[0]), max(left[1], right[1]), max(left[2], right[2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,12 @@ from typing import Literal
 
 from hamicommon.domain.ids import PodUid
 
-Role = Literal["init", "app"]
-"""init containers run one after the other before the app containers; sidecars count as app."""
+Role = Literal["init", "sidecar", "app"]
+"""Init containers run one after the other, before the app containers.
+
+A sidecar is an init container with restartPolicy Always: it starts in their order, and runs beside
+the init containers declared after it and beside the app containers.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

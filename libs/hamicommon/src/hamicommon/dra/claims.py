@@ -180,11 +180,11 @@ def container_claims(
 
 def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...]:
     """One container for each set of slices: of those that have it in turn or together, the first
-    app container, else the first."""
+    sidecar or app container, otherwise the first."""
     found: dict[frozenset[SliceKey], ContainerClaims] = {}
     for container in containers:
         known = found.get(container.keys)
-        first = known is None or (known.role == "init" and container.role == "app")
+        first = known is None or (known.role == "init" and container.role != "init")
         if container.devices and first:
             found[container.keys] = container
     return tuple(found.values())

@@ -8,7 +8,7 @@ something that a claim can't state keeps its limits: both are granted by one led
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
 from hamicommon.dra.claims import VENDOR
@@ -76,7 +76,7 @@ def convert(
     kube-scheduler asks us. Raises: NotClaimable, and the pod is as it was.
     """
     _check(pod, request, led=led)
-    slices, numbers = _slices(request, _sidecars(pod))
+    slices, numbers = _slices(request)
     chosen = request.selections.get(VENDOR, Selection())
     shape = ClaimShape(
         slices=slices,
@@ -121,18 +121,7 @@ def _check(pod: Json, request: PodRequest, *, led: bool) -> None:
         raise NotClaimable(f"its spec has a claim with the name {ENTRY} already")
 
 
-def _sidecars(pod: Json) -> tuple[bool, ...]:
-    """By container: whether it starts before init containers behind it, and goes on."""
-    init = pod["spec"].get("initContainers") or ()
-    return tuple(
-        position < len(init) and role == "app"
-        for position, (role, _) in enumerate(containers_of(pod))
-    )
-
-
-def _slices(
-    request: PodRequest, sidecars: Sequence[bool]
-) -> tuple[tuple[SliceShape, ...], tuple[int | None, ...]]:
+def _slices(request: PodRequest) -> tuple[tuple[SliceShape, ...], tuple[int | None, ...]]:
     """The requests, and by container the number of its own.
 
     An init container has its slices before the app containers have theirs, so it takes the request
@@ -147,9 +136,10 @@ def _slices(
         if container.requests
     ]
     for position, role, wanted in found:
-        if role == "app":
+        if role != "init":
             numbers[position] = len(slices)
-            if not sidecars[position]:
+            # A sidecar starts before the init containers behind it, and goes on.
+            if role == "app":
                 shared.setdefault(wanted, len(slices))
             slices.append(wanted)
     for position, role, wanted in found:

@@ -64,6 +64,9 @@ class GrantedContainer(BaseModel):
     index: int
     name: str
     role: Literal["init", "app"]
+    """A sidecar has `app`, by which agents from before `sidecar` know it."""
+    sidecar: bool = False
+    """It has slices, starts before init containers behind it, and runs beside them."""
     shares: tuple[GrantedShare, ...] = ()
     slices: str = ""
     """Of slices by ResourceClaims: their name, the same for each container and pod that has them
@@ -74,7 +77,7 @@ class GrantedContainer(BaseModel):
         return ContainerGrant(
             index=self.index,
             name=self.name,
-            role=self.role,
+            role="sidecar" if self.sidecar else self.role,
             shares=tuple(
                 DeviceShare(
                     uuid=GpuUuid(share.uuid),
@@ -152,7 +155,9 @@ def _granted(container: ContainerGrant, allocation: Allocation) -> GrantedContai
     return GrantedContainer(
         index=container.index,
         name=container.name,
-        role=container.role,
+        role="init" if container.role == "init" else "app",
+        # As the ledger stores it: with the slices.
+        sidecar=container.role == "sidecar" and bool(shares),
         slices=slices_name(each.key for each in claimed) if claimed else "",
         shares=tuple(
             GrantedShare(

@@ -22,10 +22,10 @@ TEMPLATE_HASH = "pod-template-hash"
 
 
 def containers_of(pod: JsonMapping) -> Iterator[tuple[Role, Json]]:
-    """Init containers, then app containers, each with its role."""
+    """Yield init containers and sidecars as declared, then app containers, each with its role."""
     spec = pod.get("spec") or {}
     for container in spec.get("initContainers") or ():
-        yield ("app" if container.get("restartPolicy") == "Always" else "init"), container
+        yield ("sidecar" if container.get("restartPolicy") == "Always" else "init"), container
     for container in spec.get("containers") or ():
         yield "app", container
 

@@ -9,29 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.footprint import footprint
 
 SHOWN = 5
 """Sentences per promise; one is enough to know, a million help nobody."""
 
-# A card holds, of each allocation, the greater of its init containers (they run one at a time) and
-# its app containers (they run together): see hamicommon.domain.allocations.footprints.
-_HELD = """
-WITH slices AS (
-    SELECT x.allocation_id, x.device_uuid,
-           max(x.slots) FILTER (WHERE x.role = 'init') AS init_slots,
-           max(x.memory_mib) FILTER (WHERE x.role = 'init') AS init_memory,
-           max(x.core_percent) FILTER (WHERE x.role = 'init') AS init_cores,
-           sum(x.slots) FILTER (WHERE x.role = 'app') AS app_slots,
-           sum(x.memory_mib) FILTER (WHERE x.role = 'app') AS app_memory,
-           sum(x.core_percent) FILTER (WHERE x.role = 'app') AS app_cores
+_HELD = f"""
+WITH footprints AS (
+    SELECT x.device_uuid, {footprint("slots")} AS slots, {footprint("memory_mib")} AS memory_mib,
+           {footprint("core_percent")} AS core_percent
       FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
      WHERE a.state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
      GROUP BY x.allocation_id, x.device_uuid
 ), held AS (
-    SELECT device_uuid, sum(greatest(init_slots, app_slots)) AS slots,
-           sum(greatest(init_memory, app_memory)) AS memory_mib,
-           sum(greatest(init_cores, app_cores)) AS core_percent
-      FROM slices GROUP BY device_uuid
+    SELECT device_uuid, sum(slots) AS slots, sum(memory_mib) AS memory_mib,
+           sum(core_percent) AS core_percent
+      FROM footprints GROUP BY device_uuid
 )
 """
 

@@ -1,8 +1,9 @@
 """Walks a pod's containers over the candidates: who can take all of them, and on which cards.
 
 All candidates are walked at once (arrays of nodes x places); a node that can't take a request drops
-out with its reasons. Each init container meets the node as it is now, app containers add up
-(protocol 4.6). Rules are in `predicates.py`, what a request finds and takes in `choice/slices.py`.
+out with its reasons. Each init container meets the node as it is now, less the sidecars declared
+before it; sidecars and app containers add up (protocol 4.6). Rules are in `predicates.py`, what a
+request finds and takes in `choice/slices.py`.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class _Walk:
         self.picks: list[Picks] = []
         self._now = Stock(view.table(rows))
         """The cards as they are; never spent from."""
-        self._app: Stock | None = None
-        """What the app containers so far have left."""
+        self._together: Stock | None = None
+        """What the sidecars and app containers so far have left."""
 
     def run(self, *, pick_last: bool) -> None:
         """Asks request after request; `pick_last` False leaves open which cards the last takes."""
@@ -98,10 +99,12 @@ class _Walk:
 
     def _stock_for(self, container: ContainerRequest) -> Stock:
         if container.role == "init":
-            return Stock(self._now.cards.fresh())
-        if self._app is None:
-            self._app = Stock(self._now.cards.fresh())
-        return self._app
+            # App containers come after all init containers, so only sidecars have taken any yet.
+            before = self._together or self._now
+            return Stock(before.cards.fresh(), spent=list(before.spent))
+        if self._together is None:
+            self._together = Stock(self._now.cards.fresh())
+        return self._together
 
     def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
         """Asks one request of all rows; those that can't take it drop out."""
@@ -186,7 +189,8 @@ class _Walk:
         self.rows = self.rows[kept]
         for picks in self.picks:
             picks.narrow(kept)
-        for known in {id(s): s for s in (stock, self._now, self._app) if s is not None}.values():
+        stocks = (stock, self._now, self._together)
+        for known in {id(each): each for each in stocks if each is not None}.values():
             known.narrow(kept)
 
     def grants(self) -> list[tuple[ContainerGrant, ...]]:

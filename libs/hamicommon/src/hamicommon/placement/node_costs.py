@@ -251,7 +251,7 @@ class NodeCosts:
         known.keep(rows, found)
         cards = view.table(rows).fresh()
         for picks in found:
-            if request.containers[picks.container].role == "app":
+            if request.containers[picks.container].role != "init":
                 picks.spend(cards)
         then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
         self._note(known, rows, self._now.value(self._tables, rows, then), then)

@@ -17,6 +17,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.explain.circumstances import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_placed
 from hamicommon.vendors.interface.vendor import RestoresDetails, Vendor
@@ -136,7 +137,9 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
 
     Raises: InvalidRequest when the annotation is malformed.
     """
-    init = len((pod.get("spec") or {}).get("initContainers") or ())
+    # By position alone, as HAMi: also where it left out the entry of an init container without a
+    # card (TRAP-1).
+    roles = [role for role, _ in containers_of(pod)]
     containers = keys.decode_pod_devices(text)
     if isinstance(vendor, RestoresDetails):
         containers = tuple(
@@ -146,26 +149,24 @@ def _grants(pod: Json, vendor: Vendor, text: str) -> list[ContainerGrant]:
             )
             for shares in containers
         )
-    first = init if _init_is_through(pod) else 0
-    return [
-        ContainerGrant(
-            index=index,
-            name="",
-            # By position alone, as HAMi: also where it left out the entry of an init container
-            # without a card (TRAP-1), and for sidecars, too.
-            role="init" if index < init else "app",
-            shares=shares,
-        )
-        for index, shares in enumerate(containers)
-        if index >= first
-    ]
+    over = "init" if _init_is_through(pod) else ""
+    found = []
+    for index, shares in enumerate(containers):
+        role = roles[index] if index < len(roles) else "app"
+        if role != over:
+            found.append(ContainerGrant(index=index, name="", role=role, shares=shares))
+    return found
 
 
 def _init_is_through(pod: Json) -> bool:
     """Whether all init containers ended well, as far as the pod's status shows."""
+    sidecars = {
+        container.get("name") for role, container in containers_of(pod) if role == "sidecar"
+    }
     ends = [
         ((status.get("state") or {}).get("terminated") or {}).get("exitCode")
         for status in (pod.get("status") or {}).get("initContainerStatuses") or ()
+        if status.get("name") not in sidecars
     ]
     return bool(ends) and all(code == 0 for code in ends)
 

@@ -93,7 +93,7 @@ def _room(card: CardBuilder, mine: CardDemand | None, want: CardDemand, *, mutex
 
 
 def _disjoint(card: CardBuilder, gives: AllocationId | None, want: CardDemand) -> bool:
-    """Migration 0006: placements of live slices never overlap, but for init containers' own."""
+    """Migration 0032: placements of slices that are held at the same time never overlap."""
     others = [
         place
         for owner, items in card.holdings.items()
@@ -102,8 +102,13 @@ def _disjoint(card: CardBuilder, gives: AllocationId | None, want: CardDemand) -
         if (place := _place(item))
     ]
     own = [place for item in want.details if (place := _place(item))]
-    apps = [place for item in want.details if item["role"] == "app" and (place := _place(item))]
-    pairs = [*product(own, others), *combinations(apps, 2)]
+    together = [
+        (_place(first), _place(second))
+        for first, second in combinations(want.details, 2)
+        if "init" not in (first["role"], second["role"])
+        or (first["role"], second["role"]) == ("sidecar", "init")
+    ]
+    pairs = [*product(own, others), *((a, b) for a, b in together if a and b)]
     return not any(a[0] < b[1] and b[0] < a[1] for a, b in pairs)
 
 

@@ -52,9 +52,6 @@ a pod of 64 containers is more than people run, and less than an object of the A
 def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) -> PodRequest:
     """What the pod asks for: init containers first, then app containers, as in the spec.
 
-    A native sidecar (init container with restartPolicy Always) keeps its place but has role `app`,
-    because it runs beside the app containers.
-
     Raises: InvalidRequest naming container, resource or annotation, value and what would be right.
     """
     check_containers(pod, vendors)
@@ -129,24 +126,24 @@ def request_for(
 
 
 def host_request(pod: Json) -> HostRequest:
-    """What the pod asks of its host: its app containers together, or its largest init container.
+    """Sum what the pod asks of its host, as kube-scheduler does.
 
-    An amount that can't be read counts as none: judging it is the API server's matter, and it is
-    a preference alone that looks at it here.
+    It is the greatest of each init container with the sidecars declared before it, and of all
+    sidecars and app containers together. An amount that can't be read counts as none: judging it is
+    the API server's matter, and only a preference depends on it here.
     """
-    both = [(0, 0), (0, 0)]
+    sidecars, together, highest = [0, 0], [0, 0], [0, 0]
     for role, container in containers_of(pod):
-        asked = (_asked(container, "cpu", parse_milli), _asked(container, "memory", _mib))
-        cpu, memory = both[role == "app"]
-        if role == "app":
-            both[1] = (cpu + asked[0], memory + asked[1])
-        else:
-            both[0] = (max(cpu, asked[0]), max(memory, asked[1]))
-    (init_cpu, init_memory), (app_cpu, app_memory) = both
-    return HostRequest(
-        cpu_milli=max(init_cpu, app_cpu),
-        memory_mib=max(init_memory, app_memory),
-    )
+        own = (_asked(container, "cpu", parse_milli), _asked(container, "memory", _mib))
+        for each, amount in enumerate(own):
+            if role == "init":
+                highest[each] = max(highest[each], sidecars[each] + amount)
+                continue
+            together[each] += amount
+            if role == "sidecar":
+                sidecars[each] += amount
+    cpu_milli, memory_mib = map(max, highest, together)
+    return HostRequest(cpu_milli=cpu_milli, memory_mib=memory_mib)
 
 
 def _asked(container: Json, resource: str, read: Callable[[object], int]) -> int:

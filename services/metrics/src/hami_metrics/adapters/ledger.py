@@ -9,6 +9,7 @@ from typing import Any
 import asyncpg
 from hamicommon.domain.ids import card_id
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
+from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.questions import answer
 
 from hami_metrics.adapters.postgres import connection
@@ -32,14 +33,10 @@ FROM devices d JOIN nodes n ON n.name = d.node
 WHERE d.present AND n.gone_at IS NULL ORDER BY d.node, d.index
 """
 
-# Init containers run one at a time, app containers together (domain.allocations.footprints).
 SLICES = f"""
 SELECT a.namespace, a.pod_name, a.node, x.device_uuid,
-       greatest(coalesce(max(x.memory_mib) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.memory_mib) FILTER (WHERE x.role = 'app'), 0))::bigint AS memory_mib,
-       greatest(coalesce(max(x.core_percent) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.core_percent) FILTER (WHERE x.role = 'app'), 0))::bigint
-           AS core_percent
+       {footprint("memory_mib")} AS memory_mib,
+       {footprint("core_percent")} AS core_percent
 FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
 WHERE {_LIVE} GROUP BY a.id, x.device_uuid ORDER BY a.namespace, a.pod_name, x.device_uuid
 """

@@ -91,7 +91,8 @@ def _record_json(record: Record) -> str:
         "namespace": record.namespace,
         "pod_name": record.pod_name,
         "container": record.container,
-        "role": record.role,
+        # Agents of the version before know no sidecars; of a record it only counts who stays.
+        "role": "init" if record.role == "init" else "app",
         "token": record.token,
         "policy": record.policy,
         "cache_dir": record.cache_dir,

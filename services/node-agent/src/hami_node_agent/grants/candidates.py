@@ -133,15 +133,15 @@ def repeated(
 ) -> Record | None:
     """The earlier answer, if this call can only be the same one again.
 
-    Two app containers of a pod never share an id, so ids that an app container of the candidate's
-    own pod holds already are a repetition. An init container's ids go on to its pod's next
-    container, and a dead pod's ids to the next pod: those are new calls.
+    Two containers of a pod that stay (app containers, sidecars) never share an id, so ids that one
+    of the candidate's own pod holds already are a repetition. An init container's ids go on to its
+    pod's next container, and a dead pod's ids to the next pod: those are new calls.
     """
     if candidate is None:
         return None
     for record in records:
         same_pod = record.pod_uid == candidate.grant.pod_uid
-        both_app = record.role == "app" and candidate.container.role == "app"
-        if same_pod and both_app and record.device_ids == device_ids:
+        both_stay = "init" not in (record.role, candidate.container.role)
+        if same_pod and both_stay and record.device_ids == device_ids:
             return record
     return None

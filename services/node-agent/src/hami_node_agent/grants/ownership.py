@@ -80,10 +80,10 @@ def record_of(holding: Holding, records: Iterable[Record]) -> Record | None:
     if holding.foreign is not None:
         # Not ours: an earlier owner's answer of ours is not the one that this container holds.
         return next((r for r in own if r.foreign), None)
-    # An init container and the app containers after it may share ids; without the checkpoint only
-    # app containers are seen, so an app container's answer is the one meant.
-    app = [r for r in same_ids if r.role == "app"]
-    return next(iter(own or app or same_ids), None)
+    # An init container and the containers after it may share ids; without the checkpoint only
+    # containers that stay are seen, so the answer of one that stays is the one meant.
+    staying = [r for r in same_ids if r.role != "init"]
+    return next(iter(own or staying or same_ids), None)
 
 
 def _nobodys(holding: Holding, answer: KeptAnswer) -> Record:

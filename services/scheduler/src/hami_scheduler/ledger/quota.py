@@ -1,8 +1,8 @@
 """What slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
 
-Pure. The amounts are the effective footprint per card (max of init and app), summed over cards, in
-MiB and cores, as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent
-counts what it takes of the card that was chosen.
+Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
+as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes
+of the card that was chosen.
 """
 
 from __future__ import annotations

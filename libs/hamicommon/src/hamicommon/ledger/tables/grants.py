@@ -134,12 +134,19 @@ allocation_devices = Table(
     Column("slots", Integer, nullable=False, server_default=text("1")),
     texts("type"),
     objects("detail"),
+    Column("sidecar", Boolean),
     PrimaryKeyConstraint("allocation_id", "container_index", "position"),
     CheckConstraint("slots > 0", name="slots_positive"),
     CheckConstraint("role IN ('init', 'app')", name="role_known"),
     Index(None, "device_uuid"),
 )
-"""Container x card; the device's counters hold max(init, app) per card and allocation."""
+"""Container x card; the device's counters hold the footprint per card and allocation, as
+`hamicommon.ledger.footprint` sums it up.
+
+`sidecar`: the container starts before the init containers that are declared after it, and runs
+beside them; its role is `app`. NULL in rows of before 0032, of which that is not known: what was
+granted then is counted as it was.
+"""
 
 allocation_claims = Table(
     "allocation_claims",

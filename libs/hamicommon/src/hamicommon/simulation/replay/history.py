@@ -253,12 +253,18 @@ def _requests(line: PodLine) -> Iterator[DeviceRequest]:
 
 def _pod(line: PodLine, card_memory_mib: int) -> TracePod:
     """Sums the pod up: its cards, and what it takes of each in the mean."""
-    by_role: dict[str, list[DeviceRequest]] = {"init": [], "app": []}
+    sidecars: list[DeviceRequest] = []
+    together: list[DeviceRequest] = []
+    initial: list[list[DeviceRequest]] = []
     for container in line.containers:
-        by_role[container.role] += container.requests
-    # Init containers run one after the other, app containers together.
-    wanted = by_role["app"] or [max(by_role["init"], key=lambda one: one.count)]
-    cards = sum(one.count for one in wanted)
+        if container.role == "init":
+            initial.append([*sidecars, *container.requests])
+            continue
+        together += container.requests
+        if container.role == "sidecar":
+            sidecars += container.requests
+    wanted = max((together, *initial), key=_card_count)
+    cards = _card_count(wanted)
     milli = sum(one.count * _milli(one, card_memory_mib) for one in wanted)
     return TracePod(
         name=f"{line.namespace}/{line.name}",
@@ -280,6 +286,10 @@ def _pod(line: PodLine, card_memory_mib: int) -> TracePod:
             host=line.host,
         ),
     )
+
+
+def _card_count(wanted: Iterable[DeviceRequest]) -> int:
+    return sum(one.count for one in wanted)
 
 
 def _milli(wanted: DeviceRequest, card_memory_mib: int) -> int:

@@ -61,7 +61,8 @@ SELECT coalesce(h.pod_uid, d.pod_uid) AS pod_uid,
         WHERE pod_uid = coalesce(h.pod_uid, d.pod_uid) AND request ? 'containers'
         ORDER BY at DESC LIMIT 1) asked ON true
   LEFT JOIN LATERAL (
-       SELECT jsonb_agg(jsonb_build_array(container_index, container_name, role, vendor,
+       SELECT jsonb_agg(jsonb_build_array(container_index, container_name,
+                                          CASE WHEN sidecar THEN 'sidecar' ELSE role END, vendor,
                                           memory_mib, core_percent)
                         ORDER BY container_index, position) AS containers
          FROM allocation_devices WHERE allocation_id = h.id AND asked.request IS NULL) got ON true

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.footprint import footprint
 
 from hami_metrics.pages.domain.details import CardCounts, DriftRow, HealthEvent, HeldPeriod
 
@@ -32,11 +33,8 @@ _WHERE = "SELECT node, index FROM devices WHERE uuid = $1"
 _HELD = f"""
 SELECT a.id::text AS allocation_id, a.pod_uid, a.namespace, a.pod_name, a.state, a.reason,
        a.reserved_at AS began_at, a.ended_at,
-       greatest(coalesce(max(x.memory_mib) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.memory_mib) FILTER (WHERE x.role = 'app'), 0))::bigint AS memory_mib,
-       greatest(coalesce(max(x.core_percent) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.core_percent) FILTER (WHERE x.role = 'app'), 0))::bigint
-           AS core_percent
+       {footprint("memory_mib")} AS memory_mib,
+       {footprint("core_percent")} AS core_percent
   FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
  WHERE x.device_uuid = $1 AND a.reserved_at <= $2
    AND ($3::timestamptz IS NULL OR (a.reserved_at, a.id) < ($3, $4::uuid))

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.footprint import footprint
 
 from hami_metrics.pages.domain.cluster import CardHolder, PageCard, PageNode
 
@@ -25,12 +26,9 @@ SELECT d.uuid, d.node, d.index, d.type, d.slots, d.memory_mib, d.core_percent, d
    AND ($2::text[] IS NULL OR d.uuid = ANY($2))
  ORDER BY d.node, d.index, d.uuid LIMIT {MOST_CARDS}
 """
-# Init containers run one at a time, app containers together (domain.allocations.footprints).
-_FOOTPRINT = """
-       greatest(coalesce(max(x.memory_mib) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.memory_mib) FILTER (WHERE x.role = 'app'), 0))::bigint,
-       greatest(coalesce(max(x.core_percent) FILTER (WHERE x.role = 'init'), 0),
-                coalesce(sum(x.core_percent) FILTER (WHERE x.role = 'app'), 0))::bigint
+_FOOTPRINT = f"""
+       {footprint("memory_mib")},
+       {footprint("core_percent")}
 """
 _HOLDERS = f"""
 SELECT x.device_uuid, a.pod_uid, a.namespace, a.pod_name, a.state, a.reserved_at, {_FOOTPRINT}

@@ -42,7 +42,8 @@ _ATTEMPTS = f"""
 SELECT a.id::text AS id, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.reason, a.origin,
        a.reserved_at, a.ended_at, a.created_by,
        coalesce(nullif(a.deployment, ''), nullif(a.owner_name, '')) AS owner,
-       ARRAY(SELECT jsonb_build_object('container', d.container_name, 'role', d.role,
+       ARRAY(SELECT jsonb_build_object('container', d.container_name,
+                    'role', CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END,
                     'device_uuid', d.device_uuid, 'memory_mib', d.memory_mib,
                     'core_percent', d.core_percent, 'slots', d.slots)::text
                FROM allocation_devices d WHERE d.allocation_id = a.id

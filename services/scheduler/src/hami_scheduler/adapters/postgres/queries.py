@@ -40,7 +40,8 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
                   WHERE k.allocation_id = a.id), '[]') END AS claims,
        coalesce((SELECT jsonb_agg(jsonb_build_object(
                      'container', d.container_name, 'container_index', d.container_index,
-                     'role', d.role, 'device_uuid', d.device_uuid, 'vendor', d.vendor,
+                     'role', CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END,
+                     'device_uuid', d.device_uuid, 'vendor', d.vendor,
                      'memory_mib', d.memory_mib, 'core_percent', d.core_percent)
                      ORDER BY d.container_index, d.position)
                    FROM allocation_devices d WHERE d.allocation_id = a.id), '[]') AS devices,
@@ -121,8 +122,9 @@ SELECT node, container, device_uuid, state, reason, began_at, ended_at, seen_at,
 _SNAPSHOTS = "SELECT id, content FROM decision_snapshots WHERE id = ANY($1::text[])"
 # The same as the function allocations_at, narrowed before the join.
 _HELD = """
-SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name, d.role, d.vendor,
-       d.device_uuid, d.memory_mib, d.core_percent, d.slots, d.detail
+SELECT a.namespace, a.pod_name, a.node, d.container_index, d.container_name,
+       CASE WHEN d.sidecar THEN 'sidecar' ELSE d.role END AS role, d.vendor, d.device_uuid,
+       d.memory_mib, d.core_percent, d.slots, d.detail
   FROM allocations a JOIN allocation_devices d ON d.allocation_id = a.id
  WHERE a.reserved_at <= $1 AND (a.ended_at IS NULL OR a.ended_at > $1)
    AND (a.node = ANY($2::text[]) OR a.namespace = $3)

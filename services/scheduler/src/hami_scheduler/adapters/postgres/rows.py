@@ -31,7 +31,7 @@ a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state
           FROM allocation_containers c WHERE c.allocation_id = a.id) AS containers,
        (SELECT jsonb_agg(jsonb_build_array(d.container_index, d.device_uuid, d.vendor,
                                            d.memory_mib, d.core_percent, d.slots, d.type,
-                                           d.detail)
+                                           d.detail, d.sidecar)
                          ORDER BY d.container_index, d.position)
           FROM allocation_devices d WHERE d.allocation_id = a.id) AS shares,
        CASE WHEN a.origin = 'claim' THEN
@@ -61,7 +61,12 @@ SELECT_STANDING_OF = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text
 def allocation_of(row: Any) -> Allocation:
     """Decodes a row of `SELECT_ALLOCATION`."""
     shares: dict[int, list[DeviceShare]] = {}
-    for index, uuid, vendor, memory_mib, core_percent, slots, kind, detail in row["shares"] or ():
+    sidecars = set()
+    for index, uuid, vendor, memory_mib, core_percent, slots, kind, detail, sidecar in (
+        row["shares"] or ()
+    ):
+        if sidecar:
+            sidecars.add(index)
         shares.setdefault(index, []).append(
             DeviceShare(
                 uuid=GpuUuid(uuid),
@@ -90,7 +95,12 @@ def allocation_of(row: Any) -> Allocation:
         origin=Origin(row["origin"]),
         has_agent=row["has_agent"],
         containers=tuple(
-            ContainerGrant(index=index, name=name, role=role, shares=tuple(shares.get(index, ())))
+            ContainerGrant(
+                index=index,
+                name=name,
+                role="sidecar" if index in sidecars else role,
+                shares=tuple(shares.get(index, ())),
+            )
             for index, name, role in row["containers"] or ()
         ),
         claims=tuple(map(_claimed, row["claims"] or ())),

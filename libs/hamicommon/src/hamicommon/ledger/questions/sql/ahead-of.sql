@@ -28,12 +28,15 @@ WITH pod AS (
 SELECT w.since_at, w.pod_uid, w.namespace, w.pod_name, asks.card_count, asks.memory_bytes,
        asks.memory_ratio, asks.core_ratio, w.reason_code
   FROM listed w CROSS JOIN LATERAL (
-    SELECT greatest(sum((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'app'),
-                    max((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'init')) AS card_count,
+    SELECT greatest(sum(count) FILTER (WHERE role <> 'init'),
+                    max(count + coalesce(beside, 0)) FILTER (WHERE role = 'init')) AS card_count,
            nullif(max((r->>'memory_mib')::bigint), 0) * 1048576 AS memory_bytes,
            max((r->>'memory_percent')::float8) / 100 AS memory_ratio,
            max(least((r->>'core_percent')::float8, 100)) / 100 AS core_ratio
-      FROM jsonb_array_elements(w.request->'containers') c,
-           jsonb_array_elements(c->'requests') r) asks
+      FROM (SELECT r, c.value->>'role' AS role, (r->>'count')::bigint AS count,
+                   sum((r->>'count')::bigint) FILTER (WHERE c.value->>'role' = 'sidecar')
+                       OVER (ORDER BY c.n) AS beside
+              FROM jsonb_array_elements(w.request->'containers') WITH ORDINALITY c (value, n),
+                   jsonb_array_elements(c.value->'requests') r) wants) asks
  WHERE (w.since_at, w.pod_uid) < (SELECT m.since_at, m.pod_uid FROM listed m, pod
                                    WHERE m.pod_uid = pod.uid)

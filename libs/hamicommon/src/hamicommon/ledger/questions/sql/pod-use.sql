@@ -8,10 +8,16 @@ WITH slices AS (
            sum(core_percent) AS core_percent
       FROM (SELECT s.allocation_id, s.device_uuid,
                    greatest(coalesce(sum(s.memory_mib) FILTER (WHERE s.role = 'app'), 0),
-                            coalesce(max(s.memory_mib) FILTER (WHERE s.role = 'init'), 0))
+                            coalesce(max(s.memory_mib
+                                         + (hami_beside(s.allocation_id, s.device_uuid,
+                                                        s.container_name)).memory_mib)
+                                     FILTER (WHERE s.role = 'init'), 0))
                        AS memory_mib,
                    greatest(coalesce(sum(s.core_percent) FILTER (WHERE s.role = 'app'), 0),
-                            coalesce(max(s.core_percent) FILTER (WHERE s.role = 'init'), 0))
+                            coalesce(max(s.core_percent
+                                         + (hami_beside(s.allocation_id, s.device_uuid,
+                                                        s.container_name)).core_percent)
+                                     FILTER (WHERE s.role = 'init'), 0))
                        AS core_percent
               FROM slices s GROUP BY s.allocation_id, s.device_uuid) cards
      GROUP BY allocation_id

@@ -3,12 +3,21 @@
 WITH held AS (
     SELECT device_uuid, sum(memory_mib) AS memory_mib, sum(core_percent) AS core_percent,
            count(*) AS pods, sum(slots) AS slots
-      FROM (SELECT h.allocation_id, h.device_uuid, count(*) AS slots,
+      FROM (SELECT h.allocation_id, h.device_uuid,
+                   greatest(count(*) FILTER (WHERE h.role = 'app'),
+                            coalesce(max(1 + (hami_beside(h.allocation_id, h.device_uuid, h.container_name)).slots)
+                                     FILTER (WHERE h.role = 'init'), 0)) AS slots,
                    greatest(coalesce(sum(h.memory_mib) FILTER (WHERE h.role = 'app'), 0),
-                            coalesce(max(h.memory_mib) FILTER (WHERE h.role = 'init'), 0))
+                            coalesce(max(h.memory_mib
+                                         + (hami_beside(h.allocation_id, h.device_uuid,
+                                                        h.container_name)).memory_mib)
+                                     FILTER (WHERE h.role = 'init'), 0))
                        AS memory_mib,
                    greatest(coalesce(sum(h.core_percent) FILTER (WHERE h.role = 'app'), 0),
-                            coalesce(max(h.core_percent) FILTER (WHERE h.role = 'init'), 0))
+                            coalesce(max(h.core_percent
+                                         + (hami_beside(h.allocation_id, h.device_uuid,
+                                                        h.container_name)).core_percent)
+                                     FILTER (WHERE h.role = 'init'), 0))
                        AS core_percent
               FROM allocations_at(:at) h GROUP BY h.allocation_id, h.device_uuid) pods
      GROUP BY device_uuid

@@ -19,11 +19,14 @@ SELECT d.at AS decided_at, d.id AS decision, d.last_at, d.pod_uid, d.namespace, 
        nullif(d.trace_id, '') AS trace_id
   FROM pod JOIN decisions d ON d.pod_uid = pod.uid
   CROSS JOIN LATERAL (
-    SELECT greatest(sum((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'app'),
-                    max((r->>'count')::bigint) FILTER (WHERE c->>'role' = 'init')) AS card_count,
+    SELECT greatest(sum(count) FILTER (WHERE role <> 'init'),
+                    max(count + coalesce(beside, 0)) FILTER (WHERE role = 'init')) AS card_count,
            nullif(max((r->>'memory_mib')::bigint), 0) * 1048576 AS memory_bytes,
            max((r->>'memory_percent')::float8) / 100 AS memory_ratio,
            max(least((r->>'core_percent')::float8, 100)) / 100 AS core_ratio
-      FROM jsonb_array_elements(d.request->'containers') c,
-           jsonb_array_elements(c->'requests') r) asks
+      FROM (SELECT r, c.value->>'role' AS role, (r->>'count')::bigint AS count,
+                   sum((r->>'count')::bigint) FILTER (WHERE c.value->>'role' = 'sidecar')
+                       OVER (ORDER BY c.n) AS beside
+              FROM jsonb_array_elements(d.request->'containers') WITH ORDINALITY c (value, n),
+                   jsonb_array_elements(c.value->'requests') r) wants) asks
  WHERE d.at <= :at AND d.at > :at - interval '31 days'

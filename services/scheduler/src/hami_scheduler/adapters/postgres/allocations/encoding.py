@@ -62,7 +62,7 @@ def reserve_arguments(
         draft.lease_s,
         [container.index for container in containers],
         [container.name for container in containers],
-        [container.role for container in containers],
+        [_stored_role(container) for container in containers],
         *share_columns(containers),
         draft.actor,
         event_subject("allocation", state.value),
@@ -101,7 +101,7 @@ def batch_arguments(writes: Sequence[ReservationWrite], rules: Rules) -> list[li
                 None if write.claim is None else write.claim.lease_s,
             )
         )
-        containers += [(identity, c.index, c.name, c.role) for c in placement.containers]
+        containers += [(identity, c.index, c.name, _stored_role(c)) for c in placement.containers]
         shares += [(identity, *row) for row in _share_rows(placement.containers)]
     return [
         list(column) for rows in (whole, containers, shares) for column in zip(*rows, strict=True)
@@ -118,6 +118,11 @@ def _owner_json(owner: PodOwner) -> dict[str, Any]:
         "created_by": owner.created_by,
         "labels": dict(owner.labels),
     }
+
+
+def _stored_role(container: ContainerGrant) -> str:
+    """The role in `allocation_containers`; that it is a sidecar is stored with its slices."""
+    return "init" if container.role == "init" else "app"
 
 
 def share_columns(containers: Sequence[ContainerGrant]) -> list[list[Any]]:
@@ -191,7 +196,10 @@ def parts_of(old: Allocation) -> dict[str, Any]:
         "has_agent": old.has_agent,
         "containers": [(c.index, c.name, c.role) for c in old.containers],
         "shares": [
-            (c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent, s.slots, s.type, s.detail)
+            (
+                *(c.index, s.uuid, s.vendor, s.memory_mib, s.core_percent, s.slots),
+                *(s.type, s.detail, c.role == "sidecar"),
+            )
             for c in old.containers
             for s in c.shares
         ],

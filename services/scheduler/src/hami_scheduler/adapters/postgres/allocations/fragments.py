@@ -32,11 +32,19 @@ greatest(now(), (SELECT max(p.ended_at) FROM allocations p WHERE p.pod_uid = $2)
 CONTAINERS = "unnest($10::smallint[], $11::text[], $12::text[]) AS c"
 SHARES = """
 unnest($13::smallint[], $14::smallint[], $15::text[], $16::text[], $17::text[], $18::text[],
-       $19::int[], $20::int[], $21::int[], $22::text[], $23::jsonb[]) AS s
+       $19::int[], $20::int[], $21::int[], $22::text[], $23::jsonb[])
+  AS s (container_index, position, container_name, role, device_uuid, vendor, memory_mib,
+        core_percent, slots, type, detail)
 """
 SHARE_COLUMNS = """
-allocation_id, container_index, position, container_name, role, device_uuid, vendor, memory_mib,
-core_percent, slots, type, detail
+allocation_id, container_index, position, container_name, role, sidecar, device_uuid, vendor,
+memory_mib, core_percent, slots, type, detail
+"""
+# The version before knows two roles: to it a sidecar is one of the app containers.
+SHARE_VALUES = """
+s.container_index, s.position, s.container_name,
+CASE s.role WHEN 'sidecar' THEN 'app' ELSE s.role END, s.role = 'sidecar', s.device_uuid, s.vendor,
+s.memory_mib, s.core_percent, s.slots, s.type, s.detail
 """
 RESERVED = """
 allocation.attempt, allocation.reserved_at, allocation.deadline, event.sequence,
@@ -47,7 +55,7 @@ PARTS = f"""containers AS (
   INSERT INTO allocation_containers (allocation_id, container_index, name, role)
   SELECT $1, c.* FROM {CONTAINERS}
 ), shares AS (
-  INSERT INTO allocation_devices ({SHARE_COLUMNS}) SELECT $1, s.* FROM {SHARES}
+  INSERT INTO allocation_devices ({SHARE_COLUMNS}) SELECT $1, {SHARE_VALUES} FROM {SHARES}
 )"""
 """The containers of the allocation, and their slices."""
 

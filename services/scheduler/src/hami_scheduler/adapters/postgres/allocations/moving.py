@@ -15,15 +15,21 @@ from hami_scheduler.adapters.postgres.allocations.encoding import (
     event_payload,
     share_columns,
 )
-from hami_scheduler.adapters.postgres.allocations.fragments import NEXT_SEQUENCE, announced
+from hami_scheduler.adapters.postgres.allocations.fragments import (
+    NEXT_SEQUENCE,
+    SHARE_COLUMNS,
+    SHARE_VALUES,
+    announced,
+)
 from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of
 
-INSERT_SHARES = """
-INSERT INTO allocation_devices (allocation_id, container_index, position, container_name, role,
-                                device_uuid, vendor, memory_mib, core_percent, slots, type, detail)
-SELECT $1, s.* FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[],
-                           $7::text[], $8::int[], $9::int[], $10::int[], $11::text[],
-                           $12::jsonb[]) AS s
+INSERT_SHARES = f"""
+INSERT INTO allocation_devices ({SHARE_COLUMNS})
+SELECT $1, {SHARE_VALUES}
+  FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::text[],
+              $8::int[], $9::int[], $10::int[], $11::text[], $12::jsonb[])
+         AS s (container_index, position, container_name, role, device_uuid, vendor, memory_mib,
+               core_percent, slots, type, detail)
 """
 DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 

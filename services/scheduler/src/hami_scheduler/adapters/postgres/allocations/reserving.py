@@ -32,6 +32,7 @@ from hami_scheduler.adapters.postgres.allocations.fragments import (
     PARTS,
     RESERVED,
     SHARE_COLUMNS,
+    SHARE_VALUES,
     SHARES,
     announced,
 )
@@ -80,7 +81,7 @@ WITH taken AS (
   INSERT INTO allocation_containers (allocation_id, container_index, name, role)
   SELECT $1, c.* FROM taken, {CONTAINERS}
 ), shares AS (
-  INSERT INTO allocation_devices ({SHARE_COLUMNS}) SELECT $1, s.* FROM taken, {SHARES}
+  INSERT INTO allocation_devices ({SHARE_COLUMNS}) SELECT $1, {SHARE_VALUES} FROM taken, {SHARES}
 ), event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, actor)
   SELECT $2, {NEXT_SEQUENCE.format(pod_uid="$2")}, $1, 'reserved', $24 FROM taken

@@ -23,6 +23,7 @@ from hami_scheduler.adapters.postgres.allocations.fragments import (
     NEXT_SEQUENCE,
     OWNER_COLUMNS,
     SHARE_COLUMNS,
+    SHARE_VALUES,
 )
 from hami_scheduler.adapters.postgres.allocations.reserving import Reservations
 from hami_scheduler.adapters.postgres.rows import HOLDINGS, counters_of
@@ -97,11 +98,13 @@ WITH draft AS (
            AS c (allocation_id, container_index, name, role) ON c.allocation_id = d.id
 ), shares AS (
   INSERT INTO allocation_devices ({SHARE_COLUMNS})
-  SELECT s.* FROM granted d
+  SELECT s.allocation_id, {SHARE_VALUES} FROM granted d
     JOIN unnest($26::uuid[], $27::smallint[], $28::smallint[], $29::text[], $30::text[],
                 $31::text[], $32::text[], $33::int[], $34::int[], $35::int[], $36::text[],
                 $37::jsonb[])
-           AS s ({SHARE_COLUMNS}) ON s.allocation_id = d.id
+           AS s (allocation_id, container_index, position, container_name, role, device_uuid,
+                 vendor, memory_mib, core_percent, slots, type, detail)
+      ON s.allocation_id = d.id
 ), event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, actor)
   SELECT d.pod_uid, {NEXT_SEQUENCE.format(pod_uid="d.pod_uid")} + s.number, d.id, s.previous,
