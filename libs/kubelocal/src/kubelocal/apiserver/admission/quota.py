@@ -75,18 +75,26 @@ def settle(transaction: Transaction, namespace: str) -> None:
 
 
 def pod_cost(pod: Json) -> Amounts:
-    """{quota key: amount} of one pod: containers add up, init containers count by the largest."""
+    """Sum up one pod by quota key: what runs at the same time adds up, and the largest sum counts.
+
+    An init container runs beside the sidecars (restartPolicy Always) that are declared before it.
+    """
     cost: Amounts = {"pods": Fraction(1), "count/pods": Fraction(1)}
     spec = pod.get("spec", {})
     for kind in ("requests", "limits"):
-        together: Amounts = {}
-        for container in spec.get("containers", []):
-            for name, text in container.get("resources", {}).get(kind, {}).items():
-                together[name] = together.get(name, Fraction(0)) + parse_exact(text)
+        running: Amounts = {}
+        highest: Amounts = {}
         for container in spec.get("initContainers", []):
             for name, text in container.get("resources", {}).get(kind, {}).items():
-                together[name] = max(together.get(name, Fraction(0)), parse_exact(text))
-        for name, amount in together.items():
+                amount = running.get(name, Fraction(0)) + parse_exact(text)
+                highest[name] = max(highest.get(name, Fraction(0)), amount)
+                if container.get("restartPolicy") == "Always":
+                    running[name] = amount
+        for container in spec.get("containers", []):
+            for name, text in container.get("resources", {}).get(kind, {}).items():
+                running[name] = running.get(name, Fraction(0)) + parse_exact(text)
+        for name in {**highest, **running}:
+            amount = max(highest.get(name, Fraction(0)), running.get(name, Fraction(0)))
             # Of extended resources only requests count (pkg/quota/v1/evaluator/core/pods.go); a
             # quota on their limits is HAMi's, and kube-apiserver lets every pod pass it.
             if kind == "limits" and is_extended(name):
