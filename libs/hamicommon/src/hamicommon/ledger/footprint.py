@@ -13,7 +13,7 @@ _FOOTPRINT = """greatest(coalesce(sum({x}.{amount}) FILTER (WHERE {x}.role = 'ap
 def footprint(amount: Literal["slots", "memory_mib", "core_percent"], x: str = "x") -> str:
     """Return the aggregate over rows `x` of `allocation_devices`, grouped by allocation and card.
 
-    Sidecars have the role `app`; `hami_beside` (0032) is what those declared before an init
+    Sidecars have the role `app`; `hami_beside` (0033) is what those declared before an init
     container hold of its card.
     """
     return _FOOTPRINT.format(x=x, amount=amount)

@@ -93,7 +93,7 @@ def _room(card: CardBuilder, mine: CardDemand | None, want: CardDemand, *, mutex
 
 
 def _disjoint(card: CardBuilder, gives: AllocationId | None, want: CardDemand) -> bool:
-    """Migration 0032: placements of slices that are held at the same time never overlap."""
+    """Migration 0033: placements of slices that are held at the same time never overlap."""
     others = [
         place
         for owner, items in card.holdings.items()

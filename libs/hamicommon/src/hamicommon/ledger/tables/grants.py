@@ -144,7 +144,7 @@ allocation_devices = Table(
 `hamicommon.ledger.footprint` sums it up.
 
 `sidecar`: the container starts before the init containers that are declared after it, and runs
-beside them; its role is `app`. NULL in rows of before 0032, of which that is not known: what was
+beside them; its role is `app`. NULL in rows of before 0033, of which that is not known: what was
 granted then is counted as it was.
 """
 
