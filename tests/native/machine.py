@@ -7,6 +7,7 @@ workload would.
 import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -52,6 +53,12 @@ class Client:
         line = self.process.stdout.readline()
         assert line, f"the program ended with {self.process.wait(PATIENCE_S)}"
         return json.loads(line)
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer, or the end of the program, is there to be received."""
+        assert self.process.stdout
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
 
     def call(self, op: str, **arguments: Any) -> Any:
         self.send(op, **arguments)

@@ -110,8 +110,36 @@ static void file(void)
     }
 }
 
+static void blocks(void)
+{
+    enum { NOW_S = 1000000 };
+    static const struct {
+        const char *line;
+        int64_t ms;
+    } cases[] = {
+        {"priority_block 0", 0},
+        {"priority_block 0 1000010", 0},
+        {"priority_block 1", VGPU_BLOCK_MS}, /* an older agent's */
+        {"priority_block 1 never", VGPU_BLOCK_MS},
+        {"priority_block 1 1000010", 10000},
+        {"priority_block 1 1000030", VGPU_BLOCK_MS},
+        {"priority_block 1 18446744073709551615", VGPU_BLOCK_MS},
+        {"priority_block 1 1000000", 0},
+        {"priority_block 1 1", 0},
+        {"priority_block 1 1000010\npriority_block 0", 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct vgpu_config config;
+        char text[128];
+        const int length = snprintf(text, sizeof text, "hami-limits 1\n%s\n", cases[i].line);
+        CHECK(vgpu_config_parse_file(text, (size_t)length, &config) == 0);
+        CHECK(vgpu_config_blocks_ms(&config, (int64_t)NOW_S * 1000 + 999) == cases[i].ms);
+    }
+}
+
 int main(void)
 {
+    blocks();
     amounts();
     variables();
     file();

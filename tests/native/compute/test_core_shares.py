@@ -181,15 +181,40 @@ def test_a_tenant_without_a_limit_waits_while_another_has_precedence(machine: Ma
         wait(lambda: shares([load], settle_s=0)[0] > 50, "the program to have the card again")
 
 
+@pytest.mark.parametrize("ahead_s", [-60, 2], ids=["passed", "passes"])
+def test_a_block_ends_by_itself_when_nobody_renews_it(container: Container, ahead_s: int) -> None:
+    """Each of the launches would wait for half a minute, and all of them beyond any patience."""
+    limits(container, f"priority_block 1 {int(time.time()) + ahead_s}\n", cores=0)
+    client = container.start(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
+    assert client.call("open_device") == {"result": 0}
+    client.send("launch", kernels=20)
+    wait(lambda: client.answered, "the launches to be made")
+    assert client.receive() == {"result": 0}
+
+
+def block_in_region(container: Container) -> None:
+    with container.region.open("r+b") as region:
+        region.seek(2008904)  # recent_kernel
+        region.write(struct.pack("<i", -1))
+
+
 def test_a_monitor_of_hami_holds_launches_back_through_the_region(machine: Machine) -> None:
+    container = Container(machine, machine.folder)
+    with ExitStack() as stack:
+        load = start(stack, container, env={"CUDA_DEVICE_MEMORY_LIMIT": "1g"})
+        shares([load], settle_s=0)
+        block_in_region(container)
+        wait(lambda: shares([load], settle_s=1) == [0], "the program to wait")
+
+
+def test_beside_a_limits_file_the_region_holds_nothing_back(machine: Machine) -> None:
+    """Nobody lifts what an agent that has ended wrote there for HAMi's library."""
     container = another(machine, "tenant", 0)
     with ExitStack() as stack:
         load = start(stack, container)
         shares([load], settle_s=0)
-        with container.region.open("r+b") as region:
-            region.seek(2008904)  # recent_kernel
-            region.write(struct.pack("<i", -1))
-        wait(lambda: shares([load], settle_s=1) == [0], "the program to wait")
+        block_in_region(container)
+        wait(lambda: shares([load], settle_s=1)[0] > 50, "the program to have the card")
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["node writes pids", "nobody writes pids"])

@@ -36,9 +36,12 @@ static uint32_t core_percent(const struct vgpu_process_state *state, int index)
     return shown >= 1 && shown < own ? (uint32_t)shown : own;
 }
 
+/* As with the switch above, a monitor that knows nothing of our limits file only counts where there is none. */
 static bool is_blocked(const struct vgpu_process_state *state)
 {
-    return state->config.priority_block || atomic_load(&state->shared.region->recent_kernel) < 0;
+    if (state->config.source != VGPU_CONFIG_FILE) return atomic_load(&state->shared.region->recent_kernel) < 0;
+    const int64_t until_ms = atomic_load_explicit(&state->blocked_until_ms, memory_order_relaxed);
+    return until_ms != 0 && vgpu_now_ms(CLOCK_MONOTONIC_COARSE) < until_ms;
 }
 
 static enum vgpu_core_concern concern_of(const struct vgpu_process_state *state)

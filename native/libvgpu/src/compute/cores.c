@@ -12,8 +12,8 @@
 #include "governor/thread_budget.h"
 #include "intercept/real.h"
 
-/* A container that waits for another of higher priority looks again so often, and gives up waiting after half a minute: a monitor that died
- * must not stop it for good. */
+/* A container that waits for another of higher priority looks again so often. A limits file ends a block by itself; of one in the region
+ * nobody knows whether the monitor that wrote it still lives: there a launch waits for half a minute at most. */
 static const int64_t BLOCKED_LOOK_NS = 10000000, BLOCKED_WAIT_NS = 30000000000;
 
 struct device {

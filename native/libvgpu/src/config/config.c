@@ -174,13 +174,29 @@ static void parse_region(const char *path, struct vgpu_config *config)
                  VGPU_REGION_PATH_BYTES);
 }
 
+/* "1", and until when; a time that cannot be read is none. */
+static int parse_block(const char *value, struct vgpu_config *config)
+{
+    char held[8];
+    value += strspn(value, " \t");
+    const size_t length = strcspn(value, " \t");
+    if (length >= sizeof held) return -EINVAL;
+    memcpy(held, value, length);
+    held[length] = '\0';
+    const int error = parse_switch(held, &config->priority_block);
+    if (error != 0) return error;
+    const char *until = value + length;
+    if (vgpu_config_parse_bytes(until, &config->priority_block_until_s) != 0) config->priority_block_until_s = 0;
+    return 0;
+}
+
 /* A line "key value" of those that state when the limits hold; -ENOENT: it is none of them. */
 static int parse_setting(const char *key, const char *value, struct vgpu_config *config)
 {
     bool holds;
     if (strcmp(key, "policy") == 0) return parse_policy(value, &config->core_policy);
     if (strcmp(key, "oversubscribe") == 0) return parse_switch(value, &config->oversubscribe);
-    if (strcmp(key, "priority_block") == 0) return parse_switch(value, &config->priority_block);
+    if (strcmp(key, "priority_block") == 0) return parse_block(value, config);
     if (strcmp(key, "utilization_switch") != 0) return -ENOENT;
     const int error = parse_switch(value, &holds);
     if (error == 0) config->utilization_off = !holds;
@@ -329,6 +345,14 @@ struct vgpu_limit vgpu_config_limit(const struct vgpu_config *config, const char
     for (size_t i = 0; i < config->device_count; i++)
         if (strcmp(config->uuid[i], uuid) == 0) return config->listed[i];
     return NOTHING;
+}
+
+int64_t vgpu_config_blocks_ms(const struct vgpu_config *config, int64_t wall_ms)
+{
+    const uint64_t until_s = config->priority_block_until_s, now_s = (uint64_t)wall_ms / 1000;
+    if (!config->priority_block) return 0;
+    if (until_s == 0 || until_s > now_s + VGPU_BLOCK_MS / 1000) return VGPU_BLOCK_MS;
+    return until_s > now_s ? (int64_t)(until_s - now_s) * 1000 : 0;
 }
 
 bool vgpu_config_limits_anything(const struct vgpu_config *config)

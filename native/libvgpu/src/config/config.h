@@ -6,12 +6,14 @@
  *   policy default|force|disable
  *   oversubscribe 0|1
  *   utilization_switch 0|1
- *   priority_block 0|1
+ *   priority_block 0|1 [<Unix time in seconds>]
  *   device <GPU-uuid> memory_bytes <n> core_percent <n>
  *   region <path>
  *
  * utilization_switch 0 lifts the core limits while the policy is default, as HAMi's monitor does for a container that is alone on its
  * cards; priority_block 1 holds launches back while a container of higher priority works. Both may be absent (1 and 0).
+ * The time behind priority_block is when it ends; the node moves it on while the block holds. Files of older nodes have none. With or
+ * without it a file blocks for VGPU_BLOCK_MS at most after it was read.
  * region: where the container's processes keep their accounts together, as the container sees it; CUDA_DEVICE_MEMORY_SHARED_CACHE counts
  * only where it is absent (files of older nodes): a tenant that chose the place for each process would have a slice for each.
  * memory_bytes 0: no memory limit; core_percent 0 or >= 100: no core limit. A visible device that the file does not list, or lists
@@ -47,6 +49,7 @@ struct vgpu_config {
     bool oversubscribe;
     bool utilization_off; /* policy default: nothing is limited at present */
     bool priority_block;
+    uint64_t priority_block_until_s; /* Unix time; 0: not given */
     char region_path[VGPU_REGION_PATH_BYTES]; /* source FILE; empty: not given */
     size_t device_count; /* source FILE: entries of `uuid` and `listed` */
     char uuid[VGPU_MAX_DEVICES][VGPU_UUID_BYTES];
@@ -69,6 +72,11 @@ void vgpu_config_parse_environment(const char *(*lookup)(const char *name), stru
 /* The limit of one visible device. `index` is its place in container order; index < 0 or >= 64: no place, so nothing is allowed as
  * soon as anything is limited. */
 struct vgpu_limit vgpu_config_limit(const struct vgpu_config *config, const char *uuid, int index);
+
+/* For how long a file that was just read holds launches back; 0: not at all. Never longer than VGPU_BLOCK_MS: a node agent that has ended
+ * must not stop a container for good. */
+enum { VGPU_BLOCK_MS = 30000 };
+int64_t vgpu_config_blocks_ms(const struct vgpu_config *config, int64_t wall_ms);
 
 /* Whether anything at all is limited; if not, and no region path is given, there is nothing to account for. */
 bool vgpu_config_limits_anything(const struct vgpu_config *config);

@@ -37,6 +37,9 @@ static inline struct vgpu_process_state *state(void)
 
 static void apply_limits(struct vgpu_process_state *s)
 {
+    /* On the monotonic clock, so that a wall clock that is set back later prolongs nothing. */
+    const int64_t blocks_ms = vgpu_config_blocks_ms(&s->config, vgpu_now_ms(CLOCK_REALTIME));
+    atomic_store(&s->blocked_until_ms, blocks_ms > 0 ? vgpu_now_ms(CLOCK_MONOTONIC_COARSE) + blocks_ms : 0);
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
         values.limit[i] = vgpu_config_limit(&s->config, devices.uuid[i], i);
         atomic_store(&s->limit_bytes[i], values.limit[i].memory_bytes);

@@ -55,6 +55,7 @@ struct vgpu_process_state {
     _Atomic uint64_t unplaced_limit_bytes;
     _Atomic bool oversubscribe;
     _Atomic uint32_t core_percent[VGPU_MAX_DEVICES];
+    _Atomic int64_t blocked_until_ms; /* until then the limits file holds launches back; 0: it does not */
     _Atomic int64_t next_look_ms, next_core_look_ms, next_sweep_ms, next_launch_s;
     _Atomic enum vgpu_core_concern concern;
     int64_t launch_interval_s;

@@ -33,10 +33,10 @@ def test_the_feedback_loops_lines_are_there_only_while_they_mean_something() -> 
     )
 
     relaxed = with_feedback(plain, CoreFeedback(relaxed=True))
-    waiting = with_feedback(relaxed, CoreFeedback(waits=True))
+    waiting = with_feedback(relaxed, CoreFeedback(waits_until_s=1_800_000_000))
 
     assert relaxed == plain + "utilization_switch 0\n"
-    assert waiting == plain + "priority_block 1\n"
+    assert waiting == plain + "priority_block 1 1800000000\n"
     assert with_feedback(waiting, CoreFeedback()) == plain
 
 

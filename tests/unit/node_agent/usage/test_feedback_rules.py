@@ -1,7 +1,14 @@
 """Vectors of HAMi's feedback loop (protocol 6.4)."""
 
 from hami_node_agent.grants.limits_file import CoreFeedback
-from hami_node_agent.usage.feedback_rules import Shared, Switches, decide, decided
+from hami_node_agent.usage.feedback_rules import (
+    BLOCK_S,
+    INTERVAL_S,
+    Shared,
+    Switches,
+    decide,
+    decided,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -119,7 +126,15 @@ def test_nobody_waits_for_ever_and_the_first_never_waits(containers: list[Shared
 def test_what_holds_after_a_round_is_what_was_changed_or_what_was_there() -> None:
     alone, waits = one("x", switch=0, recent=1), one("y", recent=-1)
 
-    assert decided(alone, None) == CoreFeedback(relaxed=True)
-    assert decided(waits, None) == CoreFeedback(waits=True)
-    assert decided(one("x"), switches("x", recent=1, switch=0)) == CoreFeedback(relaxed=True)
-    assert decided(alone, switches("x", recent=-1, switch=1)) == CoreFeedback(waits=True)
+    def after(one: Shared, switches: Switches | None) -> CoreFeedback:
+        return decided(one, switches, now_s=1_800_000_000.5)
+
+    block = CoreFeedback(waits_until_s=1_800_000_000 + BLOCK_S)
+    assert after(alone, None) == CoreFeedback(relaxed=True)
+    assert after(waits, None) == block
+    assert after(one("x"), switches("x", recent=1, switch=0)) == CoreFeedback(relaxed=True)
+    assert after(alone, switches("x", recent=-1, switch=1)) == block
+
+
+def test_a_block_outlives_rounds_that_fail_and_ends_when_the_library_would_end_it() -> None:
+    assert 3 * INTERVAL_S < BLOCK_S < 30

@@ -16,6 +16,7 @@ from hami_node_agent.grants.limits_file import CoreFeedback
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
+from hami_node_agent.usage.feedback_rules import BLOCK_S
 from hami_node_agent.usage.limits_writer import LimitsWriter
 from hami_node_agent.usage.monitor import Monitor, Seen
 from hami_node_agent.usage.owners import Owners
@@ -30,6 +31,7 @@ from hamicommon.vendors.nvidia import nvidia
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_grant, a_record
 from tests.unit.node_agent.region_files import MIB, Slot, v1_file
+from tests.waiting import eventually
 
 NOW = datetime(2026, 11, 22, 10, 0, tzinfo=UTC)
 KERNEL_S = int((NOW - timedelta(seconds=3)).timestamp())
@@ -218,7 +220,7 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     first, second = node.region("pod-1_main"), node.region("pod-2_main")
     port: Any = node
     monitor = node.monitor()
-    feedback = Feedback(monitor, port, LimitsWriter(port))
+    feedback = Feedback(monitor, port, LimitsWriter(port), clock=lambda: 1_800_000_000)
 
     def switches(file: Path) -> tuple[int, int]:
         reading = read_region(file)
@@ -229,11 +231,34 @@ async def test_the_first_pod_makes_the_second_wait_and_lets_it_go(node: Node) ->
     assert (switches(first), switches(second)) == ((1, 0), (-1, 1))
     assert node.written == {
         "nonce of pod-1": CoreFeedback(relaxed=True),
-        "nonce of pod-2": CoreFeedback(waits=True),
+        "nonce of pod-2": CoreFeedback(waits_until_s=1_800_000_000 + BLOCK_S),
     }
     await feedback.round(await monitor.containers())
     assert (switches(first), switches(second)) == ((0, 0), (0, 0))
     assert set(node.written.values()) == {CoreFeedback(relaxed=True)}
+
+
+async def test_an_agent_that_stops_makes_nobody_wait(node: Node) -> None:
+    node.granted("pod-1")
+    node.granted("pod-2")
+    node.env = {"pod-1": {PRIORITY_ENV: "0"}, "pod-2": {}}
+    node.region("pod-1_main")
+    second = node.region("pod-2_main")
+    port: Any = node
+    loop = asyncio.create_task(Feedback(node.monitor(), port, LimitsWriter(port)).run())
+    await eventually(lambda: _recent_kernel(second) == -1, "the second to wait")
+
+    loop.cancel()
+    await asyncio.wait([loop])
+
+    assert node.written["nonce of pod-2"] == CoreFeedback()
+    assert _recent_kernel(second) == 0
+
+
+def _recent_kernel(file: Path) -> int:
+    reading = read_region(file)
+    assert reading is not None
+    return reading.region.recent_kernel
 
 
 async def test_a_tenant_does_not_get_first_by_writing_so(node: Node) -> None:

@@ -6,8 +6,11 @@
     device <GPU-uuid> memory_bytes <n> core_percent <n>
     region <path>               where its processes keep their accounts, as the container sees it
     utilization_switch 0        only while the core limit is relaxed
-    priority_block 1            only while a container that comes first works
+    priority_block 1 <Unix time in seconds>
+                                only while a container that comes first works; the time is when the
+                                block ends unless the agent moves it on
 
+Libraries from before the time was there ignore it, and wait until the line is gone.
 A file without `region` is an older agent's: there CUDA_DEVICE_MEMORY_SHARED_CACHE names the place,
 which a tenant can set for each process to have a slice for each. memory_bytes 0 means no memory
 limit; core_percent 0 or >= 100 no core limit. A visible card that is not listed may not be used at
@@ -39,8 +42,8 @@ class CoreFeedback:
 
     relaxed: bool = False
     """Its core limit does not hold while its policy is default."""
-    waits: bool = False
-    """Its launches are held back."""
+    waits_until_s: int = 0
+    """Its launches are held back until then (Unix time); 0: they are not."""
 
 
 def limits_text(
@@ -66,7 +69,7 @@ def with_feedback(text: str, feedback: CoreFeedback) -> str:
     """The same limits under another decision of the feedback loop."""
     lines = [line for line in text.splitlines() if not line.startswith(_FEEDBACK_KEYS)]
     lines += ["utilization_switch 0"] if feedback.relaxed else []
-    lines += ["priority_block 1"] if feedback.waits else []
+    lines += [f"priority_block 1 {feedback.waits_until_s}"] if feedback.waits_until_s else []
     return "\n".join(lines) + "\n"
 
 

@@ -12,13 +12,15 @@ spec, which HAMi's webhook sets), the cards are those granted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
-from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, decide, decided
+from hami_node_agent.grants.limits_file import CoreFeedback
+from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, decide, decided
 from hami_node_agent.usage.limits_writer import LimitsWriter, nonce_of
 from hami_node_agent.usage.monitor import Container, Monitor
 
@@ -48,15 +50,22 @@ class Feedback:
         limits_writer: LimitsWriter,
         *,
         bulkhead: Bulkhead | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._monitor = monitor
         self._pods = pods
         self._limits_writer = limits_writer
+        self._clock = clock
+        self._waiting: dict[str, str] = {}
+        """By directory, the nonces of the containers that wait since the last round."""
 
     async def run(self) -> None:
-        """Runs until cancelled."""
-        await every(INTERVAL_S - SLACK_S, self._round_soon, name="feedback")
+        """Runs until cancelled; then nobody waits any more."""
+        try:
+            await every(INTERVAL_S - SLACK_S, self._round_soon, name="feedback")
+        finally:
+            await self._let_all_go()
 
     async def _round_soon(self) -> None:
         await self.round(await self._monitor.containers_soon(2 * SLACK_S))
@@ -70,14 +79,27 @@ class Feedback:
                 shared.append(self._shared(container))
                 nonces.append(nonce_of(container))
         changed = {switches.name: switches for switches in decide(shared)}
+        now_s = self._clock()
+        feedback = {one.name: decided(one, changed.get(one.name), now_s=now_s) for one in shared}
+        self._waiting = {
+            one.name: nonce
+            for nonce, one in zip(nonces, shared, strict=True)
+            if feedback[one.name].waits_until_s
+        }
         await self._limits_writer.feedback(
-            {
-                nonce: decided(one, changed.get(one.name))
-                for nonce, one in zip(nonces, shared, strict=True)
-                if nonce
-            }
+            {nonce: feedback[one.name] for nonce, one in zip(nonces, shared, strict=True) if nonce}
         )
-        for switches in changed.values():
+        await self._write_regions(changed.values())
+
+    async def _let_all_go(self) -> None:
+        """Lifts what the last round left in force: the next one may be long in coming."""
+        await self._limits_writer.feedback(
+            {nonce: CoreFeedback() for nonce in self._waiting.values() if nonce}
+        )
+        await self._write_regions([Switches(name=name, recent_kernel=0) for name in self._waiting])
+
+    async def _write_regions(self, changed: Iterable[Switches]) -> None:
+        for switches in changed:
             with self._bulkhead.item("feedback", switches.name):
                 await self._monitor.write(
                     switches.name,

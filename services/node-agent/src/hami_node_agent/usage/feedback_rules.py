@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from hami_node_agent.grants.limits_file import CoreFeedback
 
 INTERVAL_S = 5.0
+BLOCK_S = 20
+"""How long a container waits after a round that says so: three rounds may be late or fail.
+libvgpu believes in no block of more than 30 s."""
 WAITING = -1
 
 
@@ -56,13 +59,15 @@ def decide(containers: Iterable[Shared]) -> list[Switches]:
     return [switches for switches in changes if switches is not None]
 
 
-def decided(one: Shared, switches: Switches | None) -> CoreFeedback:
-    """What holds for a container after a round: its switches, kept or changed."""
+def decided(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeedback:
+    """The feedback that holds for a container after a round: its switches, kept or changed."""
     recent, switch = one.recent_kernel, one.utilization_switch
     if switches is not None:
         recent = recent if switches.recent_kernel is None else switches.recent_kernel
         switch = switch if switches.utilization_switch is None else switches.utilization_switch
-    return CoreFeedback(relaxed=switch == 0, waits=recent < 0)
+    return CoreFeedback(
+        relaxed=switch == 0, waits_until_s=int(now_s) + BLOCK_S if recent < 0 else 0
+    )
 
 
 def _counted(recent_kernel: int) -> int:

@@ -246,13 +246,23 @@ def test_feedback_changes_two_lines_and_outlives_a_move_of_the_cards(files: Host
     assert limits.read_text() == before
 
 
+def test_a_block_that_goes_on_is_renewed_in_the_file(files: HostFiles) -> None:
+    files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n1"))
+    limits = files.limits_dir("n1") / "limits"
+
+    for until_s in (1_800_000_000, 1_800_000_005):
+        files.write_feedback("n1", CoreFeedback(waits_until_s=until_s))
+        assert limits.read_text().count("priority_block") == 1
+        assert limits.read_text().endswith(f"priority_block 1 {until_s}\n")
+
+
 def test_feedback_and_pids_of_a_container_without_a_directory_make_none(files: HostFiles) -> None:
-    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_feedback("n1", CoreFeedback(waits_until_s=1_800_000_000))
     files.write_pids("n1", [HostPid(1, 4711, 5)])
     assert not files.limits_dir("n1").exists()
 
     files.write_limits(a_record(a_grant(), ids={"x"}, nonce="n1"))
-    files.write_feedback("n1", CoreFeedback(waits=True))
+    files.write_feedback("n1", CoreFeedback(waits_until_s=1_800_000_000))
     files.write_pids("n1", [HostPid(1, 4711, 5)])
     assert "priority_block 1" in (files.limits_dir("n1") / "limits").read_text()
     assert (files.limits_dir("n1") / "pids").read_text() == "1 4711 5\n"

@@ -62,7 +62,7 @@ def container_ids(pod: Json) -> Iterator[tuple[str, str]]:
 def literal_env(pod: Json, container: str) -> dict[str, str]:
     """The env entries of the container that have a value of their own.
 
-    What the pod's annotation states about the library stands for the variable where that is not set.
+    The pod's annotation about the library stands for the variable where that is not set.
     """
     return _control_of(pod) | {
         entry["name"]: entry["value"]
