@@ -215,6 +215,9 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
     if (!fg_exec_ok(exec)) return CUDA_ERROR_INVALID_VALUE;
     if (!fg_stream_ok(stream)) return CUDA_ERROR_INVALID_HANDLE;
     if (fg_capture_graph(stream, exec->graph, &result)) return result;
+    fg_gate(FG_CALL_GRAPH_LAUNCH, fg_card_of(context));
+    const int fault = fg_fault(FG_CALL_GRAPH_LAUNCH);
+    if (fault != 0) return (CUresult)fault;
     result = run(exec->graph, stream, (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0);
     exec->context = (uintptr_t)stream > 2 ? stream->context : context;
     exec->mark = fg_stream_mark(exec->context, stream);

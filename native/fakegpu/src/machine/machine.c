@@ -124,6 +124,20 @@ static const char *read_faults(const struct json *root, struct fg_machine *machi
     return NULL;
 }
 
+static const char *read_gates(const struct json *root, struct fg_machine *machine)
+{
+    const struct json *gates = json_member(root, "gates");
+    for (const struct json *entry = gates != NULL ? gates->child : NULL; entry != NULL; entry = entry->next) {
+        if (machine->gate_count == FG_MAX_GATES) return "more than 8 gates";
+        struct fg_gate *gate = &machine->gates[machine->gate_count++];
+        gate->call = fg_call_named(json_text(entry, "call", ""));
+        gate->card = (int)json_number(entry, "card", 0);
+        copy(gate->until, sizeof gate->until, json_text(entry, "until", ""));
+        if (gate->call == FG_CALLS || gate->until[0] == '\0') return "a gate wants a call of docs/fakegpu.md, and until";
+    }
+    return NULL;
+}
+
 /* A list of all cards, by their place in "devices". */
 static const char *read_cuda_order(const struct json *root, struct fg_machine *machine)
 {
@@ -175,6 +189,7 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
         machine->card_count++;
     }
     const char *wrong = read_faults(root, machine);
+    if (wrong == NULL) wrong = read_gates(root, machine);
     return wrong != NULL ? wrong : read_cuda_order(root, machine);
 }
 

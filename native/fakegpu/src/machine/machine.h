@@ -5,7 +5,7 @@
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
  *    "future_location": 0, "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0,
  * "nvml_missing_percent": 0, "nvml_whole_samples": false, "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call":
- * "cuMemAlloc", "result": 2, "after": 0, "times": 1}], "devices":
+ * "cuMemAlloc", "result": 2, "after": 0, "times": 1}], "gates": [{"call": "cuEventRecord", "card": 0, "until": "<path>"}], "devices":
  * [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048, "pci_bus_id": "00000000:07:00.0",
  * "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2], "mig_slices": 7, "values": {"pcie_replays": 3}, "mig": [{"uuid": "MIG-...",
  * "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0, "start": 0}]}]} granularity_bytes:
@@ -44,6 +44,8 @@ struct fg_machine {
     bool process_utilization; /* false: NVML does not support it, as on MIG slices and some cards */
     int fault_count;
     struct fg_fault faults[FG_MAX_FAULTS];
+    int gate_count;
+    struct fg_gate gates[FG_MAX_GATES];
     int order_count, cuda_order[FG_MAX_DEVICES]; /* cards, fastest first as CUDA counts them; 0: as NVML */
     int card_count;
     struct fg_card cards[FG_MAX_DEVICES];

@@ -121,6 +121,7 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (result != NVML_SUCCESS) return result;
     if (count == NULL) return NVML_ERROR_INVALID_ARGUMENT;
     if (!fg_nvml.machine->process_utilization) return NVML_ERROR_NOT_SUPPORTED;
+    fg_gate(FG_CALL_NVML_USE, device->card);
     const int fault = fg_fault(FG_CALL_NVML_USE);
     if (fault != 0) return (nvmlReturn_t)fault;
     const unsigned int found = users_of(device, since_us), room = samples != NULL ? *count : 0;

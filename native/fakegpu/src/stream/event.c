@@ -109,6 +109,9 @@ static CUresult record(CUevent event, CUstream stream, bool external)
     if (!event_ok(event)) return CUDA_ERROR_INVALID_HANDLE;
     if (fg_capture_record(stream, event, external, &result)) return result;
     if (external) return CUDA_ERROR_INVALID_VALUE; /* it has no meaning elsewhere */
+    fg_gate(FG_CALL_RECORD, fg_card_of(context));
+    const int fault = fg_fault(FG_CALL_RECORD);
+    if (fault != 0) return (CUresult)fault;
     event->context = context;
     event->stream = stream;
     event->frees = fg_held_last();

@@ -65,6 +65,7 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     if (threads < 0 || (parameters == NULL && extra == NULL && function->parameter_count > 0)) return CUDA_ERROR_INVALID_VALUE;
     CUresult recorded;
     if (fg_capture_kernel(config, function, parameters, extra, &recorded)) return recorded;
+    fg_gate(FG_CALL_LAUNCH, fg_card_of(context));
     const int fault = fg_fault(FG_CALL_LAUNCH);
     if (fault != 0) return (CUresult)fault;
     if (!fg_driver.machine->instant_launches) fg_run_kernel(context, config->hStream, kernel_ns(context, threads));

@@ -5,8 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* More than all state of this library, even if several threads begin at once and each enters what is static. */
-enum { MOST = 64 };
+/* More than all state of this library, a piece for each device among it, even if several threads begin at once and each enters what is
+ * static. */
+enum { MOST = 128 };
 
 /* Where the linker puts the section's ends. */
 extern const struct vgpu_wiped __start_vgpu_wiped[] __attribute__((visibility("hidden")));

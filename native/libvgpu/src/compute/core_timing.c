@@ -22,47 +22,57 @@ void vgpu_core_timing_leave(int mode)
     if (cuda != NULL && mode != UNCHANGED) cuda->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
-static void destroy_pair(struct vgpu_core_timing *timing, int at)
+struct vgpu_event_pair vgpu_core_timing_take(struct vgpu_core_timing *timing, int at)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (timing->pairs[at].context == NULL || cuda == NULL) return;
-    cuda->cuEventDestroy_v2(timing->pairs[at].begin);
-    cuda->cuEventDestroy_v2(timing->pairs[at].end);
-    timing->pairs[at].context = NULL;
+    struct vgpu_event_pair pair = timing->pairs[at];
+    pair.forgotten = timing->forgotten;
+    timing->pairs[at] = (struct vgpu_event_pair){.context = NULL};
+    timing->pending[at] = false;
+    return pair;
+}
+
+static void destroy_pair(const struct vgpu_cuda *cuda, struct vgpu_event_pair *pair)
+{
+    if (pair->context == NULL) return;
+    cuda->cuEventDestroy_v2(pair->begin);
+    cuda->cuEventDestroy_v2(pair->end);
+    pair->context = NULL;
 }
 
 /* A pair of events of the current context. */
-static bool make_pair(const struct vgpu_cuda *cuda, struct vgpu_core_timing *timing, int at)
+static bool make_pair(const struct vgpu_cuda *cuda, struct vgpu_event_pair *pair)
 {
     CUcontext current = NULL;
     if (cuda->cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL) return false;
-    if (timing->pairs[at].context == current) return true;
-    destroy_pair(timing, at); /* a program with several contexts on one device changes between them seldom */
-    CUevent begin, end;
-    if (cuda->cuEventCreate(&begin, 0) != CUDA_SUCCESS) return false;
-    if (cuda->cuEventCreate(&end, 0) != CUDA_SUCCESS) {
-        cuda->cuEventDestroy_v2(begin);
+    if (pair->context == current) return true;
+    destroy_pair(cuda, pair); /* a program with several contexts on one device changes between them seldom */
+    if (cuda->cuEventCreate(&pair->begin, 0) != CUDA_SUCCESS) return false;
+    if (cuda->cuEventCreate(&pair->end, 0) != CUDA_SUCCESS) {
+        cuda->cuEventDestroy_v2(pair->begin);
         return false;
     }
-    timing->pairs[at].context = current;
-    timing->pairs[at].begin = begin;
-    timing->pairs[at].end = end;
+    pair->context = current;
     return true;
 }
 
-bool vgpu_core_timing_begin(struct vgpu_core_timing *timing, int at, CUstream stream)
+bool vgpu_core_timing_begin(struct vgpu_event_pair *pair, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    timing->pairs[at].pending = false;
-    return cuda != NULL && make_pair(cuda, timing, at) && cuda->cuEventRecord(timing->pairs[at].begin, stream) == CUDA_SUCCESS;
+    return cuda != NULL && make_pair(cuda, pair) && cuda->cuEventRecord(pair->begin, stream) == CUDA_SUCCESS;
 }
 
-bool vgpu_core_timing_end(struct vgpu_core_timing *timing, int at, CUstream stream)
+bool vgpu_core_timing_end(const struct vgpu_event_pair *pair, CUstream stream)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (timing->pairs[at].context == NULL) return true; /* forgotten since it began, and the governor knows */
-    timing->pairs[at].pending = cuda->cuEventRecord(timing->pairs[at].end, stream) == CUDA_SUCCESS;
-    return timing->pairs[at].pending;
+    return vgpu_cuda()->cuEventRecord(pair->end, stream) == CUDA_SUCCESS;
+}
+
+bool vgpu_core_timing_put(struct vgpu_core_timing *timing, int at, const struct vgpu_event_pair *pair, bool recorded)
+{
+    /* A context has ended since, and it may have been the pair's: these two events are given up. */
+    if (pair->forgotten != timing->forgotten) return false;
+    timing->pairs[at] = *pair;
+    timing->pending[at] = recorded;
+    return recorded;
 }
 
 static void collect_one(const struct vgpu_cuda *cuda, struct vgpu_core_timing *timing, int at, struct vgpu_governor *governor,
@@ -76,7 +86,7 @@ static void collect_one(const struct vgpu_cuda *cuda, struct vgpu_core_timing *t
     if (result == CUDA_ERROR_NOT_READY) return;
     float milliseconds = 0;
     if (result == CUDA_SUCCESS) result = cuda->cuEventElapsedTime(&milliseconds, timing->pairs[at].begin, timing->pairs[at].end);
-    timing->pairs[at].pending = false;
+    timing->pending[at] = false;
     if (result == CUDA_SUCCESS)
         vgpu_governor_ended(governor, shared, at, now_ns, (int64_t)((double)milliseconds * 1e6));
     else
@@ -88,15 +98,16 @@ void vgpu_core_timing_collect(struct vgpu_core_timing *timing, struct vgpu_gover
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     for (int i = 0; cuda != NULL && i < VGPU_TIMINGS; i++)
-        if (timing->pairs[i].pending) collect_one(cuda, timing, i, governor, shared, now_ns);
+        if (timing->pending[i]) collect_one(cuda, timing, i, governor, shared, now_ns);
 }
 
 void vgpu_core_timing_forget(struct vgpu_core_timing *timing, struct vgpu_governor *governor, CUcontext context)
 {
+    timing->forgotten++;
     for (int i = 0; i < VGPU_TIMINGS; i++) {
         if (timing->pairs[i].context != context) continue;
-        if (governor->timings[i].key != 0) vgpu_governor_untimed(governor, i);
+        if (timing->pending[i]) vgpu_governor_untimed(governor, i);
         timing->pairs[i].context = NULL;
-        timing->pairs[i].pending = false;
+        timing->pending[i] = false;
     }
 }

@@ -8,8 +8,8 @@
 #include "intercept/real.h"
 #include "state/process_state.h"
 
-/* More processes than this on one card are not looked through. */
-enum { SAMPLES = 256 };
+/* Of a thread's time NVML gets a tenth at most. */
+enum { PAUSES_PER_ASK = 9 };
 
 static void open_device(struct vgpu_core_usage *usage, int index)
 {
@@ -35,6 +35,13 @@ static bool is_own(const struct vgpu_core_usage *usage, unsigned int pid)
     return false;
 }
 
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
 static int64_t wall_ns(void)
 {
     struct timespec wall;
@@ -56,14 +63,14 @@ static void show(int index, unsigned int sm_percent)
 /* The newest sample of this process since a stamp: the mean of all since then. false: there is none. */
 static bool ask(struct vgpu_core_usage *usage, int index, unsigned long long since_us, nvmlProcessUtilizationSample_t *own)
 {
-    static nvmlProcessUtilizationSample_t samples[SAMPLES]; /* 8 KB: with the cores' lock rather than on the stack of a small thread */
-    unsigned int count = SAMPLES;
+    nvmlProcessUtilizationSample_t *samples = usage->samples;
+    unsigned int count = VGPU_USAGE_SAMPLES;
     const nvmlReturn_t result = vgpu_nvml()->nvmlDeviceGetProcessUtilization(usage->device, samples, &count, since_us);
     if (result == NVML_ERROR_NOT_SUPPORTED) {
         usage->unavailable = true;
         vgpu_log(VGPU_LOG_WARN, "device %d has no utilisation per process: its core limit goes by the times of launches alone", index);
     }
-    for (unsigned int i = 0; result == NVML_SUCCESS && i < count && i < SAMPLES; i++) {
+    for (unsigned int i = 0; result == NVML_SUCCESS && i < count && i < VGPU_USAGE_SAMPLES; i++) {
         if (!is_own(usage, samples[i].pid) || samples[i].timeStamp <= since_us) continue;
         *own = samples[i];
         return true;
@@ -71,21 +78,34 @@ static bool ask(struct vgpu_core_usage *usage, int index, unsigned long long sin
     return false;
 }
 
-void vgpu_core_usage_ask(struct vgpu_core_usage *usage, struct vgpu_governor *governor, int index, int64_t now_ns)
+static bool fetch(struct vgpu_core_usage *usage, int index, struct vgpu_core_sample *sample)
 {
     /* Below it a hundredth is much, and the newest sample alone is asked for as well. */
     static const unsigned int LITTLE_PERCENT = 3;
+    const int64_t now = now_ns();
     if (!usage->opened) open_device(usage, index);
-    if (usage->unavailable) return;
-    look_for_pids(usage, now_ns);
+    if (usage->unavailable) return false;
+    look_for_pids(usage, now);
     if (usage->last_us == 0) usage->last_us = (unsigned long long)wall_ns() / 1000; /* what was before the first launch is no launch */
     nvmlProcessUtilizationSample_t mean, newest;
-    if (!ask(usage, index, usage->last_us, &mean)) return;
+    if (!ask(usage, index, usage->last_us, &mean)) return false;
     if (mean.smUtil >= LITTLE_PERCENT || !ask(usage, index, mean.timeStamp - 1, &newest)) newest = mean;
     /* The first one began before anybody asked: nobody knows when. */
-    const int64_t begin_ns = usage->recognised ? monotonic_ns(usage->last_us, now_ns) : 0;
+    const int64_t begin_ns = usage->recognised ? monotonic_ns(usage->last_us, now) : 0;
     usage->last_us = mean.timeStamp;
     usage->recognised = true;
-    vgpu_governor_sample(governor, begin_ns, monotonic_ns(mean.timeStamp, now_ns), mean.smUtil, newest.smUtil);
+    *sample = (struct vgpu_core_sample){begin_ns, monotonic_ns(mean.timeStamp, now), mean.smUtil, newest.smUtil};
     show(index, mean.smUtil);
+    return true;
+}
+
+bool vgpu_core_usage_ask(struct vgpu_core_usage *usage, int index, struct vgpu_core_sample *sample)
+{
+    if (!vgpu_mutex_trylock(&usage->lock)) return false;
+    const int64_t begin = now_ns();
+    const bool fetched = begin >= usage->next_ask_ns && fetch(usage, index, sample);
+    const int64_t end = now_ns();
+    if (begin >= usage->next_ask_ns) usage->next_ask_ns = end + PAUSES_PER_ASK * (end - begin);
+    vgpu_mutex_unlock(&usage->lock);
+    return fetched;
 }

@@ -17,19 +17,15 @@
 static const int64_t BLOCKED_LOOK_NS = 10000000, BLOCKED_WAIT_NS = 30000000000;
 
 struct device {
+    struct vgpu_mutex lock; /* guards costs, timing and all but the fast path of the governor. With it no call is made that may wait */
     bool started;
     struct vgpu_governor governor;
+    struct vgpu_costs costs;
     struct vgpu_core_timing timing;
     struct vgpu_core_usage usage;
 };
 
-struct state {
-    struct vgpu_mutex lock; /* guards all but the fast path of the governors */
-    struct vgpu_costs costs;
-    struct device devices[VGPU_MAX_DEVICES];
-};
-
-static _Atomic(void *) pages; /* struct state */
+static _Atomic(void *) pages[VGPU_MAX_DEVICES]; /* struct device */
 
 /* So many launches go by one look at the clock, the limits and the context, if they come this closely: then all of them
  * are made before a person, a monitor or a limits file could notice. A thread that launches less often looks each
@@ -39,7 +35,7 @@ enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
 _Thread_local struct vgpu_core_pass vgpu_core_pass;
 
 /* Zeroes are a valid beginning. NULL: no memory. */
-static struct state *state(void) { return vgpu_wiped_pages(&pages, sizeof(struct state)); }
+static struct device *device_at(int index) { return vgpu_wiped_pages(&pages[index], sizeof(struct device)); }
 
 static int64_t now_ns(void)
 {
@@ -81,48 +77,67 @@ static struct vgpu_shared_cores shared_by(const struct vgpu_core_terms *terms, s
 }
 
 /* With the lock. */
-static struct device *started(struct state *s, int index, const struct vgpu_core_terms *terms)
+static void start(struct device *device, int index, const struct vgpu_core_terms *terms)
 {
-    struct device *device = &s->devices[index];
     if (!device->started) {
-        vgpu_governor_start(&device->governor, &s->costs, terms->percent);
+        vgpu_governor_start(&device->governor, &device->costs, terms->percent);
         if (terms->slot != NULL) atomic_store(vgpu_slot_core_had(terms->slot, index), 0); /* its predecessor's */
         device->started = true;
     }
     device->governor.percent = terms->percent;
-    return device;
+}
+
+/* Looks at what has ended since. Whether it is time to ask NVML. */
+static bool collect(struct device *device, int index, const struct vgpu_core_terms *terms, const struct vgpu_shared_cores *shared)
+{
+    vgpu_mutex_lock(&device->lock);
+    start(device, index, terms);
+    const int64_t now = now_ns();
+    vgpu_core_timing_collect(&device->timing, &device->governor, shared, now);
+    const bool wants_sample = vgpu_governor_wants_sample(&device->governor, now);
+    vgpu_mutex_unlock(&device->lock);
+    return wants_sample;
+}
+
+/* The launch will not be timed after all. */
+static void give_up_timing(struct device *device, const struct vgpu_launch *launch)
+{
+    vgpu_mutex_lock(&device->lock);
+    (void)vgpu_core_timing_put(&device->timing, launch->timing, &launch->pair, false);
+    vgpu_governor_untimed(&device->governor, launch->timing);
+    vgpu_mutex_unlock(&device->lock);
 }
 
 /* One look: what the launch has to wait; 0: it is admitted. */
-static int64_t look(struct state *s, const struct vgpu_core_terms *terms, uint64_t key, int64_t asked_ns, struct vgpu_launch *launch)
+static int64_t look(struct device *device, const struct vgpu_core_terms *terms, uint64_t key, int64_t asked_ns, struct vgpu_launch *launch)
 {
     struct place place = {.region = terms->region, .index = launch->index};
     const struct vgpu_shared_cores shared = shared_by(terms, &place);
-    vgpu_mutex_lock(&s->lock);
-    struct device *device = started(s, launch->index, terms);
-    const int64_t now = now_ns();
-    vgpu_core_timing_collect(&device->timing, &device->governor, &shared, now);
-    if (vgpu_governor_wants_sample(&device->governor, now)) vgpu_core_usage_ask(&device->usage, &device->governor, launch->index, now);
-    const struct vgpu_verdict verdict = vgpu_governor_ask(&device->governor, &shared, key, asked_ns, now, true);
-    if (verdict.timing >= 0) {
-        if (vgpu_core_timing_begin(&device->timing, verdict.timing, launch->stream))
-            launch->timing = verdict.timing;
-        else
-            vgpu_governor_untimed(&device->governor, verdict.timing);
+    struct vgpu_core_sample sample;
+    const bool sampled = collect(device, launch->index, terms, &shared) && vgpu_core_usage_ask(&device->usage, launch->index, &sample);
+    vgpu_mutex_lock(&device->lock);
+    struct vgpu_governor *governor = &device->governor;
+    if (sampled) vgpu_governor_sample(governor, sample.begin_ns, sample.end_ns, sample.percent, sample.newest_percent);
+    const struct vgpu_verdict verdict = vgpu_governor_ask(governor, &shared, key, asked_ns, now_ns(), true);
+    launch->timing = verdict.timing;
+    if (verdict.timing >= 0) launch->pair = vgpu_core_timing_take(&device->timing, verdict.timing);
+    vgpu_mutex_unlock(&device->lock);
+    if (launch->timing >= 0 && !vgpu_core_timing_begin(&launch->pair, launch->stream)) {
+        give_up_timing(device, launch);
+        launch->timing = -1;
     }
-    vgpu_mutex_unlock(&s->lock);
     return verdict.wait_ns;
 }
 
 /* The lease is used up, or nothing is known of the launch. */
-static void admit_slowly(struct state *s, uint64_t key, struct vgpu_launch *launch)
+static void admit_slowly(struct device *device, uint64_t key, struct vgpu_launch *launch)
 {
     int mode;
     if (vgpu_core_timing_enter(launch->stream, &mode)) { /* else it only becomes part of a graph, and is paid when that is launched */
         const int64_t asked_ns = now_ns();
         struct vgpu_core_terms terms;
         while (vgpu_core_terms_of(launch->index, &terms) && terms.percent < 100) {
-            const int64_t wait_ns = look(s, &terms, key, asked_ns, launch);
+            const int64_t wait_ns = look(device, &terms, key, asked_ns, launch);
             if (wait_ns == 0) break;
             sleep_ns(wait_ns);
         }
@@ -164,12 +179,12 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
         if (launch.index < 0) return launch;
         if (concern == VGPU_CORES_BLOCKED) wait_while_blocked(launch.index);
     }
-    struct state *s = concern != VGPU_CORES_FREE && vgpu_core_limits(launch.index) ? state() : NULL;
-    struct vgpu_governor *governor = s != NULL ? &s->devices[launch.index].governor : NULL;
+    struct device *device = concern != VGPU_CORES_FREE && vgpu_core_limits(launch.index) ? device_at(launch.index) : NULL;
+    struct vgpu_governor *governor = device != NULL ? &device->governor : NULL;
     if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
     if (governor == NULL) return launch;
     if (vgpu_thread_budget_fill_and_pay(governor, key, &pass->budget_ns)) return launch;
-    admit_slowly(s, key, &launch);
+    admit_slowly(device, key, &launch);
     return launch;
 }
 
@@ -181,20 +196,24 @@ void vgpu_cores_device_changed(void)
 
 void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)
 {
-    struct state *s = state();
-    vgpu_mutex_lock(&s->lock);
-    struct device *device = &s->devices[launch->index];
-    if (result != CUDA_SUCCESS || !vgpu_core_timing_end(&device->timing, launch->timing, launch->stream))
+    struct device *device = device_at(launch->index);
+    if (result != CUDA_SUCCESS || !vgpu_core_timing_end(&launch->pair, launch->stream)) {
+        give_up_timing(device, launch);
+        return;
+    }
+    vgpu_mutex_lock(&device->lock);
+    if (!vgpu_core_timing_put(&device->timing, launch->timing, &launch->pair, true))
         vgpu_governor_untimed(&device->governor, launch->timing);
-    vgpu_mutex_unlock(&s->lock);
+    vgpu_mutex_unlock(&device->lock);
 }
 
 void vgpu_cores_forget_context(CUcontext context)
 {
-    struct state *s = atomic_load_explicit(&pages, memory_order_acquire);
-    if (s == NULL) return;
-    vgpu_mutex_lock(&s->lock);
-    for (int i = 0; i < VGPU_MAX_DEVICES; i++)
-        if (s->devices[i].started) vgpu_core_timing_forget(&s->devices[i].timing, &s->devices[i].governor, context);
-    vgpu_mutex_unlock(&s->lock);
+    for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
+        struct device *device = atomic_load_explicit(&pages[i], memory_order_acquire);
+        if (device == NULL) continue;
+        vgpu_mutex_lock(&device->lock);
+        if (device->started) vgpu_core_timing_forget(&device->timing, &device->governor, context);
+        vgpu_mutex_unlock(&device->lock);
+    }
 }

@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "compute/core_timing.h"
 #include "cuda_abi.h"
 #include "governor/thread_budget.h"
 
-/* A launch that has been let through; `timing` >= 0: it is being timed. */
+/* A launch that has been let through; `timing` >= 0: it is being timed, with that pair. */
 struct vgpu_launch {
     int index, timing;
     CUstream stream;
+    struct vgpu_event_pair pair;
 };
 
 /* The per-thread default stream, for functions whose NULL means it (CU_STREAM_PER_THREAD). */

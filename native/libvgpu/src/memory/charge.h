@@ -1,7 +1,7 @@
 /* Charges of this process: shared by the hooks that allocate and those that free.
  *
- * Any thread, with no lock of this library held but that of the graphs (graph_memory.c reserves with it); not from
- * signal handlers. A fork child finds no charge: what the parent holds is not its own.
+ * Any thread, with no lock of this library held; not from signal handlers. A fork child finds no charge: what the parent holds is not its
+ * own.
  */
 #ifndef VGPU_CHARGE_H
 #define VGPU_CHARGE_H

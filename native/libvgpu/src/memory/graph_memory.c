@@ -23,14 +23,22 @@ enum { ORDINALS = 64 };
 struct exec {
     CUgraphExec handle;
     uint64_t bytes[ORDINALS];
+    int users; /* the list, and those who run it */
     struct exec *next;
 };
 
-static struct VGPU_WIPED registry {
+/* Bytes of a device; with its lock. No launch is made with it. */
+struct graph_device {
     struct vgpu_mutex lock;
+    uint64_t charged;
+    uint64_t launching, reserved; /* what launches that are under way may take, and what was reserved for them */
+};
+
+static struct VGPU_WIPED registry {
+    struct vgpu_mutex lock; /* of the list */
     struct exec *execs;
     _Atomic int exec_count;
-    uint64_t charged[ORDINALS]; /* bytes, by CUDA ordinal */
+    struct graph_device devices[ORDINALS]; /* by CUDA ordinal */
 } registry;
 VGPU_WIPE_ON_FORK(registry);
 
@@ -69,11 +77,30 @@ void vgpu_graph_memory_instantiated(CUgraphExec handle, CUgraph graph)
     struct exec *made = malloc(sizeof *made);
     if (made == NULL) return; /* its growth is still charged by the next graph that runs, or by a trim */
     *made = counted;
+    made->users = 1;
     vgpu_mutex_lock(&registry.lock);
     made->next = registry.execs;
     registry.execs = made;
     atomic_fetch_add(&registry.exec_count, 1);
     vgpu_mutex_unlock(&registry.lock);
+}
+
+static struct exec *hold(CUgraphExec handle)
+{
+    vgpu_mutex_lock(&registry.lock);
+    struct exec *exec = registry.execs;
+    while (exec != NULL && exec->handle != handle) exec = exec->next;
+    if (exec != NULL) exec->users++;
+    vgpu_mutex_unlock(&registry.lock);
+    return exec;
+}
+
+static void drop(struct exec *exec)
+{
+    vgpu_mutex_lock(&registry.lock);
+    const bool unused = --exec->users == 0;
+    vgpu_mutex_unlock(&registry.lock);
+    if (unused) free(exec);
 }
 
 void vgpu_graph_memory_destroyed(CUgraphExec handle)
@@ -88,7 +115,7 @@ void vgpu_graph_memory_destroyed(CUgraphExec handle)
         atomic_fetch_sub(&registry.exec_count, 1);
     }
     vgpu_mutex_unlock(&registry.lock);
-    free(gone);
+    if (gone != NULL) drop(gone);
 }
 
 static uint64_t attribute(CUdevice device, int which)
@@ -97,67 +124,86 @@ static uint64_t attribute(CUdevice device, int which)
     return vgpu_cuda()->cuDeviceGetGraphMemAttribute(device, which, &value) == CUDA_SUCCESS ? value : 0;
 }
 
-/* The charge becomes what the driver has reserved, `extra` bytes of which the caller reserved already. With the lock. */
-static void settle(CUdevice device, uint64_t extra)
+/* The charge becomes what the driver has reserved, `extra` bytes of which the caller reserved already; what other launches take that are
+ * under way is theirs to settle. With the lock. */
+static void settle(struct graph_device *graphs, CUdevice device, uint64_t extra)
 {
-    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = registry.charged[device] + extra;
+    const uint64_t now = attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), have = graphs->charged + extra;
     const int index = vgpu_state_cuda_device(device);
-    if (now > have) vgpu_slice_charge(index, now - have);
-    if (now < have) vgpu_slice_release(index, have - now);
-    registry.charged[device] = now;
+    const uint64_t more = vgpu_quota_subtract(now, have + graphs->reserved), less = vgpu_quota_subtract(have, now);
+    if (more != 0) vgpu_slice_charge(index, more);
+    if (less != 0) vgpu_slice_release(index, less);
+    graphs->charged = have + more - less;
 }
 
-static uint64_t growth(CUdevice device, uint64_t bytes)
+/* By how much a launch of so many bytes can make the driver's memory grow, beside the launches that are under way. With the lock. */
+static uint64_t growth(const struct graph_device *graphs, CUdevice device, uint64_t bytes)
 {
     const uint64_t used = attribute(device, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
-    return vgpu_quota_subtract(used + bytes, attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT));
+    return vgpu_quota_subtract(used + graphs->launching + bytes,
+                               attribute(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT) + graphs->reserved);
 }
 
-/* Reserves the growth of every device; on failure nothing is reserved. With the lock. */
-static CUresult reserve(const struct exec *exec, uint64_t reserved[ORDINALS])
+/* Reserves the growth of a device. */
+static CUresult begin(CUdevice device, uint64_t bytes, uint64_t *reserved)
 {
-    for (CUdevice device = 0; device < ORDINALS; device++) {
-        if (exec->bytes[device] == 0) continue;
-        reserved[device] = growth(device, exec->bytes[device]);
-        if (reserved[device] == 0 || vgpu_memory_reserve(vgpu_state_cuda_device(device), reserved[device]) == CUDA_SUCCESS) continue;
-        reserved[device] = 0;
-        for (CUdevice back = 0; back < device; back++)
-            if (reserved[back] != 0) vgpu_slice_release(vgpu_state_cuda_device(back), reserved[back]);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    return CUDA_SUCCESS;
+    struct graph_device *graphs = &registry.devices[device];
+    vgpu_mutex_lock(&graphs->lock);
+    *reserved = growth(graphs, device, bytes);
+    graphs->launching += bytes;
+    graphs->reserved += *reserved;
+    vgpu_mutex_unlock(&graphs->lock);
+    if (*reserved == 0) return CUDA_SUCCESS;
+    const CUresult result = vgpu_memory_reserve(vgpu_state_cuda_device(device), *reserved);
+    if (result == CUDA_SUCCESS) return result;
+    vgpu_mutex_lock(&graphs->lock);
+    graphs->launching -= bytes;
+    graphs->reserved -= *reserved;
+    vgpu_mutex_unlock(&graphs->lock);
+    return result;
+}
+
+static void end(CUdevice device, uint64_t bytes, uint64_t reserved)
+{
+    struct graph_device *graphs = &registry.devices[device];
+    vgpu_mutex_lock(&graphs->lock);
+    graphs->launching -= bytes;
+    graphs->reserved -= reserved;
+    settle(graphs, device, reserved);
+    vgpu_mutex_unlock(&graphs->lock);
 }
 
 static CUresult run(const struct exec *exec, CUstream stream, CUresult (*real)(CUgraphExec, CUstream))
 {
-    uint64_t reserved[ORDINALS] = {0};
-    CUresult result = reserve(exec, reserved);
-    if (result != CUDA_SUCCESS) return result;
-    result = real(exec->handle, stream);
-    for (CUdevice device = 0; device < ORDINALS; device++)
-        if (exec->bytes[device] != 0) settle(device, reserved[device]);
+    uint64_t reserved[ORDINALS];
+    CUresult result = CUDA_SUCCESS;
+    CUdevice begun = 0;
+    for (; begun < ORDINALS && result == CUDA_SUCCESS; begun++)
+        if (exec->bytes[begun] != 0) result = begin(begun, exec->bytes[begun], &reserved[begun]);
+    if (result != CUDA_SUCCESS)
+        begun--; /* the last one is undone already */
+    else
+        result = real(exec->handle, stream);
+    for (CUdevice device = 0; device < begun; device++)
+        if (exec->bytes[device] != 0) end(device, exec->bytes[device], reserved[device]);
     return result;
 }
 
 CUresult vgpu_graph_memory_run(CUgraphExec handle, CUstream stream, CUresult (*real)(CUgraphExec, CUstream))
 {
     if (atomic_load_explicit(&registry.exec_count, memory_order_acquire) == 0 || !vgpu_state_start()) return real(handle, stream);
-    vgpu_mutex_lock(&registry.lock);
-    const struct exec *exec = registry.execs;
-    while (exec != NULL && exec->handle != handle) exec = exec->next;
-    if (exec == NULL) {
-        vgpu_mutex_unlock(&registry.lock);
-        return real(handle, stream);
-    }
+    struct exec *exec = hold(handle);
+    if (exec == NULL) return real(handle, stream);
     const CUresult result = run(exec, stream, real);
-    vgpu_mutex_unlock(&registry.lock);
+    drop(exec);
     return result;
 }
 
 void vgpu_graph_memory_settle(CUdevice device)
 {
     if (device < 0 || device >= ORDINALS || !vgpu_state_start()) return;
-    vgpu_mutex_lock(&registry.lock);
-    if (registry.charged[device] != 0 || registry.exec_count != 0) settle(device, 0);
-    vgpu_mutex_unlock(&registry.lock);
+    struct graph_device *graphs = &registry.devices[device];
+    vgpu_mutex_lock(&graphs->lock);
+    if (graphs->charged != 0 || atomic_load(&registry.exec_count) != 0) settle(graphs, device, 0);
+    vgpu_mutex_unlock(&graphs->lock);
 }

@@ -4,8 +4,8 @@
  * the device's graphs until cuDeviceGraphMemTrim. So the charge of a device is what its graphs have reserved as the
  * driver reports it, and before a launch the most by which that can grow is reserved.
  *
- * Any thread; not from signal handlers. The lock of the graphs is held while a graph with allocation nodes is launched,
- * as what the driver has reserved before and after must belong to that launch. A fork child finds no graph.
+ * Any thread; not from signal handlers. No lock is held while a graph is launched, which waits while the card's queue is full: launches
+ * that are under way are counted with all that they may take. A fork child finds no graph.
  */
 #ifndef VGPU_GRAPH_MEMORY_H
 #define VGPU_GRAPH_MEMORY_H

@@ -7,7 +7,7 @@
  *
  * Any thread may call any of these functions, but no signal handler: they wait for locks, for the disk, for NVML. Locks
  * are taken in this order, and any may be left out: one of memory/ (graphs, physical memory, pools, a shard of the block
- * table), `lock`, the lock of the region's file, `account_lock`. The lock of the cores is held with none of them.
+ * table), `lock`, the lock of the region's file, `account_lock`. The locks of the cores, one for each device, are held with none of them.
  */
 #ifndef VGPU_PROCESS_STATE_H
 #define VGPU_PROCESS_STATE_H
