@@ -15,7 +15,12 @@ from tests.native.allocators.allocation import RefusedError
 from tests.native.allocators.allocators import KINDS, GiveBack
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.allocators.context_makers import OUTLIVED
-from tests.native.compute.launch_calls import launch, launch_as_before_cuda_4, launch_on_both
+from tests.native.compute.launch_calls import (
+    launch,
+    launch_as_before_cuda_4,
+    launch_cooperatively,
+    launch_on_both,
+)
 from tests.native.descriptors import close_descriptors, files_open
 from tests.native.nvml.nvml_calls import (
     nvml,
@@ -244,6 +249,7 @@ OPS: dict[str, Callable[..., Any]] = {
         further_context,
         further_contexts,
         launch_on_both,
+        launch_cooperatively,
         nvml,
         nvml_codes,
         nvml_instance_codes,

@@ -57,3 +57,36 @@ def launch_on_both(how: str) -> dict[str, Any]:
     return {
         "result": result or cuda.cuLaunchKernel(modules[1], 1, 1, 1, 1, 1, 1, 0, None, None, None)
     }
+
+
+class LaunchParams(ctypes.Structure):
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("sizes", ctypes.c_uint * 7),
+        ("stream", ctypes.c_void_p),
+        ("parameters", ctypes.c_void_p),
+    )
+
+
+def params_in(context: ctypes.c_void_p) -> LaunchParams:
+    assert cuda.cuCtxPushCurrent_v2(context) == 0
+    stream = ctypes.c_void_p()
+    assert cuda.cuStreamCreate(ctypes.byref(stream), 1) == 0
+    params = LaunchParams(loaded(), (1, 1, 1, 1, 1, 1, 0), stream)
+    assert cuda.cuCtxPopCurrent_v2(None) == 0
+    return params
+
+
+def launch_cooperatively(first: int) -> dict[str, Any]:
+    """A kernel on each of both devices in one call, and at once one on the device that is current,
+    which is `first`."""
+    contexts = ctypes.c_void_p(), ctypes.c_void_p()
+    for ordinal, context in enumerate(contexts):
+        assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
+    assert cuda.cuCtxSetCurrent(contexts[first]) == 0
+    function = loaded()
+    launches = (LaunchParams * 2)(*map(params_in, contexts))
+    result = cuda.cuLaunchCooperativeKernelMultiDevice(launches, 2, 0)
+    return {
+        "result": result or cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+    }

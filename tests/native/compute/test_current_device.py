@@ -29,6 +29,25 @@ def test_a_launch_after_a_change_of_context_is_charged_to_the_new_device(
     assert paid(container) == [True, True]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("limited", [(True, True), (True, False), (False, True)])
+def test_a_launch_on_several_devices_is_charged_to_each(
+    container: Container, first: int, limited: tuple[bool, bool]
+) -> None:
+    percents = (50 if one else 100 for one in limited)
+    container.limits(
+        "hami-limits 1\npolicy force\n"
+        + "".join(
+            f"device {card} memory_bytes 0 core_percent {percent}\n"
+            for card, percent in zip(CARDS, percents, strict=True)
+        )
+    )
+    client = container.start()
+    assert client.call("open_device") == {"result": 0}
+    assert client.call("launch_cooperatively", first=first) == {"result": 0}
+    assert paid(container) == list(limited)
+
+
 @pytest.mark.parametrize("how", ["cuLaunch", "cuLaunchGrid", "cuLaunchGridAsync"])
 def test_launches_as_before_cuda_4_are_charged_too(container: Container, how: str) -> None:
     container.limits(

@@ -68,10 +68,12 @@ static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)
 {
     CUcontext context, popped;
     if (cuda->cuStreamGetCtx(p->hStream, &context) != CUDA_SUCCESS || cuda->cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) return;
+    vgpu_cores_device_changed();
     const uint64_t size = size_of(p->gridDimX, p->gridDimY, p->gridDimZ, p->blockDimX, p->blockDimY, p->blockDimZ);
     const struct vgpu_launch launch = vgpu_cores_admit(p->function, size, p->hStream);
     vgpu_cores_launched(&launch, CUDA_ERROR_NOT_READY); /* not timed: the driver makes these launches itself; NVML reports what they took */
     cuda->cuCtxPopCurrent_v2(&popped);
+    vgpu_cores_device_changed();
 }
 
 /* One kernel on each of several devices, all or none. */
