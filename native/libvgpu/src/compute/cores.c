@@ -33,6 +33,11 @@ static _Atomic(void *) pages[VGPU_MAX_DEVICES]; /* struct device */
 enum { LAUNCHES_PER_LOOK = 16, CLOSE_MS = 4 };
 
 _Thread_local struct vgpu_core_pass vgpu_core_pass;
+_Atomic int vgpu_captures_open;
+
+void vgpu_cores_capture_begun(void) { atomic_fetch_add(&vgpu_captures_open, 1); }
+
+void vgpu_cores_capture_ended(void) { atomic_fetch_sub(&vgpu_captures_open, 1); }
 
 /* Zeroes are a valid beginning. NULL: no memory. */
 static struct device *device_at(int index) { return vgpu_wiped_pages(&pages[index], sizeof(struct device)); }
@@ -129,11 +134,21 @@ static int64_t look(struct device *device, const struct vgpu_core_terms *terms, 
     return verdict.wait_ns;
 }
 
+/* Whether a launch only becomes part of a graph: it is paid when that is launched. */
+static bool is_recorded(CUstream stream)
+{
+    int mode;
+    if (atomic_load(&vgpu_captures_open) <= 0) return false;
+    const bool runs = vgpu_core_timing_enter(stream, &mode);
+    vgpu_core_timing_leave(mode);
+    return !runs;
+}
+
 /* The lease is used up, or nothing is known of the launch. */
 static void admit_slowly(struct device *device, uint64_t key, struct vgpu_launch *launch)
 {
     int mode;
-    if (vgpu_core_timing_enter(launch->stream, &mode)) { /* else it only becomes part of a graph, and is paid when that is launched */
+    if (vgpu_core_timing_enter(launch->stream, &mode)) {
         const int64_t asked_ns = now_ns();
         struct vgpu_core_terms terms;
         while (vgpu_core_terms_of(launch->index, &terms) && terms.percent < 100) {
@@ -169,7 +184,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct vgpu_core_pass *pass = &vgpu_core_pass;
     struct vgpu_launch launch = {.index = VGPU_DEVICE_UNKNOWN, .timing = -1, .stream = stream};
     const uint64_t key = vgpu_cost_key(what, size);
-    const bool only_the_budget = pass->left > 0 && pass->governor != NULL;
+    const bool only_the_budget = pass->left > 0 && pass->governor != NULL && atomic_load(&vgpu_captures_open) <= 0;
     if (only_the_budget && vgpu_thread_budget_fill_and_pay(pass->governor, key, &pass->budget_ns)) return launch;
     int64_t now_ms = 0;
     pass->left = 0;
@@ -182,7 +197,7 @@ struct vgpu_launch vgpu_cores_admit(const void *what, uint64_t size, CUstream st
     struct device *device = concern != VGPU_CORES_FREE && vgpu_core_limits(launch.index) ? device_at(launch.index) : NULL;
     struct vgpu_governor *governor = device != NULL ? &device->governor : NULL;
     if (concern != VGPU_CORES_BLOCKED) keep_pass(pass, governor, now_ms);
-    if (governor == NULL) return launch;
+    if (governor == NULL || is_recorded(stream)) return launch;
     if (vgpu_thread_budget_fill_and_pay(governor, key, &pass->budget_ns)) return launch;
     admit_slowly(device, key, &launch);
     return launch;

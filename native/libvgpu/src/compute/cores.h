@@ -6,6 +6,7 @@
 #ifndef VGPU_CORES_H
 #define VGPU_CORES_H
 
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -33,6 +34,11 @@ struct vgpu_core_pass {
 };
 extern _Thread_local struct vgpu_core_pass vgpu_core_pass;
 
+/* Captures that are open: while there are any, a launch asks whether it is only recorded, and is free then. */
+extern _Atomic int vgpu_captures_open;
+void vgpu_cores_capture_begun(void);
+void vgpu_cores_capture_ended(void);
+
 /* The fast path: whether the launch may be made at once and is paid. false: vgpu_cores_admit. */
 static inline bool vgpu_cores_pass(const void *what, uint64_t size)
 {
@@ -41,6 +47,7 @@ static inline bool vgpu_cores_pass(const void *what, uint64_t size)
     pass->left--;
     struct vgpu_governor *governor = pass->governor;
     if (governor == NULL) return true;
+    if (__builtin_expect(atomic_load_explicit(&vgpu_captures_open, memory_order_relaxed) > 0, 0)) return false;
     return vgpu_thread_budget_pay(governor, vgpu_cost_key(what, size), &pass->budget_ns);
 }
 
