@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.driver_program import Program
 from tests.native.machine import CARDS, FAKEGPU, Container, Machine
 from tests.waiting import PATIENCE_S, wait
 
@@ -268,3 +269,49 @@ def test_a_load_without_a_driver_prints_what_is_missing(tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert "libcuda.so.1 is missing" in done.stderr
+
+
+def test_nvml_is_asked_again_after_a_program_has_shut_it_down(container: Container) -> None:
+    container.limit(1 << 30, cores=50)
+    body = """
+import threading
+
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+function = kernel()
+
+
+def launches():
+    ok(cuda.cuCtxSetCurrent(context))
+    while True:
+        ok(cuda.cuLaunchKernel(function, 216, 1, 1, 1024, 1, 1, 0, None, None, None))
+
+
+threading.Thread(target=launches, daemon=True).start()
+for line in sys.stdin:
+    for _ in range(3):
+        nvml.nvmlShutdown()
+    show("shut down")
+"""
+    env = container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
+    program = Program(container.machine, body, env=env)
+    with program.process:
+        wait(lambda: shown_percent(container) > 0, "a sample of NVML")
+        program.go_on()
+        assert program.line() == "shut down"
+        with container.region.open("r+b") as region:
+            region.seek(SHOWN_AT)
+            region.write(bytes(8))
+        wait(lambda: shown_percent(container) > 0, "another sample")
+        program.process.kill()
+
+
+SHOWN_AT = 1856 + 1160 + 16
+"""slots[0].util[0].sm_percent"""
+
+
+def shown_percent(container: Container) -> int:
+    """The last sample of the first process on the first card, as a monitor reads it."""
+    if not container.region.exists():
+        return 0
+    content = container.region.read_bytes()
+    return int(struct.unpack_from("<Q", content, SHOWN_AT)[0]) if content else 0

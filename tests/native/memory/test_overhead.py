@@ -147,6 +147,99 @@ def test_modules_are_charged_with_the_next_allocation_at_the_latest(costly: Cont
     wait(charged, "the module to be charged", why=lambda: str(client.info()))
 
 
+LAZY = """
+functions = [kernel(b"lazy%d" % number) for number in range(3)]
+
+
+def launch_all():
+    for function in functions:
+        ok(cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, None, None))
+    ok(cuda.cuStreamSynchronize(stream))
+
+
+def free_mib():
+    free, total = c_size_t(), c_size_t()
+    ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))
+    return free.value >> 20
+
+
+def fill(step):
+    taken = 0
+    while cuda.cuMemAlloc_v2(byref(c_uint64()), c_size_t(step)) == 0:
+        taken += step
+    return taken
+"""
+
+
+@pytest.fixture
+def lazy(costly: Container) -> Container:
+    costly.machine.settings["lazy_code_kib"] = 5 << 10
+    costly.machine.write()
+    return costly
+
+
+def test_code_that_is_loaded_at_the_first_launch_is_charged_while_the_program_allocates(
+    lazy: Container,
+) -> None:
+    """Nothing is loaded any more by then, which would be a reason to look."""
+    left = (LIMIT - CONTEXT - 3 * MODULE) // MIB
+    program = Program(
+        lazy.machine,
+        LAZY
+        + f"""
+def use_up_reasons():
+    ok(cuda.cuMemFree_v2(alloc(512)))
+    return free_mib()
+
+
+while use_up_reasons() != {left}:
+    pass
+launch_all()
+while use_up_reasons() != {left - 15}:
+    pass
+show(fill(1 << 20) >> 20)
+""",
+        env=lazy.env(),
+    )
+    assert program.rest() == [str(left - 15)]
+    assert lazy.machine.peak() <= LIMIT
+
+
+def test_code_that_was_just_loaded_is_charged_before_a_slice_is_filled(lazy: Container) -> None:
+    program = Program(lazy.machine, LAZY + "launch_all()\nfill(512)\n", env=lazy.env())
+    assert program.rest() == []
+    assert LIMIT - MIB <= lazy.machine.peak() <= LIMIT
+
+
+def test_nvml_is_initialised_once_for_all_looks(costly: Container) -> None:
+    costly.machine.settings["faults"] = [
+        {"call": "nvmlInit", "result": 999, "after": 1, "times": 0}
+    ]
+    costly.machine.write()
+    client = opened(costly)
+    assert client.info() == (LIMIT - CONTEXT, LIMIT)
+    for modules in (1, 2, 3):
+        assert client.call("launch", kernels=1) == {"result": 0}
+        assert client.info() == (LIMIT - CONTEXT - modules * MODULE, LIMIT)
+
+
+def test_a_program_that_shuts_nvml_down_too_often_hides_nothing(costly: Container) -> None:
+    program = Program(
+        costly.machine,
+        LAZY
+        + """
+nvml = ctypes.CDLL("libnvidia-ml.so.1")
+for _ in range(3):
+    nvml.nvmlShutdown()
+before = free_mib()
+kernel()
+show(before - free_mib())
+""",
+        env=costly.env(),
+    )
+    assert program.rest() == [str(MODULE // MIB)]
+
+
 def test_where_nvml_shows_other_pids_blocks_alone_are_charged(
     machine: Machine, costly: Container
 ) -> None:

@@ -114,6 +114,7 @@ struct CUmod_st {
     int device;
     CUfunction functions; /* those that were asked for */
     struct fg_variable *variables;
+    uint64_t lazy_bytes; /* of code that was loaded at a kernel's first launch */
 };
 
 /* Where a parameter lies in a kernel's arguments. */
@@ -127,6 +128,7 @@ enum { FG_FUNCTION_ATTRIBUTES = 16 };
 struct CUfunc_st {
     enum fg_tag tag;
     CUmodule module;
+    bool is_loaded;
     unsigned int block[3]; /* for launches that do not name one */
     char name[128];
     int attributes[FG_FUNCTION_ATTRIBUTES]; /* CUfunction_attribute, where one was set */

@@ -159,6 +159,7 @@ static const char *read_machine(const struct json *root, struct fg_machine *mach
     machine->cuda_version = (int)json_number(root, "cuda_version", 12080);
     machine->context_bytes = (uint64_t)json_number(root, "context_mib", 0) << 20;
     machine->module_bytes = (uint64_t)json_number(root, "module_kib", 0) << 10;
+    machine->lazy_code_bytes = (uint64_t)json_number(root, "lazy_code_kib", 0) << 10;
     machine->granularity_bytes = (uint64_t)json_number(root, "granularity_bytes", 512);
     machine->wave_ns = (int64_t)json_number(root, "wave_ns", 50000);
     machine->pid_offset = (int)json_number(root, "pid_offset", 0);

@@ -2,6 +2,7 @@
  *
  * FAKEGPU_CONFIG names a JSON file:
  *   {"state": "<path of the shared state>", "driver_version": "570.124.06", "cuda_version": 12080, "context_mib": 0, "module_kib": 0,
+ *    "lazy_code_kib": 0,
  *    "granularity_bytes": 512, "wave_ns": 50000, "pid_offset": 0, "time_slice_us": 2000, "context_switch_us": 50, "queue_depth": 1024,
  *    "future_location": 0, "instant_launches": false, "instant_allocations": false, "nvml_sample_ms": 167, "nvml_sample_delay_ms": 0,
  * "nvml_missing_percent": 0, "nvml_whole_samples": false, "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call":
@@ -32,6 +33,7 @@ struct fg_machine {
     char driver_version[80];
     int cuda_version;
     uint64_t context_bytes, module_bytes, granularity_bytes;
+    uint64_t lazy_code_bytes; /* what the code of a kernel takes at its first launch */
     int64_t wave_ns;
     int pid_offset;
     struct fg_timing timing;

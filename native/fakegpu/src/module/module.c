@@ -58,6 +58,6 @@ CUresult cuModuleUnload(CUmodule module)
     fg_end_symbols(module);
     free(module->image);
     module->tag = 0; /* kept: functions of it still point here and then fail */
-    fg_discharge(module->device, fg_driver.machine->module_bytes);
+    fg_discharge(module->device, fg_driver.machine->module_bytes + module->lazy_bytes);
     return CUDA_SUCCESS;
 }

@@ -1,6 +1,7 @@
 /* Modules and kernels of the stand-in driver. A kernel does nothing but take its time on the card's clock. */
 #include "capture/capture.h"
 #include "context/green.h"
+#include "memory/block.h"
 
 #include <string.h>
 
@@ -54,6 +55,17 @@ void fg_run_kernel(CUcontext context, CUstream stream, int64_t length_ns)
     fg_sleep_until_reached(fg_driver.state, card, room);
 }
 
+/* As with lazy loading, a kernel's code is put on the card when it is launched first. */
+static CUresult load_code(CUfunction function)
+{
+    const uint64_t bytes = fg_driver.machine->lazy_code_bytes;
+    if (bytes == 0 || function->is_loaded) return CUDA_SUCCESS;
+    if (!fg_charge(function->module->device, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    function->is_loaded = true;
+    function->module->lazy_bytes += bytes;
+    return CUDA_SUCCESS;
+}
+
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     CUcontext context;
@@ -68,6 +80,8 @@ static CUresult launch(const CUlaunchConfig *config, CUfunction function, void *
     fg_gate(FG_CALL_LAUNCH, fg_card_of(context));
     const int fault = fg_fault(FG_CALL_LAUNCH);
     if (fault != 0) return (CUresult)fault;
+    const CUresult loaded = load_code(function);
+    if (loaded != CUDA_SUCCESS) return loaded;
     if (!fg_driver.machine->instant_launches) fg_run_kernel(context, config->hStream, kernel_ns(context, threads));
     return CUDA_SUCCESS;
 }

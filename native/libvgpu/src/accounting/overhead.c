@@ -18,6 +18,10 @@ static const int64_t LOOK_EVERY_MS = 100;
 /* So often where NVML does not list us (the node writes pids within seconds), and where what others do with memory that is shared changes
  * what NVML counts for us. */
 static const int64_t LOOK_AGAIN_MS = 1000;
+/* So often where a slice is nearly full, and code that is loaded at its first launch may take the rest: a load takes less than that many
+ * bytes. */
+static const int64_t LOOK_NEARLY_FULL_MS = 10;
+static const uint64_t NEARLY_FULL_BYTES = 512 << 20;
 /* What NVML answers for "not known". */
 static const unsigned long long UNKNOWN_BYTES = ~0ULL;
 /* More processes than one card ever has. */
@@ -30,7 +34,9 @@ enum { NOTHING, AGAIN, CHANGED };
 static _Atomic int wanted;
 static _Atomic bool unlisted;
 static _Atomic int64_t last_look_ms;
-static _Atomic uint64_t sharing; /* a bit for each device (index) of which this process has had shared memory */
+/* A bit for each device (index) of which this process has had shared memory, and for each that it has loaded code for: the driver puts a
+ * kernel's code on the card when it is launched first. */
+static _Atomic uint64_t sharing, loading;
 static_assert(VGPU_MAX_DEVICES <= 64, "sharing");
 
 static int64_t now_ms(void)
@@ -40,10 +46,27 @@ static int64_t now_ms(void)
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-static bool list_processes(const struct vgpu_nvml *nvml, nvmlDevice_t device, nvmlProcessInfo_v2_t *found, unsigned int *count)
+static nvmlReturn_t list_processes(const struct vgpu_nvml *nvml, const char *uuid, nvmlProcessInfo_v2_t *found, unsigned int *count)
 {
-    nvmlReturn_t result = nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, count, found);
-    if (result == NVML_ERROR_NOT_FOUND) result = nvml->nvmlDeviceGetComputeRunningProcesses_v2(device, count, found); /* older drivers */
+    nvmlDevice_t device;
+    nvmlReturn_t result = nvml->nvmlDeviceGetHandleByUUID(uuid, &device);
+    if (result != NVML_SUCCESS) return result;
+    result = nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, count, found);
+    return result == NVML_ERROR_NOT_FOUND ? nvml->nvmlDeviceGetComputeRunningProcesses_v2(device, count, found)
+                                          : result; /* older drivers */
+}
+
+/* Once more where the program has shut NVML down behind our back. */
+static bool ask_nvml(const char *uuid, nvmlProcessInfo_v2_t *found, unsigned int *count)
+{
+    enum { TRIES = 2 };
+    nvmlReturn_t result = NVML_ERROR_UNINITIALIZED;
+    for (int i = 0; i < TRIES && result == NVML_ERROR_UNINITIALIZED; i++) {
+        const struct vgpu_nvml *nvml = vgpu_nvml_kept();
+        if (nvml == NULL) return false;
+        result = list_processes(nvml, uuid, found, count);
+        if (result == NVML_ERROR_UNINITIALIZED) vgpu_nvml_lost();
+    }
     return result == NVML_SUCCESS;
 }
 
@@ -67,18 +90,14 @@ struct look {
 
 static struct look look_at(const char *uuid)
 {
-    nvmlDevice_t device;
     unsigned int count = PROCESSES;
     struct look seen = {0};
     nvmlProcessInfo_v2_t *found = calloc(PROCESSES, sizeof *found);
-    const struct vgpu_nvml *nvml = found != NULL ? vgpu_nvml_begin() : NULL;
-    if (nvml == NULL) return free(found), seen;
-    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) == NVML_SUCCESS && list_processes(nvml, device, found, &count)) {
+    if (found != NULL && ask_nvml(uuid, found, &count)) {
         const nvmlProcessInfo_v2_t *own = own_entry(found, count);
         seen = (struct look){.known = own == NULL || own->usedGpuMemory != UNKNOWN_BYTES, .listed = own != NULL};
         if (own != NULL && seen.known) seen.bytes = own->usedGpuMemory;
     }
-    nvml->nvmlShutdown();
     free(found);
     return seen;
 }
@@ -145,9 +164,10 @@ static void look(void)
     if (atomic_exchange(&wanted, NOTHING) == NOTHING) return;
     vgpu_overhead_settle_current();
     const int current = vgpu_memory_current_device();
-    for (uint64_t left = atomic_load(&sharing); left != 0; left &= left - 1)
+    const uint64_t again = atomic_load(&sharing) | atomic_load(&loading);
+    for (uint64_t left = again; left != 0; left &= left - 1)
         if (__builtin_ctzll(left) != current) (void)settle(__builtin_ctzll(left));
-    if (atomic_load(&sharing) != 0) look_again_later();
+    if (again != 0) look_again_later();
 }
 
 static bool is_due(int what)
@@ -159,6 +179,26 @@ void vgpu_overhead_look_if_changed(void)
 {
     const int what = atomic_load_explicit(&wanted, memory_order_relaxed);
     if (what != NOTHING && is_due(what)) look();
+}
+
+/* Whether 10 ms have gone by since it was asked last: the clock is read once for this and for new limits. */
+static bool has_ticked(void)
+{
+    static _Atomic int64_t seen_ms;
+    const struct vgpu_process_state *state = vgpu_state_started();
+    const int64_t tick_ms = state != NULL ? atomic_load_explicit(&state->next_look_ms, memory_order_relaxed) : 0;
+    if (atomic_load_explicit(&seen_ms, memory_order_relaxed) == tick_ms) return false;
+    atomic_store_explicit(&seen_ms, tick_ms, memory_order_relaxed);
+    return true;
+}
+
+void vgpu_overhead_look_before_taking(int index, uint64_t bytes)
+{
+    const int what = atomic_load_explicit(&wanted, memory_order_relaxed);
+    if (what == NOTHING || (what == AGAIN && !has_ticked())) return;
+    if (is_due(what) || (now_ms() >= atomic_load(&last_look_ms) + LOOK_NEARLY_FULL_MS && index >= 0 &&
+                         (atomic_load(&loading) >> index & 1) && vgpu_slice_left(index, bytes) < NEARLY_FULL_BYTES))
+        look();
 }
 
 void vgpu_overhead_look_before_answer(void)
@@ -188,6 +228,7 @@ struct vgpu_overhead_before vgpu_overhead_before(void)
 
 bool vgpu_overhead_fits(const struct vgpu_overhead_before *before)
 {
+    if (before->device >= 0) atomic_fetch_or(&loading, UINT64_C(1) << before->device);
     if (free_of_card() + LARGE_LOAD_BYTES > before->free_bytes) {
         vgpu_overhead_changed();
         return true;

@@ -7,7 +7,8 @@
  *
  * Only where NVML lists this process under a pid that it knows itself by (vgpu_process_own_pids): its own in its pid
  * namespace, or the one that the node wrote beside the limits. Nothing that the tenant can write counts. Where it is
- * not listed yet, allocations look again every second.
+ * not listed yet, allocations look again every second. So they do once a module was loaded, as the driver puts the code of a kernel on
+ * the card when it is launched first.
  */
 #ifndef VGPU_OVERHEAD_H
 #define VGPU_OVERHEAD_H
@@ -29,6 +30,10 @@ void vgpu_overhead_settle_all(void);
 void vgpu_overhead_changed(void);
 void vgpu_overhead_look_if_changed(void);
 void vgpu_overhead_look_before_answer(void);
+
+/* So many bytes are about to be taken from the slice: looks as above, and once more where little is left and code that was loaded since may
+ * have taken it. */
+void vgpu_overhead_look_before_taking(int index, uint64_t bytes);
 
 /* Memory of a device (index) that others hold too came or went: notes it for the next look. Calls neither the driver nor NVML. */
 void vgpu_overhead_shared(int index);

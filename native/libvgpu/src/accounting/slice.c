@@ -35,6 +35,14 @@ uint64_t vgpu_slice_used(int index)
     return vgpu_region_used(state->shared.region, index);
 }
 
+uint64_t vgpu_slice_left(int index, uint64_t bytes)
+{
+    struct vgpu_process_state *state = index >= 0 ? vgpu_state_start() : NULL;
+    const uint64_t limit = state != NULL ? limit_now(state, index) : VGPU_UNLIMITED;
+    if (limit == VGPU_UNLIMITED) return limit;
+    return vgpu_quota_subtract(vgpu_quota_subtract(limit, vgpu_region_used(state->shared.region, index)), bytes);
+}
+
 /* Alone the process never gets more than the limit, whatever stands in the region. */
 static bool reserve_once(struct vgpu_process_state *state, struct vgpu_region_slot *slot, int index, uint64_t bytes, uint64_t limit)
 {

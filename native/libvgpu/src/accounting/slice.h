@@ -15,6 +15,9 @@ uint64_t vgpu_slice_limit(int index);
 /* Bytes that the container holds on a device. Sweeps dead processes now and then. */
 uint64_t vgpu_slice_used(int index);
 
+/* Bytes that would be left beside so many more; VGPU_UNLIMITED. */
+uint64_t vgpu_slice_left(int index, uint64_t bytes);
+
 /* Reserves before the driver is asked. 0, or -ENOMEM with nothing reserved. */
 int vgpu_slice_reserve(int index, uint64_t bytes);
 

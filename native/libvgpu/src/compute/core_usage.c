@@ -13,7 +13,7 @@ enum { PAUSES_PER_ASK = 9 };
 
 static void open_device(struct vgpu_core_usage *usage, int index)
 {
-    const struct vgpu_nvml *nvml = vgpu_nvml_begin(); /* stays initialised, one count more than the host's own */
+    const struct vgpu_nvml *nvml = vgpu_nvml_kept();
     usage->opened = true;
     usage->unavailable = nvml == NULL || nvml->nvmlDeviceGetHandleByUUID(vgpu_state_device_uuid(index), &usage->device) != NVML_SUCCESS;
     if (nvml != NULL && usage->unavailable)
@@ -66,6 +66,10 @@ static bool ask(struct vgpu_core_usage *usage, int index, unsigned long long sin
     nvmlProcessUtilizationSample_t *samples = usage->samples;
     unsigned int count = VGPU_USAGE_SAMPLES;
     const nvmlReturn_t result = vgpu_nvml()->nvmlDeviceGetProcessUtilization(usage->device, samples, &count, since_us);
+    if (result == NVML_ERROR_UNINITIALIZED) {
+        vgpu_nvml_lost();
+        usage->opened = false;
+    }
     if (result == NVML_ERROR_NOT_SUPPORTED) {
         usage->unavailable = true;
         vgpu_log(VGPU_LOG_WARN, "device %d has no utilisation per process: its core limit goes by the times of launches alone", index);

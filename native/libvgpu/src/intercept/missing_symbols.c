@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 
@@ -85,3 +86,15 @@ const struct vgpu_nvml *vgpu_nvml_begin(void)
     }
     return result == NVML_SUCCESS ? nvml : NULL;
 }
+
+static _Atomic pid_t kept_by; /* a fork child initialises NVML itself; 0: not kept */
+
+const struct vgpu_nvml *vgpu_nvml_kept(void)
+{
+    if (atomic_load(&kept_by) == getpid()) return vgpu_nvml_loaded();
+    const struct vgpu_nvml *nvml = vgpu_nvml_begin();
+    if (nvml != NULL) atomic_store(&kept_by, getpid());
+    return nvml;
+}
+
+void vgpu_nvml_lost(void) { atomic_store(&kept_by, 0); }

@@ -36,7 +36,7 @@ __attribute__((noinline, cold)) static CUresult reserve_what_others_leave(int de
 
 CUresult vgpu_memory_reserve(int device, uint64_t bytes)
 {
-    vgpu_overhead_look_if_changed();
+    vgpu_overhead_look_before_taking(device, bytes);
     return vgpu_slice_reserve(device, bytes) == 0 ? CUDA_SUCCESS : reserve_what_others_leave(device, bytes);
 }
 
