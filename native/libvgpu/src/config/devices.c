@@ -2,6 +2,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "intercept/missing_symbols.h"
@@ -82,9 +83,17 @@ void vgpu_devices_list(struct vgpu_devices *devices, const struct vgpu_config *c
         if (atomic_load(&devices->of_cuda[i]) < 0) atomic_store(&devices->of_cuda[i], 0);
 }
 
-void vgpu_devices_discover(struct vgpu_devices *devices)
+struct vgpu_devices *vgpu_devices_discover(void)
 {
-    if (discover_by_nvml(devices) != 0) discover_by_cuda(devices);
+    struct vgpu_devices *found = calloc(1, sizeof *found);
+    if (found != NULL && discover_by_nvml(found) != 0) discover_by_cuda(found);
+    return found;
+}
+
+void vgpu_devices_take(struct vgpu_devices *devices, const struct vgpu_devices *found)
+{
+    memcpy(devices->uuid, found->uuid, sizeof devices->uuid);
+    atomic_store(&devices->count, atomic_load(&found->count));
 }
 
 int vgpu_devices_of_cuda(struct vgpu_devices *devices, CUdevice device)

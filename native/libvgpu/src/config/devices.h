@@ -26,8 +26,11 @@ struct vgpu_devices {
 /* Adds what the limits file lists and the table lacks. The caller holds the process's lock. */
 void vgpu_devices_list(struct vgpu_devices *devices, const struct vgpu_config *config);
 
-/* Fills the table from NVML if it can be had, else from CUDA. The caller holds the process's lock. */
-void vgpu_devices_discover(struct vgpu_devices *devices);
+/* A table filled from NVML if it can be had, else from CUDA; the caller frees it. NULL: no memory. With no lock held: it may load NVML. */
+struct vgpu_devices *vgpu_devices_discover(void);
+
+/* Makes an empty table the one that was discovered. The caller holds the process's lock. */
+void vgpu_devices_take(struct vgpu_devices *devices, const struct vgpu_devices *found);
 
 /* Index of a CUDA device; asks the driver the first time. */
 int vgpu_devices_of_cuda(struct vgpu_devices *devices, CUdevice device);

@@ -51,7 +51,7 @@ static bool first(_Atomic bool *logged) { return !atomic_exchange(logged, true);
 void vgpu_missing_of_driver(void)
 {
     static _Atomic bool logged;
-    const struct vgpu_cuda *cuda = vgpu_cuda();
+    const struct vgpu_cuda *cuda = vgpu_cuda_at_hand(); /* looking it up takes the dynamic linker's lock */
     if (cuda == NULL || !first(&logged)) return;
     const struct missing needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
     const struct missing altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);

@@ -77,14 +77,14 @@ static void drop_inherited(void)
     if (inherited.region != NULL) vgpu_region_close(&inherited);
 }
 
-static int start_locked(struct vgpu_process_state *s)
+/* `found`: the devices that were discovered, where the limits file lists none; NULL: they were before. */
+static int start_locked(struct vgpu_process_state *s, const struct vgpu_devices *found)
 {
     drop_inherited();
-    vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
     if (s->config.device_count != 0)
         vgpu_devices_list(&devices, &s->config);
-    else if (!devices_discovered)
-        vgpu_devices_discover(&devices);
+    else if (!devices_discovered && found != NULL)
+        vgpu_devices_take(&devices, found);
     devices_discovered = true;
     values.device_count = atomic_load(&devices.count);
     values.priority = number_of("CUDA_TASK_PRIORITY", 1);
@@ -103,19 +103,33 @@ static int start_locked(struct vgpu_process_state *s)
     return 0;
 }
 
+/* Reads the limits. Whether devices have to be discovered: that is done without the lock, as it loads NVML, and a thread that has the
+ * dynamic linker's lock may wait for ours. */
+static bool wants_discovery(struct vgpu_process_state *s)
+{
+    vgpu_mutex_lock(&s->lock);
+    const bool is_first = !atomic_load(&s->ready);
+    if (is_first) vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
+    const bool wants = is_first && s->config.device_count == 0 && !devices_discovered;
+    vgpu_mutex_unlock(&s->lock);
+    return wants;
+}
+
 /* Apart, as the other long halves here: what every call begins with stays short. */
 __attribute__((noinline, cold)) static struct vgpu_process_state *start_now(struct vgpu_process_state *s)
 {
     starting = true; /* NVML and the driver are called below and may come back through our hooks */
+    struct vgpu_devices *found = wants_discovery(s) ? vgpu_devices_discover() : NULL;
     vgpu_mutex_lock(&s->lock);
     if (!atomic_load(&s->ready)) {
-        const int error = start_locked(s);
+        const int error = start_locked(s, found);
         if (error == 0)
             atomic_store_explicit(&s->ready, true, memory_order_release);
         else
             vgpu_log(VGPU_LOG_ERROR, "cannot start: %s", strerror(-error));
     }
     vgpu_mutex_unlock(&s->lock);
+    free(found);
     starting = false;
     return vgpu_state_started();
 }
