@@ -53,6 +53,34 @@ static void contexts(void)
     for (uint64_t key = 1; key <= 1000; key++) CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key, &taken) == (key % 3 != 0));
 }
 
+/* Another thread puts and takes, and one block in each shard, while a block is released, which may wait. */
+static void forget_slowly(const struct vgpu_block *gone)
+{
+    struct vgpu_block replaced, taken;
+    const struct vgpu_block again = block(gone->key, NULL);
+    forgotten += gone->bytes;
+    CHECK(vgpu_block_table_put(&table, &again, &replaced) == 0);
+    CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, gone->key, &taken));
+    if (gone->key % 2 == 0) CHECK(vgpu_block_table_put(&table, &again, &replaced) == 0); /* moves others */
+}
+
+static void released_without_a_lock(void)
+{
+    static const char one;
+    struct vgpu_block replaced, taken, wanted;
+    uint64_t expected = 0;
+    forgotten = 0;
+    for (uint64_t key = 1; key <= 1000; key++) {
+        wanted = block(key * 256, &one);
+        expected += wanted.bytes;
+        CHECK(vgpu_block_table_put(&table, &wanted, &replaced) == 0);
+    }
+    vgpu_block_table_forget_owner(&table, &one, 0, forget_slowly);
+    CHECK(forgotten == expected);
+    for (uint64_t key = 1; key <= 1000; key++)
+        CHECK(vgpu_block_table_take(&table, VGPU_BLOCK_POINTER, key * 256, &taken) && taken.owner == NULL);
+}
+
 static void passed_on(void)
 {
     static int one, two;
@@ -106,6 +134,7 @@ int main(void)
 {
     put_and_take();
     contexts();
+    released_without_a_lock();
     passed_on();
     shared_by_handle();
     threads();

@@ -137,18 +137,37 @@ static bool is_of(const struct vgpu_block *block, const void *owner, uint32_t ag
     return block->kind != VGPU_BLOCK_NONE && block->owner == owner && (int32_t)(block->age - age) <= 0;
 }
 
-static void forget_in_shard(struct vgpu_block_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+/* Takes out blocks of an owner from a place on, `room` at most. With the lock. */
+static size_t take_of(struct vgpu_block_shard *shard, const void *owner, uint32_t age, size_t *at, struct vgpu_block *taken, size_t room)
 {
-    for (size_t i = 0; i < shard->capacity;) {
-        const struct vgpu_block block = shard->blocks[i];
-        if (is_of(&block, owner, age)) {
-            forget(&block);
+    size_t count = 0;
+    while (*at < shard->capacity && count < room) {
+        if (is_of(&shard->blocks[*at], owner, age)) {
+            taken[count++] = shard->blocks[*at];
             /* A later block of the run may move to this place, so look at it again. None moves to a place already passed. */
-            remove_at(shard, i);
+            remove_at(shard, *at);
         } else {
-            i++;
+            (*at)++;
         }
     }
+    return count;
+}
+
+/* Whether there were any. */
+static bool forget_in_shard(struct vgpu_block_shard *shard, const void *owner, uint32_t age, void (*forget)(const struct vgpu_block *))
+{
+    enum { ROOM = 16 }; /* half a KiB of the stack */
+    struct vgpu_block taken[ROOM];
+    size_t at = 0, count;
+    bool any = false;
+    do {
+        vgpu_spin_lock(&shard->lock);
+        count = take_of(shard, owner, age, &at, taken, ROOM);
+        vgpu_spin_unlock(&shard->lock);
+        for (size_t i = 0; i < count; i++) forget(&taken[i]);
+        any = any || count > 0;
+    } while (count == ROOM);
+    return any;
 }
 
 void vgpu_block_table_pass_owner(struct vgpu_block_table *table, const void *owner, uint32_t age, const void *to)
@@ -165,10 +184,8 @@ void vgpu_block_table_pass_owner(struct vgpu_block_table *table, const void *own
 void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age,
                                    void (*forget)(const struct vgpu_block *))
 {
-    for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++) {
-        struct vgpu_block_shard *shard = &table->shards[i];
-        vgpu_spin_lock(&shard->lock);
-        forget_in_shard(shard, owner, age, forget);
-        vgpu_spin_unlock(&shard->lock);
-    }
+    /* What others put and take between two batches moves blocks to places already passed: until a whole round finds none. */
+    for (size_t i = 0; i < VGPU_BLOCK_SHARDS; i++)
+        while (forget_in_shard(&table->shards[i], owner, age, forget)) {
+        }
 }

@@ -55,8 +55,8 @@ bool vgpu_block_table_take(struct vgpu_block_table *table, enum vgpu_block_kind 
 bool vgpu_block_table_export(struct vgpu_block_table *table, enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
 
 /* Forgets all blocks of `owner` that are no younger than `age` (numbers of 32 bits that go round): a driver may have
- * given the owner's number to another one since, whose blocks are younger. Calls forget(block) for each, with the
- * shard's lock held (forget must not use the table). */
+ * given the owner's number to another one since, whose blocks are younger. Calls forget(block) for each, with no
+ * lock held: releasing one may wait for the lock of the region's file. */
 void vgpu_block_table_forget_owner(struct vgpu_block_table *table, const void *owner, uint32_t age,
                                    void (*forget)(const struct vgpu_block *));
 
