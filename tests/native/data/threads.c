@@ -5,9 +5,12 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { THREADS = 4, ROUNDS = 300 };
 
+static _Atomic int finished;
 static pthread_barrier_t all_ready; /* the first launches on both devices are made at once */
 
 static int (*init)(unsigned);
@@ -53,7 +56,24 @@ static void *work(void *argument)
     return NULL;
 }
 
-int main(void)
+/* As daemons do: the library opens its region again. */
+static void *close_region(void *region)
+{
+    char name[64], target[4096];
+    while (!finished) {
+        for (int file = 3; file < 64; file++) {
+            snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+            const ssize_t length = readlink(name, target, sizeof target - 1);
+            if (length <= 0) continue;
+            target[length] = '\0';
+            if (strcmp(target, region) == 0) close(file);
+        }
+        usleep(5000);
+    }
+    return NULL;
+}
+
+int main(int count, char **arguments)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL) return 2;
@@ -67,10 +87,13 @@ int main(void)
     *(void **)&unload = dlsym(library, "cuModuleUnload");
     *(void **)&function_of = dlsym(library, "cuModuleGetFunction");
     *(void **)&launch = dlsym(library, "cuLaunchKernel");
-    pthread_t threads[THREADS];
+    pthread_t threads[THREADS], closer;
     check(init(0));
     pthread_barrier_init(&all_ready, NULL, THREADS);
     for (int i = 0; i < THREADS; i++) pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i);
+    if (count > 1) pthread_create(&closer, NULL, close_region, arguments[1]);
     for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    finished = 1;
+    if (count > 1) pthread_join(closer, NULL);
     return 0;
 }

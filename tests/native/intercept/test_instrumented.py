@@ -70,7 +70,7 @@ def test_many_threads_are_clean_under_the_thread_sanitizer(
     unseen = tmp_path / "suppressions"
     unseen.write_text("race:cuda_now\nrace:nvml_now\n")
     done = subprocess.run(
-        [program],
+        [program, container.region],
         env=limited(container).env(
             LD_PRELOAD=f"{instrumented('thread')}:{FAKEGPU / 'libpathmap.so'}",
             TSAN_OPTIONS=f"halt_on_error=1:print_suppressions=0:suppressions={unseen}",

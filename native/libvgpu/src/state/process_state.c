@@ -194,7 +194,11 @@ static void repair_own_share(struct vgpu_process_state *s)
     struct vgpu_region_slot *slot = atomic_load(&s->slot) != NULL ? vgpu_state_slot(s) : NULL;
     if (slot == NULL) return;
     vgpu_region_repair_slot(s->shared.region, slot, s->start_time);
-    vgpu_region_hold_slot(&s->shared, (int)(slot - s->shared.region->slots)); /* the program may have closed our descriptor */
+    /* The program may have closed our descriptor. A thread that has the lock may just be opening another: then the next look does it. */
+    if (vgpu_mutex_trylock(&s->lock)) {
+        vgpu_region_hold_slot(&s->shared, (int)(slot - s->shared.region->slots));
+        vgpu_mutex_unlock(&s->lock);
+    }
     const int count = atomic_load(&devices.count);
     vgpu_spin_lock(&s->account_lock);
     for (int i = 0; i < count; i++) vgpu_region_repair_share(s->shared.region, slot, i, s->held[i]);
