@@ -305,6 +305,37 @@ for line in sys.stdin:
         program.process.kill()
 
 
+CLOCK = """
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    const int result = syscall(SYS_clock_gettime, clock, now);
+    if (clock == CLOCK_REALTIME && access(getenv("SET_BACK"), F_OK) != 0) now->tv_sec += 3600;
+    return result;
+}
+"""
+"""A clock that is an hour ahead until a file is there."""
+
+
+def test_a_wall_clock_that_is_set_back_does_not_end_the_samples(
+    container: Container, compile_c: Callable[..., Path]
+) -> None:
+    container.limit(1 << 30, cores=50)
+    container.machine.ctl("show")  # the stand-in's stamps go by the clock of who comes first
+    clock = compile_c(CLOCK, "-w", "-D_GNU_SOURCE", "-shared", "-fPIC", name="clock.so")
+    set_back = container.folder / "set-back"
+    env = {"LD_PRELOAD": f"{clock}:{container.env()['LD_PRELOAD']}", "SET_BACK": str(set_back)}
+    with ExitStack() as stack:
+        load = start(stack, container, env=env)
+        shares([load], settle_s=0)
+        assert shown_percent(container) == 0
+        set_back.touch()
+        wait(lambda: shown_percent(container) > 0, "a sample of NVML")
+
+
 SHOWN_AT = 1856 + 1160 + 16
 """slots[0].util[0].sm_percent"""
 

@@ -90,7 +90,9 @@ static bool fetch(struct vgpu_core_usage *usage, int index, struct vgpu_core_sam
     if (!usage->opened) open_device(usage, index);
     if (usage->unavailable) return false;
     look_for_pids(usage, now);
-    if (usage->last_us == 0) usage->last_us = (unsigned long long)wall_ns() / 1000; /* what was before the first launch is no launch */
+    /* What was before the first launch is no launch. And a clock that was set back stamps new samples with earlier times. */
+    const unsigned long long wall_us = (unsigned long long)wall_ns() / 1000;
+    if (usage->last_us == 0 || usage->last_us > wall_us) usage->last_us = wall_us;
     nvmlProcessUtilizationSample_t mean, newest;
     if (!ask(usage, index, usage->last_us, &mean)) return false;
     if (mean.smUtil >= LITTLE_PERCENT || !ask(usage, index, mean.timeStamp - 1, &newest)) newest = mean;
