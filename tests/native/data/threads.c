@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 enum { THREADS = 4, ROUNDS = 300 };
@@ -66,7 +67,7 @@ static void *close_region(void *region)
             const ssize_t length = readlink(name, target, sizeof target - 1);
             if (length <= 0) continue;
             target[length] = '\0';
-            if (strcmp(target, region) == 0) close(file);
+            if (strcmp(target, region) == 0) syscall(SYS_close, file); /* unseen: it is meant to race with whoever uses it */
         }
         usleep(5000);
     }
