@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Self
 
 from tests.native.machine import Machine
 from tests.waiting import PATIENCE_S
@@ -68,6 +69,13 @@ class Program:
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        with self.process:
+            self.process.kill()
 
     def line(self) -> str:
         assert self.process.stdout

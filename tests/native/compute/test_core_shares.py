@@ -293,8 +293,7 @@ for line in sys.stdin:
     show("shut down")
 """
     env = container.env(FAKEGPU_VISIBLE_DEVICES=CARDS[0])
-    program = Program(container.machine, body, env=env)
-    with program.process:
+    with Program(container.machine, body, env=env) as program:
         wait(lambda: shown_percent(container) > 0, "a sample of NVML")
         program.go_on()
         assert program.line() == "shut down"
@@ -302,7 +301,6 @@ for line in sys.stdin:
             region.seek(SHOWN_AT)
             region.write(bytes(8))
         wait(lambda: shown_percent(container) > 0, "another sample")
-        program.process.kill()
 
 
 CLOCK = """

@@ -71,13 +71,15 @@ CUresult fg_check_values(unsigned int count, const CUstreamBatchMemOpParams *wan
 /* Ordinary memory of the current context. */
 CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);
 
-/* Physical memory that is mapped into a sparse array lives at least as long as the array. */
+/* Physical memory that is mapped into a sparse array: it lives until its last tile is unmapped, mapped from other memory, or gone with the
+ * array. */
 struct fg_tile_memory {
     CUmemGenericAllocationHandle handle;
     uint64_t offset, bytes;
     bool tile_pool; /* it must have been made for tiles */
 };
-CUresult fg_bind_tile(uint64_t owner, const struct fg_tile_memory *wanted);
+/* `at`: which tile of the array. NULL: the tile has no memory any more. */
+CUresult fg_bind_tile(uint64_t owner, uint64_t at, const struct fg_tile_memory *wanted);
 void fg_unbind_tiles(uint64_t owner);
 
 #endif

@@ -176,13 +176,23 @@ bool fg_physical_is_shared(int entry, uint32_t generation)
     return at != NULL;
 }
 
-CUresult fg_bind_tile(uint64_t owner, const struct fg_tile_memory *wanted)
+static bool tile_fits(const struct fg_tile_memory *wanted)
 {
+    const struct fg_physical *memory = fg_physical_of(wanted->handle);
+    return memory != NULL && wanted->offset <= memory->bytes && wanted->bytes <= memory->bytes - wanted->offset &&
+           (memory->tile_pool || !wanted->tile_pool);
+}
+
+CUresult fg_bind_tile(uint64_t owner, uint64_t at, const struct fg_tile_memory *wanted)
+{
+    CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&fg_physical_lock);
-    struct fg_physical *memory = fg_physical_of(wanted->handle);
-    const bool fits = memory != NULL && wanted->offset <= memory->bytes && wanted->bytes <= memory->bytes - wanted->offset &&
-                      (memory->tile_pool || !wanted->tile_pool);
-    const CUresult result = fits ? fg_add_use(owner, memory, 0, memory->bytes) : CUDA_ERROR_INVALID_VALUE;
+    if (wanted != NULL && !tile_fits(wanted)) result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) (void)fg_drop_uses(owner, at, 1);
+    if (result == CUDA_SUCCESS && wanted != NULL) {
+        struct fg_physical *memory = fg_physical_of(wanted->handle);
+        result = fg_add_use(owner, memory, at, memory->bytes);
+    }
     pthread_mutex_unlock(&fg_physical_lock);
     return result;
 }

@@ -2,7 +2,7 @@
 #include "accounting/array_size.h"
 #include "memory/charge.h"
 #include "accounting/current.h"
-#include "vmm/physical.h"
+#include "vmm/tiles.h"
 #include "intercept/real.h"
 #include "accounting/slice.h"
 
@@ -76,7 +76,7 @@ CUresult cuArrayDestroy(CUarray array)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    vgpu_physical_owner_gone((uint64_t)(uintptr_t)array);
+    vgpu_tiles_gone(array);
     VGPU_MEMORY_FREE(VGPU_BLOCK_OBJECT, (uintptr_t)array, cuda->cuArrayDestroy(array));
 }
 
@@ -84,7 +84,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    vgpu_physical_owner_gone((uint64_t)(uintptr_t)array);
+    vgpu_tiles_gone(array);
     VGPU_MEMORY_FREE(VGPU_BLOCK_OBJECT, (uintptr_t)array, cuda->cuMipmappedArrayDestroy(array));
 }
 

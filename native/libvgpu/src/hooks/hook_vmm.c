@@ -4,6 +4,7 @@
 #include "accounting/current.h"
 #include "vmm/mapping.h"
 #include "vmm/physical.h"
+#include "vmm/tiles.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
 #include "accounting/slice.h"
@@ -99,21 +100,12 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
     return result;
 }
 
-/* Tiles of a sparse array are charged until the array is destroyed: an undone tile does not name the memory that it
- * lets go. */
-static void tiles_mapped(const CUarrayMapInfo *tiles, unsigned int count)
-{
-    for (unsigned int i = 0; i < count; i++)
-        if (tiles[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)
-            vgpu_physical_bound((uint64_t)(uintptr_t)tiles[i].resource.array, 0, tiles[i].memHandle);
-}
-
 CUresult cuMemMapArrayAsync(CUarrayMapInfo *tiles, unsigned int count, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemMapArrayAsync(tiles, count, stream);
-    if (result == CUDA_SUCCESS) tiles_mapped(tiles, count);
+    if (result == CUDA_SUCCESS) vgpu_tiles_changed(tiles, count);
     return result;
 }
 
@@ -122,7 +114,7 @@ CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *tiles, unsigned int count, CUst
     const struct vgpu_cuda *cuda = vgpu_cuda();
     if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const CUresult result = cuda->cuMemMapArrayAsync_ptsz(tiles, count, stream);
-    if (result == CUDA_SUCCESS) tiles_mapped(tiles, count);
+    if (result == CUDA_SUCCESS) vgpu_tiles_changed(tiles, count);
     return result;
 }
 

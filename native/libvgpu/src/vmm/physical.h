@@ -1,5 +1,5 @@
 /* Physical memory by handle (cuMemCreate), charged while it is held or used: until its last handle is released, its last mapping is
- * undone (mapping.h) and its last binding (multicast object, logical endpoint, sparse array) is gone.
+ * undone (mapping.h) and its last binding (multicast object, logical endpoint, tiles of a sparse array: tiles.h) is gone.
  *
  * Whatever ends something is begun before the driver is asked and ended after: the driver may hand the same number out again at once.
  * What was imported is charged to its maker, which may be this process (a driver gives each import a handle of its own, and nothing shows
@@ -33,7 +33,7 @@ struct vgpu_physical;
 struct vgpu_physical *vgpu_physical_release_begin(CUmemGenericAllocationHandle handle);
 void vgpu_physical_release_end(struct vgpu_physical *memory, CUresult released);
 
-/* Bindings to an owner (a multicast object, a logical endpoint or an array), at an offset there. */
+/* Bindings to an owner (the handle of a multicast object or of a logical endpoint), at an offset there. */
 void vgpu_physical_bound(uint64_t owner, uint64_t at, CUmemGenericAllocationHandle handle);
 void vgpu_physical_unbound(uint64_t owner, int device, uint64_t at, uint64_t bytes);
 void vgpu_physical_owner_gone(uint64_t owner);
@@ -49,7 +49,7 @@ struct vgpu_use {
 /* Gives the lock of handles.h back, and looks at NVML if shared memory came or went with it. */
 void vgpu_physical_unlock(void);
 
-/* For mapping.c, with that lock: counts a use (NULL: it is counted for good), ends one, binds what was found (NULL: nothing).
+/* For mapping.c and tiles.c, with that lock: counts a use (NULL: it is counted for good), ends one, binds what was found (NULL: nothing).
  */
 struct vgpu_use *vgpu_use_new(uint64_t owner, uint64_t at, uint64_t bytes, struct vgpu_physical *memory);
 void vgpu_use_end(struct vgpu_use *use);
