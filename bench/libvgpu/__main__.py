@@ -1,8 +1,8 @@
 """What libvgpu costs, against the bare stand-in driver in the same run.
 
 Prints ns per launch (no limit; a limit that does not throttle), ns per pair of allocation and free
-with 1, 20,000 and 200,000 live blocks, and the CPU time that a process spends more until its first
-`cuInit` has returned, alone and 64 at once, and where it has to make the region file; budgets are
+with 1, 20,000 and 200,000 live blocks, the same in stream order, and the CPU time that a
+process spends more until its first `cuInit` has returned, alone and 64 at once, and where it has to make the region file; budgets are
 beside them. Each figure is a difference to the same program without the library: two programs on
 one processor are measured in turns, each round is compared with its neighbour, and the median of
 the differences counts. Where a program lies in memory makes some nanoseconds of difference, so
@@ -29,7 +29,7 @@ from tests.native.machine import CARDS, MIB, ROOT, Container, Machine
 
 SOURCE = Path(__file__).with_name("cost.c")
 RESULTS = Path(__file__).parents[1] / "results" / "libvgpu.json"
-LAUNCH_NS, PAIR_NS, START_US = 15.0, 150.0, 1000.0
+LAUNCH_NS, PAIR_NS, STREAM_PAIR_NS, START_US = 15.0, 150.0, 1500.0, 1000.0
 LIVE = (1, 20_000, 200_000)
 PEER_LIVE = 20_000
 REGION = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
@@ -198,6 +198,8 @@ def run(couples: int, peer: Path | None, report: Callable[[str, Cost], None]) ->
             searched = other if live <= PEER_LIVE else None
             name = f"alloc and free, {live} live blocks, ns"
             measure(name, ours, searched, calls(("alloc", live), PAIR_NS, {}))
+        stream = calls(("stream",), STREAM_PAIR_NS, {})
+        measure("alloc and free in stream order, ns", ours, other, stream)
         for at_once in (1, 64):
             measure(f"start, {at_once} at once, us", ours, other, starts(at_once))
         for label, place in (("disk", folder), ("/dev/shm", memory)):

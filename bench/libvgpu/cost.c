@@ -1,10 +1,11 @@
 /* What driver calls cost: launches, a pair of allocation and free with many blocks alive, start-up.
  *
  *   cost launch        ns per cuLaunchKernel
- *   cost alloc LIVE    ns per cuMemAlloc + cuMemFree with LIVE other blocks alive
+ *   cost alloc LIVE    ns per cuMemAlloc + cuMemFree with LIVE other blocks alive, with a module loaded as every program has one
+ *   cost stream        ns per cuMemAllocAsync + cuMemFreeAsync in one stream, with a module loaded
  *   cost start         CPU time of the process, in us, until its first cuInit has returned
  *
- * The first two measure one round for each line that they are sent, and answer with one: so two programs, with and without libvgpu,
+ * The first three measure one round for each line that they are sent, and answer with one: so two programs, with and without libvgpu,
  * are measured in turns under the same circumstances. A round is many short pieces, of which the lowest tenth counts: interrupts and
  * neighbours make a piece longer, nothing makes it shorter.
  */
@@ -51,6 +52,9 @@ static void open_device(void)
 static int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 static int (*alloc)(uint64_t *, size_t);
 static int (*release)(uint64_t);
+static int (*alloc_async)(uint64_t *, size_t, void *);
+static int (*release_async)(uint64_t, void *);
+static int (*synchronize)(void *);
 static void *kernel;
 
 static void prepare_launches(void)
@@ -70,6 +74,13 @@ static void prepare_pairs(long live)
     for (long i = 0; i < live; i++) check(alloc(&pointer, 1024));
 }
 
+static void prepare_streams(void)
+{
+    *(void **)&alloc_async = function("cuMemAllocAsync");
+    *(void **)&release_async = function("cuMemFreeAsync");
+    *(void **)&synchronize = function("cuStreamSynchronize");
+}
+
 static double launches(void)
 {
     const double start = now_ns(CLOCK_MONOTONIC);
@@ -86,6 +97,19 @@ static double pairs(void)
         check(release(pointer));
     }
     return (now_ns(CLOCK_MONOTONIC) - start) / PAIRS;
+}
+
+static double stream_pairs(void)
+{
+    uint64_t pointer;
+    const double start = now_ns(CLOCK_MONOTONIC);
+    for (long i = 0; i < PAIRS; i++) {
+        check(alloc_async(&pointer, 1024, NULL));
+        check(release_async(pointer, NULL));
+    }
+    const double took = now_ns(CLOCK_MONOTONIC) - start;
+    check(synchronize(NULL));
+    return took / PAIRS;
 }
 
 static int ascending(const void *a, const void *b)
@@ -116,9 +140,12 @@ int main(int count, char **argument)
         return 0;
     }
     open_device();
+    prepare_launches();
     if (strcmp(argument[1], "launch") == 0) {
-        prepare_launches();
         answer_rounds(launches);
+    } else if (strcmp(argument[1], "stream") == 0) {
+        prepare_streams();
+        answer_rounds(stream_pairs);
     } else {
         prepare_pairs(atol(argument[2]));
         answer_rounds(pairs);

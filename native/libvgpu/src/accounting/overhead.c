@@ -181,24 +181,20 @@ void vgpu_overhead_look_if_changed(void)
     if (what != NOTHING && is_due(what)) look();
 }
 
-/* Whether 10 ms have gone by since it was asked last: the clock is read once for this and for new limits. */
-static bool has_ticked(void)
+/* Apart, so that the way of an allocation stays short. */
+__attribute__((noinline, cold)) static void look_if_nearly_full(int what, int index, uint64_t bytes)
 {
-    static _Atomic int64_t seen_ms;
-    const struct vgpu_process_state *state = vgpu_state_started();
-    const int64_t tick_ms = state != NULL ? atomic_load_explicit(&state->next_look_ms, memory_order_relaxed) : 0;
-    if (atomic_load_explicit(&seen_ms, memory_order_relaxed) == tick_ms) return false;
-    atomic_store_explicit(&seen_ms, tick_ms, memory_order_relaxed);
-    return true;
+    const bool loads = index >= 0 && (atomic_load(&loading) >> index & 1) != 0;
+    if (is_due(what) ||
+        (loads && now_ms() >= atomic_load(&last_look_ms) + LOOK_NEARLY_FULL_MS && vgpu_slice_left(index, bytes) < NEARLY_FULL_BYTES))
+        look();
 }
 
 void vgpu_overhead_look_before_taking(int index, uint64_t bytes)
 {
     const int what = atomic_load_explicit(&wanted, memory_order_relaxed);
-    if (what == NOTHING || (what == AGAIN && !has_ticked())) return;
-    if (is_due(what) || (now_ms() >= atomic_load(&last_look_ms) + LOOK_NEARLY_FULL_MS && index >= 0 &&
-                         (atomic_load(&loading) >> index & 1) && vgpu_slice_left(index, bytes) < NEARLY_FULL_BYTES))
-        look();
+    if (__builtin_expect(what == NOTHING || (what == AGAIN && !vgpu_state_has_looked()), 1)) return;
+    look_if_nearly_full(what, index, bytes);
 }
 
 void vgpu_overhead_look_before_answer(void)

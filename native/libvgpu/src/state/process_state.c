@@ -205,8 +205,11 @@ static void repair_own_share(struct vgpu_process_state *s)
     vgpu_spin_unlock(&s->account_lock);
 }
 
+_Atomic bool vgpu_state_looked;
+
 __attribute__((noinline, cold)) static void look_for_new_limits(struct vgpu_process_state *s)
 {
+    atomic_store(&vgpu_state_looked, true);
     repair_own_share(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
     vgpu_mutex_lock(&s->lock);

@@ -83,6 +83,13 @@ void vgpu_state_register(void);
 enum { VGPU_LIMITS_LOOK_MS = 10 };
 void vgpu_state_look_for_new_limits(struct vgpu_process_state *state);
 
+/* Whether limits were looked for since this was asked last: for what is done about as often, and reads no clock of its own. */
+extern _Atomic bool vgpu_state_looked;
+static inline bool vgpu_state_has_looked(void)
+{
+    return atomic_load_explicit(&vgpu_state_looked, memory_order_relaxed) && atomic_exchange(&vgpu_state_looked, false);
+}
+
 /* Takes `lock` and the lock of the region's file; false: that one cannot be had, and neither is held. */
 bool vgpu_state_lock_region(struct vgpu_process_state *state);
 void vgpu_state_unlock_region(struct vgpu_process_state *state);
