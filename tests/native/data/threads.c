@@ -67,7 +67,7 @@ static void *close_region(void *region)
             const ssize_t length = readlink(name, target, sizeof target - 1);
             if (length <= 0) continue;
             target[length] = '\0';
-            if (strcmp(target, region) == 0) syscall(SYS_close, file); /* unseen: it is meant to race with whoever uses it */
+            if (strcmp(target, region) == 0) syscall(SYS_close, file); /* unseen: it is meant to race with other threads */
         }
         usleep(5000);
     }

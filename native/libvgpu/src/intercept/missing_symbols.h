@@ -12,7 +12,7 @@ void vgpu_missing_of_driver(void);
  * is missing: the library, its initialisation, or functions. */
 const struct vgpu_nvml *vgpu_nvml_begin(void);
 
-/* The same, initialised once for the whole process and never shut down: initialising NVML anew costs many times what a question does. */
+/* The same, initialised once for the whole process and never shut down: an initialisation costs many times what a question does. */
 const struct vgpu_nvml *vgpu_nvml_kept(void);
 
 /* NVML answered that it is not initialised: the program has shut it down more often than it had initialised it. The next

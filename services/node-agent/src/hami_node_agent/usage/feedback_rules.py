@@ -17,7 +17,7 @@ from hami_node_agent.grants.limits_file import CoreFeedback
 
 INTERVAL_S = 5.0
 BLOCK_S = 20
-"""How long a container waits after a round that says so: three rounds may be late or fail.
+"""How long a block holds after the round that wrote it: three rounds may be late or fail.
 libvgpu believes in no block of more than 30 s."""
 WAITING = -1
 
