@@ -1,13 +1,13 @@
 """What libvgpu costs, against the bare stand-in driver in the same run.
 
 Prints ns per launch (no limit; a limit that does not throttle), ns per pair of allocation and free
-with 1, 20,000 and 200,000 live blocks, the same in stream order, and the CPU time that a
-process spends more until its first `cuInit` has returned, alone and 64 at once, and where it has to
-make the region file; budgets are beside them. Each figure is a difference to the same program without the library: two programs on
-one processor are measured in turns, each round is compared with its neighbour, and the median of
-the differences counts. Where a program lies in memory makes some nanoseconds of difference, so
-several couples of programs are started, and the figure is the median of theirs; the least and the
-most are printed behind it.
+with 1, 20,000 and 200,000 live blocks, the same in stream order, and the CPU time that a process
+spends more until its first `cuInit` has returned, alone and 64 at once, and where it has to make
+the region file; budgets are beside them. Each figure is a difference to the same program without
+the library: two programs on one processor are measured in turns, each round is compared with its
+neighbour, and the median of the differences counts. Where a program lies in memory makes some
+nanoseconds of difference, so several couples of programs are started, and the figure is the median
+of theirs; the least and the most are printed behind it.
 With --peer, another library that limits by HAMi's variables is measured in the same way on the same
 driver; its figures stand beside ours (without those of 200,000 blocks: a peer may search them all).
 Writes bench/results/libvgpu.json.
