@@ -10,12 +10,9 @@ not here.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-
-from hamicommon.clipping import clip
 
 from hami_node_agent.devices.device_list import (
     ContainerSpec,
@@ -25,8 +22,6 @@ from hami_node_agent.devices.device_list import (
 )
 from hami_node_agent.devices.mps_client import MpsPolicy, mps_envs, mps_mounts
 from hami_node_agent.grants.records import Record
-
-logger = logging.getLogger(__name__)
 
 LIMITS_MOUNT = "/etc/hami"
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -91,18 +86,10 @@ def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
     """
     if policy.cores_unlimited:
         return "disable"
-    written = container_env.get("GPU_CORE_UTILIZATION_POLICY", "")
-    asked = written.strip().lower()
+    asked = container_env.get("GPU_CORE_UTILIZATION_POLICY", "").strip().lower()
     if asked == "force" or (asked == "disable" and policy.allow_disable_control):
         return asked
-    if asked in ("", "default", "disable"):
-        return "default"
-    logger.warning(
-        "GPU_CORE_UTILIZATION_POLICY=%s of a container is none of default, force and disable: "
-        "its core limit always holds; correct the pod's variable",
-        clip(written, 40),
-    )
-    return "force"
+    return "default" if asked in ("", "default", "disable") else "force"
 
 
 def container_response(
