@@ -83,12 +83,12 @@ def refusal_sentence(
     if first is None or fitting:
         best = int(table.fitting.argmax())
         limit = table.limits.get(best)
-        others = int((table.codes[best] == Rule.FITS).sum())
+        one_by_one = int((table.codes[best] == Rule.FITS).sum())
         why = _groups(rules)
         return (
             f"no node has {cards(wanted.count)} that fit{f' {limit.text}' if limit else ''}: "
             f"the best has {int(table.fitting[best])}"
-            + (f" of {others} that fit" if limit and others > limit.fitting else "")
+            + (f" of {one_by_one} that fit" if limit and one_by_one > limit.fitting else "")
             + (f" ({why} of {on_cards})" if why else "")
             + "; ask for fewer cards, or wait until a pod ends"
         )
