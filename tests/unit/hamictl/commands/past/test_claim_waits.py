@@ -20,6 +20,7 @@ REFUSED = {
     "namespace": "nlp",
     "pod_name": "by-limits",
     "pod_uid": "uid-l",
+    "last_at": "2026-11-26T20:00:00Z",
     "reason_code": "CardInsufficientMemory",
     "summary": "no card has 88 GiB",
 }
@@ -83,6 +84,17 @@ def test_they_stand_below_those_by_limits_with_kube_schedulers_reason(ask: Ask) 
     assert "kube-scheduler: 1 cannot allocate all claims" in " ".join(result.stdout.split())
     assert "2 waiting: CardInsufficientMemory 1 · ResourceClaims 1" in result.stderr
     assert names(ask("-o", "json", scheduler=listing(BY_CLAIM))) == ["by-limits", "by-claim"]
+
+
+@pytest.mark.parametrize(("at", "is_late"), [("20:09", False), ("20:12", True)])
+def test_a_pod_that_kube_scheduler_does_not_ask_about_stays_and_is_pointed_out(
+    ask: Ask, at: str, is_late: bool
+) -> None:
+    result = ask("--at", f"2026-11-26T{at}Z", scheduler=AssertionError("it was asked"))
+
+    assert "by-limits" in result.stdout
+    late = "kube-scheduler has not asked about 1 of them for 12 minutes or more: does it run?"
+    assert (late in result.stderr) is is_late
 
 
 def test_a_pod_that_the_ledger_has_refused_is_listed_once(ask: Ask) -> None:
