@@ -88,7 +88,11 @@ def rounds(count: int, since: datetime) -> Iterator[list[Outgoing]]:
 
 def rows(count: int, since: datetime) -> Iterator[list[tuple[object, ...]]]:
     """The same rounds as rows of `usage_samples`."""
-    template = [sample for node in range(NODES) for sample in samples_of(usage(node, 0, since))]
+    template = [
+        sample
+        for node in range(NODES)
+        for sample in samples_of(usage(node, 0, since), received_at=since)
+    ]
     for number in range(count):
         at = since + number * ROUND
         yield [

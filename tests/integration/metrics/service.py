@@ -60,6 +60,17 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
     await eventually(condition, what)
 
 
+async def grant(dsn: str) -> None:
+    """What `report` tells of is granted to its pod."""
+    async with sql(dsn) as db:
+        await db.execute("INSERT INTO nodes (name, inventory_at) VALUES ('n1', now())")
+        await db.execute(
+            "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state,"
+            " annotations, reserved_at) VALUES (gen_random_uuid(), 'u1', 'ns', 'p', 1, 'n1',"
+            " 'allocated', '{}', now() - interval '1 day')"
+        )
+
+
 def report(sequence: int, at: datetime) -> Usage:
     return Usage(
         node="n1",

@@ -18,7 +18,7 @@ from hami_metrics.bootstrap import USAGE
 from hamicommon import events
 from hamicommon.bus.client import Outgoing
 
-from tests.integration.metrics.service import bus, report, running, sql, until
+from tests.integration.metrics.service import bus, grant, report, running, sql, until
 
 pytestmark = pytest.mark.integration
 
@@ -59,8 +59,8 @@ async def read_again(nats_url: str) -> None:
 async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
     postgres_dsn: str, nats_url: str
 ) -> None:
-    # An hour that is over has its sum, whenever the test runs.
-    past = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(minutes=30)
+    past = datetime.now(UTC) - timedelta(minutes=30)
+    await grant(postgres_dsn)
     moments = [past + timedelta(seconds=number) for number in range(REPORTS)]
     async with bus(nats_url) as client, sql(postgres_dsn) as db, sql(postgres_dsn) as other:
         # Somebody is about to store a sample of the middle: the batch waits for what comes of it.

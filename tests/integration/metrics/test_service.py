@@ -10,7 +10,7 @@ from hamilocal.servers import processes
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.data import postgres
 
-from tests.integration.metrics.service import bus, publish, report, running, sql, until
+from tests.integration.metrics.service import bus, grant, publish, report, running, sql, until
 from tests.servers import migrate
 
 pytestmark = pytest.mark.integration
@@ -18,6 +18,7 @@ pytestmark = pytest.mark.integration
 
 async def test_reports_become_samples_and_sums(postgres_dsn: str, nats_url: str) -> None:
     past = datetime.now(UTC) - timedelta(minutes=20)
+    await grant(postgres_dsn)
     async with (
         bus(nats_url) as client,
         running(postgres_dsn, nats_url),
@@ -78,6 +79,7 @@ async def test_refusals_at_admission_are_stored_once(postgres_dsn: str, nats_url
 
 async def test_repeated_reports_are_stored_once(postgres_dsn: str, nats_url: str) -> None:
     now = datetime.now(UTC)
+    await grant(postgres_dsn)
     async with (
         bus(nats_url) as client,
         running(postgres_dsn, nats_url) as (app, _),
@@ -102,6 +104,7 @@ async def test_an_unreadable_report_goes_to_the_dead_letters_and_the_next_is_sto
 ) -> None:
     from hamicommon.events import GrantSnapshotRequest
 
+    await grant(postgres_dsn)
     async with (
         bus(nats_url) as client,
         running(postgres_dsn, nats_url),
@@ -122,6 +125,9 @@ async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> No
     tmp_path.chmod(0o755)
     database = postgres.prepare(tmp_path / "postgres", durable=False)
     bus_plan = nats_server.prepare(tmp_path / "nats")
+    with processes.running(database, die_with_parent=True):
+        await asyncio.to_thread(migrate, database.url)
+        await grant(database.url)
     async with running(database.url, bus_plan.url) as (app, http):
 
         def metric(name: str, **labels: str) -> float:
@@ -138,8 +144,6 @@ async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> No
 
                 await until("a report refused by the missing database", refused)
                 with processes.running(database, die_with_parent=True):
-                    await asyncio.to_thread(migrate, database.url)
-
                     async def stored() -> bool:
                         name = "hami_usage_samples_total"
                         ready = (await http.get("/readyz")).status_code == 200

@@ -10,7 +10,7 @@ from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 from hamicommon.errors import InvalidRequest, Unavailable
 
-from tests.unit.metrics.usage_store import START, Clock, FakeStore, ingest, usage, value
+from tests.unit.metrics.usage_store import START, Clock, FakeStore, ingest, message, usage, value
 
 
 async def test_a_report_becomes_one_sample_per_card_and_container(
@@ -63,7 +63,7 @@ async def test_reports_that_came_together_are_one_write(
     monkeypatch.setattr(store, "write", counted)
     reports = [usage(number, START + timedelta(seconds=number)) for number in range(3)]
 
-    *stored, refused = await history.ingest([*reports, b"{}"])
+    *stored, refused = await history.ingest(list(map(message, [*reports, b"{}"])))
 
     assert stored == [None, None, None]
     assert isinstance(refused, InvalidRequest)
@@ -83,7 +83,7 @@ async def test_one_report_that_postgres_does_not_take_keeps_no_other_from_being_
     monkeypatch.setattr(store, "write", refuse_one)
     reports = [usage(number, START + timedelta(seconds=number)) for number in range(3)]
 
-    first, second, third = await history.ingest(reports)
+    first, second, third = await history.ingest(list(map(message, reports)))
 
     assert (first, third) == (None, None)
     assert isinstance(second, ValueError)
@@ -95,7 +95,7 @@ async def test_while_postgres_is_away_every_readable_report_comes_again(
 ) -> None:
     store.away = True
 
-    first, second = await history.ingest([usage(1, START), b""])
+    first, second = await history.ingest([message(usage(1, START)), message(b"")])
 
     assert isinstance(first, Unavailable)
     assert isinstance(second, InvalidRequest)
@@ -112,6 +112,117 @@ async def test_a_report_that_would_store_rows_without_end_is_refused(
         await ingest(history, json.dumps(report).encode())
 
     assert store.rows == {}
+
+
+async def test_rounds_times_samples_are_bounded_before_one_is_made(
+    history: UsageHistory, store: FakeStore
+) -> None:
+    report = json.loads(usage(1, START))
+    devices = [{"uuid": f"{number}", "index": 0, "type": "x"} for number in range(1000)]
+    report["unchanged"] = [{"rounds": 60, "devices": devices}] * 2
+    report["earlier_rounds"] = [(START - timedelta(seconds=60)).isoformat()] * 60
+
+    with pytest.raises(InvalidRequest, match="it has 120002 samples with all of its rounds"):
+        await ingest(history, json.dumps(report).encode())
+
+    assert store.rows == {}
+
+
+async def test_a_node_reports_on_no_other_node(history: UsageHistory, store: FakeStore) -> None:
+    (answer,) = await history.ingest([message(usage(1, START), subject="hami.usage.v1.n2")])
+
+    assert str(answer) == "usage report of node n1 came on hami.usage.v1.n2"
+    assert store.rows == {}
+
+
+@pytest.mark.parametrize(
+    "granted",
+    [("n2", "u1", "ns", "p"), ("n1", "u2", "ns", "p"), ("n1", "u1", "other", "p")],
+)
+async def test_containers_of_pods_without_a_grant_on_the_node_are_left_out(
+    history: UsageHistory,
+    store: FakeStore,
+    instruments: MetricsInstruments,
+    granted: tuple[str, str, str, str],
+) -> None:
+    store.grants = {granted}
+
+    await ingest(history, usage(1, START))
+
+    assert {row.series.container for row in store.rows.values()} == {""}
+    assert value(instruments, "hami_usage_samples_total", result="ungranted") == 1
+
+
+async def test_a_sample_without_a_pod_is_one_of_a_card_only(history: UsageHistory) -> None:
+    report = json.loads(usage(1, START))
+    report["containers"][0]["pod_uid"] = ""
+
+    with pytest.raises(InvalidRequest, match=r"pod_uid: .* at least 1 character"):
+        await ingest(history, json.dumps(report).encode())
+
+
+def amplified(second: int, *, cards: int) -> bytes:
+    """60 rounds of so many cards, none of them the same as in another report."""
+    report = json.loads(usage(second, START + timedelta(seconds=second)))
+    devices = [{"uuid": f"{number}", "index": 0, "type": "x"} for number in range(cards)]
+    rounds = [START + timedelta(seconds=second, microseconds=each) for each in range(1, 61)]
+    report |= {"devices": [], "containers": [], "earlier_rounds": [r.isoformat() for r in rounds]}
+    report["unchanged"] = [{"rounds": 60, "devices": devices}]
+    return json.dumps(report, separators=(",", ":")).encode()
+
+
+async def test_above_its_budget_a_nodes_reports_are_refused_and_anothers_are_stored(
+    history: UsageHistory, store: FakeStore
+) -> None:
+    reports = [message(amplified(second, cards=1000)) for second in range(4)]
+    other = usage(1, START).replace(b'"node":"n1"', b'"node":"n2"')
+
+    *answers, others = await history.ingest([*reports, message(other, subject="hami.usage.v1.n2")])
+
+    assert answers[0] is None
+    assert all("more than 25000 samples a minute" in str(answer) for answer in answers[1:])
+    assert others is None
+    assert sum(row.series.node == "n1" for row in store.rows.values()) == 60_000
+    # The budget is of the bus's time: a minute and a half later there is room for one more.
+    later = START + timedelta(seconds=93)
+    assert await history.ingest([message(amplified(93, cards=900), received_at=later)]) == [None]
+
+
+async def test_what_was_not_stored_is_not_spent(history: UsageHistory, store: FakeStore) -> None:
+    report = [message(amplified(0, cards=1000))]
+    store.away = True
+    for _ in range(3):
+        (answer,) = await history.ingest(report)
+        assert isinstance(answer, Unavailable)
+    store.away = False
+
+    assert await history.ingest(report) == [None]
+
+
+async def test_many_rows_are_several_writes(
+    history: UsageHistory, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[int] = []
+
+    async def counted(samples: Sequence[Sample]) -> int:
+        writes.append(len(samples))
+        return len(samples)
+
+    monkeypatch.setattr(store, "write", counted)
+
+    await history.ingest([message(amplified(second, cards=200)) for second in range(5)])
+
+    assert writes == [24_000, 24_000, 12_000]
+
+
+async def test_numbers_that_jump_are_kept_in_bounded_memory(
+    history: UsageHistory, instruments: MetricsInstruments
+) -> None:
+    for jump in range(5):
+        await ingest(history, usage(1 + jump * 20_000, START + timedelta(seconds=jump)))
+
+    assert value(instruments, "hami_metrics_usage_reports_missing") == 10_000
+    assert value(instruments, "hami_metrics_usage_reports_lost_total") == 4 * 19_999 - 10_000
 
 
 async def test_a_report_that_never_comes_is_counted_as_lost(

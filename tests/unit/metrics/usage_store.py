@@ -1,12 +1,14 @@
 """A store of usage in memory, and reports for it."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Sequence, Set
 from datetime import UTC, date, datetime, timedelta
 
 from hami_metrics.domain.rollup import COARSE_S, FINE_S, bucket_of
-from hami_metrics.domain.samples import Sample
+from hami_metrics.domain.samples import NodePod, Sample
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
+from hamicommon.bus.client import Message
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample, Usage
 
@@ -25,6 +27,7 @@ class FakeStore:
         self.forgotten: dict[int, datetime] = {}
         self.capacity_forgotten: dict[int, datetime] = {}
         self.away = False
+        self.grants: set[NodePod] = {("n1", "u1", "ns", "p")}
 
     def _here(self) -> None:
         if self.away:
@@ -36,6 +39,10 @@ class FakeStore:
         for sample in samples:
             self.rows.setdefault((sample.sampled_at, sample.series), sample)
         return len(self.rows) - before
+
+    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+        self._here()
+        return self.grants & pods
 
     async def sum_up(self, node: str, start: datetime) -> None:
         self._here()
@@ -119,9 +126,21 @@ def usage(sequence: int, at: datetime, *, core: float | None = 50.0) -> bytes:
     )
 
 
+def message(
+    body: bytes, *, subject: str = "hami.usage.v1.n1", received_at: datetime | None = None
+) -> Message:
+    """The report as the bus delivers it, which took it when it was sampled."""
+    if received_at is None:
+        found = re.search(rb'"sampled_at":"([^"]+)"', body)
+        received_at = START if found is None else datetime.fromisoformat(found[1].decode())
+    return Message(
+        subject=subject, data=body, stream_sequence=1, deliveries=1, received_at=received_at
+    )
+
+
 async def ingest(history: UsageHistory, body: bytes) -> None:
     """One report, as if it came alone. Raises: what the bus is answered."""
-    (answer,) = await history.ingest([body])
+    (answer,) = await history.ingest([message(body)])
     if answer is not None:
         raise answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -274,10 +274,7 @@ def _now() -> datetime:
 
 
 async def _ingest_usage(bus: Bus, history: UsageHistory) -> None:
-    async def handle_all(messages: Sequence[Message]) -> list[Exception | None]:
-        return await history.ingest([message.data for message in messages])
-
-    await bus.consume_all(USAGE, handle_all)
+    await bus.consume_all(USAGE, history.ingest)
 
 
 async def _ingest(

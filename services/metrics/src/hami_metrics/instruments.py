@@ -19,11 +19,11 @@ class MetricsInstruments:
         self.registry.register(telemetry.SPAN_FATES)
         self.samples = Counter(
             "hami_usage_samples",
-            "Usage samples by result: stored, repeated",
+            "Usage samples by result: stored, repeated, ungranted (of a pod without a grant there)",
             ["result"],
             registry=self.registry,
         )
-        for result in ("stored", "repeated"):
+        for result in ("stored", "repeated", "ungranted"):
             self.samples.labels(result)
         self.last_ingest = Moment(
             "hami_usage_last_ingest_timestamp_seconds",

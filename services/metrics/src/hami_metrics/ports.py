@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import date, datetime
 from typing import Protocol
 
 from hami_metrics.domain.cluster import ClusterSnapshot
-from hami_metrics.domain.samples import Sample
+from hami_metrics.domain.samples import NodePod, Sample
 
 
 class Ledger(Protocol):
@@ -32,6 +32,10 @@ class UsageStore(Protocol):
 
     async def write(self, samples: Sequence[Sample]) -> int:
         """Stores what is not stored yet; returns how many were new."""
+
+    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+        """Those that the ledger granted something on that node, by that name, and that held it at
+        some time since then."""
 
     async def sum_up(self, node: str, start: datetime) -> None:
         """Sums up a node's samples of the `FINE_S` seconds from `start` on, and with them the hour,

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from itertools import chain
 
-from hamicommon.bus.reader import read
+from hamicommon.bus.client import Message
+from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.events import Usage
 
 from hami_metrics.domain.cluster import ClusterSnapshot
 from hami_metrics.domain.rollup import COARSE_S, DAY_S, FINE_S, bucket_of
-from hami_metrics.domain.samples import samples_of
+from hami_metrics.domain.row_budget import ROWS_PER_MINUTE, RowBudget
+from hami_metrics.domain.samples import NodePod, Sample, samples_of
 from hami_metrics.domain.sequences import SequenceBook
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.ports import Ledger, UsageStore
@@ -33,6 +34,14 @@ Clock = Callable[[], datetime]
 
 # The stream keeps an hour; an agent may have buffered some minutes before that.
 CATCH_UP = timedelta(hours=2)
+MAX_WRITE_ROWS = 20_000
+"""Samples of a write after which no other report joins it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    usage: Usage
+    samples: list[Sample]
 
 
 class UsageHistory:
@@ -46,61 +55,93 @@ class UsageHistory:
         self._clock = clock
         self._grace = timedelta(seconds=grace_s)
         self._book = SequenceBook()
+        self._budget = RowBudget()
+        self._turn = asyncio.Lock()
         self._lost_counted = 0
         self._unsummed: set[tuple[str, datetime]] = set()
         self._caught_up = False
 
-    async def ingest(self, bodies: Sequence[bytes]) -> list[Exception | None]:
+    async def ingest(self, messages: Sequence[Message]) -> list[Exception | None]:
         """Stores the reports that came together; repeating one changes nothing.
 
         For each None, or why it is not stored: InvalidRequest (dead letter), Unavailable (the bus
-        delivers it again). One that Postgres does not take keeps no other from being stored.
+        delivers it again). One that Postgres does not take keeps no other from being stored. A node
+        reports on its own cards, and on containers of pods that hold a grant there.
         """
-        answers: list[Exception | None] = [None] * len(bodies)
-        read_well: dict[int, Usage] = {}
-        for number, body in enumerate(bodies):
-            try:
-                read_well[number] = read(Usage, body, "usage report")
-            except InvalidRequest as exc:
-                answers[number] = exc
-            # A batch is many thousand samples: pages and probes are answered between its reports.
-            await asyncio.sleep(0)
-        try:
-            await self._store_all(list(read_well.values()))
-        except Unavailable as exc:
-            for number in read_well:
-                answers[number] = exc
-        except Exception as exc:  # noqa: BLE001 - each has its own answer, or this one
-            for number, usage in read_well.items():
-                alone = exc if len(read_well) == 1 else await self._store_alone(usage)
-                answers[number] = alone
+        answers: list[Exception | None] = [None] * len(messages)
+        # One batch at a time: all of them together have samples of `MAX_WRITE_ROWS` and of one
+        # report in memory.
+        async with self._turn:
+            found: dict[int, _Report] = {}
+            for number, message in enumerate(messages):
+                try:
+                    found[number] = self._read(message)
+                except InvalidRequest as exc:
+                    answers[number] = exc
+                if sum(len(report.samples) for report in found.values()) >= MAX_WRITE_ROWS:
+                    await self._store_found(found, answers)
+                    found = {}
+                # A batch is many thousand samples: pages and probes are answered in between.
+                await asyncio.sleep(0)
+            await self._store_found(found, answers)
         return answers
 
-    async def _store_alone(self, usage: Usage) -> Exception | None:
+    def _read(self, message: Message) -> _Report:
+        """Raises: InvalidRequest, also when the node has reported too much."""
+        usage = read_of_node(Usage, message.subject, message.data, "usage report")
+        if not self._budget.spend(usage.node, usage.rows, at=message.received_at):
+            raise InvalidRequest(
+                f"usage report: node {usage.node} has reported more than {ROWS_PER_MINUTE} samples "
+                "a minute; it is not stored"
+            )
+        return _Report(usage, samples_of(usage, received_at=message.received_at))
+
+    async def _store_found(
+        self, found: Mapping[int, _Report], answers: list[Exception | None]
+    ) -> None:
         try:
-            await self._store_all([usage])
+            await self._store_all(list(found.values()))
+        except Unavailable as exc:
+            for number, report in found.items():
+                answers[number] = exc
+                self._budget.give_back(report.usage.node, report.usage.rows)
+        except Exception as exc:  # noqa: BLE001 - each has its own answer, or this one
+            for number, report in found.items():
+                answers[number] = exc if len(found) == 1 else await self._store_alone(report)
+                if answers[number] is not None:
+                    self._budget.give_back(report.usage.node, report.usage.rows)
+
+    async def _store_alone(self, report: _Report) -> Exception | None:
+        try:
+            await self._store_all([report])
         except Exception as exc:  # noqa: BLE001 - settled by the bus
             return exc
         return None
 
-    async def _store_all(self, reports: Sequence[Usage]) -> None:
+    async def _store_all(self, reports: Sequence[_Report]) -> None:
         """All of them or none."""
-        by_report = [samples_of(usage) for usage in reports]
-        count = sum(len(samples) for samples in by_report)
+        samples = [sample for report in reports for sample in report.samples]
         try:
-            new = await self._store.write(list(chain.from_iterable(by_report)))
+            granted = await self._granted(samples)
+            kept = [one for one in samples if not one.series.pod_uid or one.series.pod in granted]
+            new = await self._store.write(kept)
         except Unavailable:
             self._instruments.store_failures.labels("samples").inc()
             raise
         self._instruments.samples.labels("stored").inc(new)
-        self._instruments.samples.labels("repeated").inc(count - new)
+        self._instruments.samples.labels("repeated").inc(len(kept) - new)
+        self._instruments.samples.labels("ungranted").inc(len(samples) - len(kept))
         self._instruments.last_ingest.set(self._clock())
-        for usage in reports:
-            if new:
-                moments = {usage.sampled_at, *usage.earlier_rounds}
-                self._unsummed |= {(usage.node, bucket_of(at, FINE_S)) for at in moments}
+        if new:
+            self._unsummed |= {(one.series.node, bucket_of(one.sampled_at, FINE_S)) for one in kept}
+        for report in reports:
+            usage = report.usage
             self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
         self._count()
+
+    async def _granted(self, samples: Iterable[Sample]) -> set[NodePod]:
+        pods = {one.series.pod for one in samples if one.series.pod_uid}
+        return await self._store.granted(pods, self._clock() - CATCH_UP)
 
     async def sum_up(self) -> int:
         """Sums up every finished bucket that has new samples; returns how many.

@@ -19,7 +19,7 @@ from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.inventories import inventory_of
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read, read_of_node
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.registry import Vendors
@@ -71,9 +71,7 @@ class ClusterFollower:
             self._take_numbers(message)
 
     async def _take_inventory(self, message: Message) -> None:
-        report = read(events.Inventory, message.data, "inventory")
-        if message.subject != events.inventory_subject(report.node):
-            raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
+        report = read_of_node(events.Inventory, message.subject, message.data, "inventory")
         agent, sequence = self._sequences.get(report.node, ("", -1))
         if agent == report.agent_id and report.sequence <= sequence:
             return

@@ -6,9 +6,10 @@ import json
 from typing import Any
 
 import pytest
-from hamicommon.bus.reader import read, read_any
+from hamicommon.bus.reader import read, read_any, read_of_node
 from hamicommon.errors import InvalidRequest
-from hamicommon.events import GRANT_MESSAGE, GrantSnapshotRequest, GrantWithdrawn
+from hamicommon.events import GRANT_MESSAGE, GrantSnapshotRequest, GrantWithdrawn, MoveReply
+from pydantic import TypeAdapter
 
 GRANT = {
     "version": 1,
@@ -28,9 +29,41 @@ def body(**fields: Any) -> bytes:
 
 
 def test_a_payload_with_more_than_we_know_is_read() -> None:
-    request = read(GrantSnapshotRequest, body(version=1, node="n", colour="red"), "request")
+    answer = read(MoveReply, body(version=1, node="n", colour="red"), "answer")
 
-    assert request == GrantSnapshotRequest(node="n")
+    assert answer == MoveReply(node="n")
+
+
+def test_a_nodes_payload_is_read_on_its_own_subject() -> None:
+    data = body(version=1, node="a.example", colour="red")
+
+    request = read_of_node(GrantSnapshotRequest, "hami.grants.snapshot.a_example", data, "request")
+
+    assert request == GrantSnapshotRequest(node="a.example")
+
+
+@pytest.mark.parametrize(
+    ("subject", "node"),
+    [
+        ("hami.grants.snapshot.a", "b"),
+        ("hami.grants.snapshot.a_example", "a_example"),
+        ("hami.grants.snapshot.a", ""),
+        ("hami.grants.snapshot.a", "a."),
+        ("hami.grants.snapshot.a", "a\n"),
+        ("hami.grants.snapshot.a", "a" * 254),
+        ("hami.usage.v1.a", "a"),
+    ],
+)
+def test_a_nodes_payload_is_read_on_no_other_subject(subject: str, node: str) -> None:
+    with pytest.raises(InvalidRequest, match=r"^request (of node \S+ came on|is malformed: node)"):
+        read_of_node(GrantSnapshotRequest, subject, body(node=node), "request")
+
+
+def test_a_nodes_payload_is_read_in_no_other_way() -> None:
+    with pytest.raises(TypeError, match="read it by read_of_node"):
+        read(GrantSnapshotRequest, body(node="a"), "request")
+    with pytest.raises(TypeError, match="read it by read_of_node"):
+        read_any(TypeAdapter(GrantSnapshotRequest), body(node="a"), "request")
 
 
 def test_one_of_several_kinds_is_recognised_by_its_kind() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hami_metrics.domain.samples import Sample, Series, samples_of
 from hami_node_agent.usage.changes import Round, heartbeat_of
 from hami_node_agent.usage.sampler import UsagePublisher
-from hamicommon.errors import Unavailable
-from hamicommon.events import ContainerSample, DeviceSample, Usage
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.events import ContainerSample, DeviceSample, Unchanged, Usage
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -72,7 +73,7 @@ def kept(reports: Iterable[Usage]) -> dict[tuple[datetime, Series], Sample]:
     """As the store has them: of two of one series at one moment the first."""
     rows: dict[tuple[datetime, Series], Sample] = {}
     for report in reports:
-        for sample in samples_of(report):
+        for sample in samples_of(report, received_at=report.sampled_at):
             rows.setdefault((sample.sampled_at, sample.series), sample)
     return rows
 
@@ -93,7 +94,8 @@ def published(history: History) -> tuple[Bus, list[Round], list[Round]]:
             if not trouble or bus.tries == before:
                 well.append(now)
         bus.trouble = ""
-        await publisher.flush()
+        # As `flush` does, by the clock of the history.
+        await publisher.publish(Round(sampled_at=at, devices=(), containers=()))
 
     asyncio.run(go())
     return bus, every, well
@@ -126,6 +128,49 @@ def test_a_report_in_doubt_makes_nothing_up_and_loses_its_own_round_at_most(
     found = kept(bus.stored).items()
     assert found <= kept(map(whole, every)).items()
     assert found >= kept(map(whole, well)).items()
+
+
+def report_of(at: datetime, *, earlier: Sequence[datetime] = ()) -> Usage:
+    """One card, the same in all rounds."""
+    card = DeviceSample(uuid="GPU-1", index=0, type="A100")
+    past = (Unchanged(rounds=len(earlier), devices=(card,)),) if earlier else ()
+    return Usage(
+        node="n",
+        agent_id="a",
+        sequence=1,
+        sampled_at=at,
+        devices=(card,),
+        containers=(),
+        unchanged=past,
+        earlier_rounds=tuple(earlier),
+    )
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        report_of(START - timedelta(hours=1, seconds=1)),
+        report_of(START + timedelta(minutes=5, seconds=1)),
+        report_of(datetime(2036, 11, 26, tzinfo=UTC)),
+        report_of(START, earlier=[START - timedelta(seconds=5), START + timedelta(minutes=6)]),
+    ],
+)
+def test_dates_that_no_right_clock_writes_are_refused(report: Usage) -> None:
+    with pytest.raises(InvalidRequest, match=r"sampled_at|earlier_rounds .* set the node's clock"):
+        samples_of(report, received_at=START)
+
+
+@pytest.mark.parametrize("at", [START - timedelta(hours=1), START + timedelta(minutes=5)])
+def test_a_clock_that_is_a_little_off_is_believed(at: datetime) -> None:
+    assert [sample.sampled_at for sample in samples_of(report_of(at), received_at=START)] == [at]
+
+
+def test_after_a_long_outage_the_rounds_of_before_it_are_left_out_and_the_new_one_stored() -> None:
+    before, recent = START - timedelta(hours=3), START - timedelta(minutes=59)
+
+    stored = samples_of(report_of(START, earlier=[before, recent]), received_at=START)
+
+    assert [sample.sampled_at for sample in stored] == [START, recent]
 
 
 @given(histories())

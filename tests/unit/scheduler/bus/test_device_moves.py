@@ -242,7 +242,7 @@ async def test_a_node_asks_for_its_own_cards_alone() -> None:
     )
     body = MoveRequest(node="other", owner=onto(pod, "a")).model_dump_json().encode()
 
-    with pytest.raises(InvalidRequest, match="were asked for on"):
+    with pytest.raises(InvalidRequest, match="came on"):
         await moves.respond(moves_subject(NODE), body)
     reply = await moves.respond(moves_subject("other"), body)
 

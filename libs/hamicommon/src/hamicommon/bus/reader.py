@@ -1,5 +1,7 @@
 """Reads what came over the bus, or gives in one sentence the reason why it can't be read.
 
+What a node sends is read by `read_of_node` alone, which compares the node that the payload names
+with the subject that it came on: the server lets a node use its own subjects and no other's.
 A payload of an unknown version is never guessed at: its consumer lets it go to
 the dead letters, where it waits for a release that can read it.
 """
@@ -12,20 +14,40 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from hamicommon.errors import InvalidRequest
+from hamicommon.events.payload import NodePayload
 
 _MOST_MISTAKES = 3
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+N = TypeVar("N", bound=NodePayload)
 
 
 def read(model: type[M], data: bytes, what: str) -> M:
-    """The payload as `model`. Raises: InvalidRequest."""
-    return _read(model.model_validate_json, data, what)
+    """The payload as `model`; `what` names it in the error. Raises: InvalidRequest."""
+    return _not_of_a_node(_read(model.model_validate_json, data, what))
 
 
 def read_any(kinds: TypeAdapter[T], data: bytes, what: str) -> T:
     """The payload as one of several kinds; `what` names it in the error. Raises: InvalidRequest."""
-    return _read(kinds.validate_json, data, what)
+    return _not_of_a_node(_read(kinds.validate_json, data, what))
+
+
+def read_of_node(kind: type[N] | TypeAdapter[N], subject: str, data: bytes, what: str) -> N:
+    """A node's payload; `subject` is the one that it came on, or that the node was asked on.
+
+    Raises: InvalidRequest, also when the payload names another node than its subject.
+    """
+    validate = kind.validate_json if isinstance(kind, TypeAdapter) else kind.model_validate_json
+    payload = _read(validate, data, what)
+    if payload.subject_of(payload.node) != subject:
+        raise InvalidRequest(f"{what} of node {payload.node} came on {subject}")
+    return payload
+
+
+def _not_of_a_node(payload: T) -> T:
+    if isinstance(payload, NodePayload):
+        raise TypeError(f"{type(payload).__name__} names its node: read it by read_of_node")
+    return payload
 
 
 def _read(validate: Callable[[bytes], T], data: bytes, what: str) -> T:

@@ -38,6 +38,7 @@ from hamicommon.events.limits import (
     LimitFinding,
 )
 from hamicommon.events.payload import (
+    NodePayload,
     Payload,
 )
 from hamicommon.events.questions import (
@@ -96,6 +97,7 @@ from hamicommon.events.subjects import (
 )
 from hamicommon.events.usage import (
     USAGE_HEARTBEAT_S,
+    USAGE_MAX_ROWS,
     USAGE_MOST_ROUNDS,
     ContainerSample,
     DeviceSample,
@@ -120,6 +122,7 @@ __all__ = [
     "REPORT",
     "REPORTS_STREAM",
     "USAGE_HEARTBEAT_S",
+    "USAGE_MAX_ROWS",
     "USAGE_MOST_ROUNDS",
     "USAGE_STREAM",
     "AdmissionRefused",
@@ -152,6 +155,7 @@ __all__ = [
     "MoveRequest",
     "NamespaceNumbers",
     "NodeHoldings",
+    "NodePayload",
     "Payload",
     "PodGone",
     "PodStays",

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.payload import NodePayload, Payload
+from hamicommon.events.subjects import snapshot_subject
 from hamicommon.grants.grant import Grant
 
 
@@ -32,10 +33,10 @@ GrantMessage = Annotated[GrantAnnounced | GrantWithdrawn, Field(discriminator="k
 GRANT_MESSAGE: TypeAdapter[GrantAnnounced | GrantWithdrawn] = TypeAdapter(GrantMessage)
 
 
-class GrantSnapshotRequest(Payload):
+class GrantSnapshotRequest(NodePayload):
     """An agent asks for the live grants (binding, bound, allocated, releasing) of its node."""
 
-    node: str
+    subject_of = staticmethod(snapshot_subject)
 
 
 class GrantState(BaseModel):

@@ -13,10 +13,13 @@ from pydantic import (
     model_validator,
 )
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.payload import NodePayload
+from hamicommon.events.subjects import inventory_subject
 
 _MOST = 2**31 - 1
 """HAMi's annotations and the ledger's columns hold 32 bits."""
+MAX_CARDS = 1024
+"""Of one node; far beyond any machine."""
 HEARTBEAT_S = 10.0
 """An agent repeats its inventory at least this often."""
 
@@ -49,17 +52,18 @@ class InventoryDevice(BaseModel):
     info: dict[str, Any] = Field(default_factory=dict)
 
 
-class Inventory(Payload):
+class Inventory(NodePayload):
     """All cards of a node; sent on change and as heartbeat."""
 
-    node: str
+    subject_of = staticmethod(inventory_subject)
+
     agent_id: str
     """Changes with every start of the agent."""
     sequence: int
     """Grows within one agent_id; a lower one is stale."""
     observed_at: AwareDatetime
     """By the node's own clock: good for its skew, not for an order."""
-    devices: tuple[InventoryDevice, ...]
+    devices: tuple[InventoryDevice, ...] = Field(max_length=MAX_CARDS)
     pair_scores: dict[str, dict[str, int]] = Field(default_factory=dict)
     malformed: tuple[str, ...] = Field(default=(), exclude=True)
     """What was wrong with cards that could not be read; the others are in `devices`."""

@@ -10,7 +10,8 @@ from typing import Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeInt
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.payload import NodePayload
+from hamicommon.events.subjects import limits_subject
 
 LIMITS_HEARTBEAT_S = 60.0
 """So often a node reports that it checks, whatever it finds."""
@@ -45,10 +46,11 @@ class LimitFinding(BaseModel):
     reason: str = Field(default="", max_length=512)
 
 
-class LimitCheck(Payload):
+class LimitCheck(NodePayload):
     """The findings of one node at one moment."""
 
-    node: str
+    subject_of = staticmethod(limits_subject)
+
     agent_id: str
     sequence: NonNegativeInt
     """Ascending per agent_id."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
+
+NodeField = Annotated[
+    str, Field(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?$")
+]
+"""A node's name as Kubernetes has it; no two of them are one token of a subject."""
 
 
 class Payload(BaseModel):
@@ -13,3 +19,16 @@ class Payload(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     version: Literal[1] = 1
+
+
+class NodePayload(Payload):
+    """Base of what a node sends, or answers, on a subject of its own.
+
+    Only `bus.reader.read_of_node` decodes one: it compares `node` with the subject, which the bus
+    server guards.
+    """
+
+    subject_of: ClassVar[Callable[[str], str]]
+    """The node's subject for this payload."""
+
+    node: NodeField

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.inventory import MAX_CARDS
+from hamicommon.events.payload import NodePayload, Payload
+from hamicommon.events.subjects import (
+    claims_subject,
+    holdings_subject,
+    moves_subject,
+    readiness_subject,
+    unmanaged_subject,
+)
 from hamicommon.grants.grant import Grant
+
+MAX_CONTAINERS = 1024
+"""Of one question: each is looked up in the ledger."""
 
 
 class ReadinessRequest(Payload):
@@ -16,10 +27,11 @@ class ReadinessRequest(Payload):
     """The pod's, to be kept if the answer is yes."""
 
 
-class Readiness(Payload):
+class Readiness(NodePayload):
     """An agent's answer; `reason` is one sentence about why not."""
 
-    node: str
+    subject_of = staticmethod(readiness_subject)
+
     ready: bool
     reason: str = ""
     taken: bool = False
@@ -66,10 +78,11 @@ class HeldContainer(BaseModel):
     """The limit that it sets for all of them."""
 
 
-class NodeHoldings(Payload):
+class NodeHoldings(NodePayload):
     """Who holds devices on a node."""
 
-    node: str
+    subject_of = staticmethod(holdings_subject)
+
     read_at: AwareDatetime
     containers: tuple[HeldContainer, ...] = ()
     problems: tuple[str, ...] = ()
@@ -85,26 +98,28 @@ class TakenContainer(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     container: str
-    uuids: tuple[str, ...]
+    uuids: tuple[str, ...] = Field(max_length=MAX_CARDS)
 
 
-class UnmanagedRequest(Payload):
+class UnmanagedRequest(NodePayload):
     """A pod came to the node past the scheduler; its node asks for a grant of what it was given."""
 
-    node: str
+    subject_of = staticmethod(unmanaged_subject)
+
     pod_uid: str
     namespace: str
     pod_name: str
-    containers: tuple[TakenContainer, ...]
+    containers: tuple[TakenContainer, ...] = Field(max_length=MAX_CONTAINERS)
 
 
-class ClaimsRequest(Payload):
+class ClaimsRequest(NodePayload):
     """A pod's ResourceClaims are to be prepared on its node, which asks for a grant of them.
 
     What they amount to the scheduler reads from the claims themselves.
     """
 
-    node: str
+    subject_of = staticmethod(claims_subject)
+
     pod_uid: str
     namespace: str
     pod_name: str
@@ -126,17 +141,18 @@ class WantedMove(BaseModel):
     allocation_id: str
     token: int
     container: str
-    uuids: tuple[str, ...]
+    uuids: tuple[str, ...] = Field(max_length=MAX_CARDS)
     """The cards that it holds, one for each of its slices in the order of the grant."""
 
 
-class MoveRequest(Payload):
+class MoveRequest(NodePayload):
     """A container may start only where the ledger counts it, so its node asks before it does."""
 
-    node: str
+    subject_of = staticmethod(moves_subject)
+
     owner: WantedMove
     """The container that is about to start."""
-    partners: tuple[WantedMove, ...] = ()
+    partners: tuple[WantedMove, ...] = Field(default=(), max_length=MAX_CONTAINERS)
     """Containers that hold what it was granted, or what those were granted, and have not started:
     they leave the cards that the owner needs."""
     exchange: WantedMove | None = None

@@ -6,15 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.payload import NodePayload
+from hamicommon.events.subjects import reports_subject
 
 
-class ReportBase(Payload):
+class ReportBase(NodePayload):
     """What a node reports about one allocation."""
+
+    subject_of = staticmethod(reports_subject)
 
     report_id: str
     """Unique; the deduplication id."""
-    node: str
     allocation_id: str
     pod_uid: str
     token: int

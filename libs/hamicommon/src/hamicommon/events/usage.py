@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.inventory import MAX_CARDS
+from hamicommon.events.payload import NodePayload
+from hamicommon.events.subjects import usage_subject
 
 USAGE_HEARTBEAT_S = 60
 """So often a node's agent reports everything, changed or not."""
 USAGE_MOST_ROUNDS = 60
 """After so many rounds too: what one report can make a reader store has a bound."""
+USAGE_MAX_ROWS = 100_000
+"""Samples of one report with all of its rounds. No report of distinct slices that fits into a
+message of the bus (1 MiB) has more."""
+MAX_SAMPLES = 4096
+"""Containers of one round."""
+
+Name = Annotated[str, Field(max_length=253)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+"""The ledger's columns hold 64 bits."""
 
 
 class DeviceSample(BaseModel):
@@ -19,11 +31,11 @@ class DeviceSample(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    uuid: str
+    uuid: Name
     index: int
-    type: str
-    memory_used_bytes: int | None = None
-    memory_total_bytes: int | None = None
+    type: Name
+    memory_used_bytes: Bytes | None = None
+    memory_total_bytes: Bytes | None = None
     gpu_percent: float | None = None
     memory_controller_percent: float | None = None
     temperature_celsius: float | None = None
@@ -35,20 +47,20 @@ class ContainerSample(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    pod_uid: str
-    namespace: str
-    pod: str
-    container: str
+    pod_uid: Name = Field(min_length=1)
+    namespace: Name
+    pod: Name
+    container: Name
     vdevice_index: int
-    uuid: str
-    memory_used_bytes: int | None = None
-    memory_limit_bytes: int | None = None
+    uuid: Name
+    memory_used_bytes: Bytes | None = None
+    memory_limit_bytes: Bytes | None = None
     """None: unknown; 0: there is none."""
-    context_bytes: int | None = None
-    module_bytes: int | None = None
-    buffer_bytes: int | None = None
+    context_bytes: Bytes | None = None
+    module_bytes: Bytes | None = None
+    buffer_bytes: Bytes | None = None
     core_percent: float | None = None
-    core_limit_percent: int | None = None
+    core_limit_percent: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     """None: unknown; 0: there is none."""
     processes: int = 0
     """Living ones that use the card's library."""
@@ -62,25 +74,44 @@ class Unchanged(BaseModel):
 
     rounds: PositiveInt
     """In so many, the last ones of the report's `earlier_rounds`."""
-    devices: tuple[DeviceSample, ...] = ()
-    containers: tuple[ContainerSample, ...] = ()
+    devices: tuple[DeviceSample, ...] = Field(default=(), max_length=MAX_CARDS)
+    containers: tuple[ContainerSample, ...] = Field(default=(), max_length=MAX_SAMPLES)
 
 
-class Usage(Payload):
+class Usage(NodePayload):
     """What is new of one node's use since its last report.
 
     Together the reports hold all that the agent saw in each round, as if it had reported it all.
     """
 
-    node: str
-    agent_id: str
+    subject_of = staticmethod(usage_subject)
+
+    agent_id: Name
     sequence: int
     sampled_at: AwareDatetime
-    devices: tuple[DeviceSample, ...]
+    devices: tuple[DeviceSample, ...] = Field(max_length=MAX_CARDS)
     """Those that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
-    containers: tuple[ContainerSample, ...]
+    containers: tuple[ContainerSample, ...] = Field(max_length=MAX_SAMPLES)
     """As `devices`."""
-    unchanged: tuple[Unchanged, ...] = ()
+    unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
     """Runs of equal samples that ended with this report; those that go on are not in it yet."""
     earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
     """The moments of the rounds that `unchanged` is about, ascending."""
+
+    @property
+    def rows(self) -> int:
+        """Samples that a reader stores for it."""
+        rows = len(self.devices) + len(self.containers)
+        for past in self.unchanged:
+            rounds = min(past.rounds, len(self.earlier_rounds))
+            rows += rounds * (len(past.devices) + len(past.containers))
+        return rows
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Usage:
+        if self.rows > USAGE_MAX_ROWS:
+            raise ValueError(
+                f"it has {self.rows} samples with all of its rounds; at most {USAGE_MAX_ROWS} are "
+                "read"
+            )
+        return self

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Set
 from contextlib import asynccontextmanager
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from typing import Any
 
 import asyncpg
 from hamicommon.ledger.database import translated
-from hamicommon.ledger.partitions import keep_partitions
+from hamicommon.ledger.partitions import AHEAD_DAYS, keep_partitions
 
 from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_metrics.adapters.namespaces import sum_up_namespaces
 from hami_metrics.adapters.rollups import sum_up_bucket, unsummed
 from hami_metrics.adapters.showback import sum_up_showback
-from hami_metrics.domain.samples import Sample
+from hami_metrics.domain.samples import NodePod, Sample
 
 _SERIES = ("node", "device_uuid", "pod_uid", "namespace", "pod_name", "container")
 
@@ -31,6 +31,18 @@ WITH new AS (
     ON CONFLICT DO NOTHING RETURNING 1)
 SELECT count(*) FROM new
 """
+
+
+GRANTED = """
+SELECT DISTINCT a.node, a.pod_uid, a.namespace, a.pod_name
+  FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS p (node, pod_uid, namespace, name)
+  JOIN allocations a ON a.pod_uid = p.pod_uid AND a.node = p.node
+       AND a.namespace = p.namespace AND a.pod_name = p.name
+ WHERE a.ended_at IS NULL OR a.ended_at >= $5
+"""
+# Dated further ahead than any day has a partition: by a clock that was wrong, or by a node that is
+# not to be trusted. By the server's own clock, because ours may be the wrong one.
+DELETE_AHEAD = "DELETE FROM usage_samples_default WHERE sampled_at > now() + $1::interval"
 
 
 class PostgresUsageStore:
@@ -64,6 +76,12 @@ class PostgresUsageStore:
                 return int(await conn.fetchval(INSERT_SAMPLES, *_columns(rows)))
             return len(rows)
 
+    async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
+        """See the port."""
+        async with connection(self._pool) as conn:
+            rows = await conn.fetch(GRANTED, *_columns(sorted(pods)), since) if pods else ()
+        return {(row["node"], row["pod_uid"], row["namespace"], row["pod_name"]) for row in rows}
+
     async def sum_up(self, node: str, start: datetime) -> None:
         """See the port."""
         async with connection(self._pool) as conn:
@@ -75,11 +93,14 @@ class PostgresUsageStore:
             return await unsummed(conn, since)
 
     async def keep_samples(self, today: date, keep_days: int) -> list[date]:
-        """See the port. A whole partition goes at once; the default one row by row."""
+        """See the port. A whole partition goes at once; the default one row by row, with the rows
+        that are dated ahead.
+        """
         async with connection(self._pool) as conn:
             kept = await keep_partitions(
                 conn, "usage_samples", "sampled_at", today=today, keep_days=keep_days
             )
+            await conn.execute(DELETE_AHEAD, timedelta(days=AHEAD_DAYS + 1))
         return list(kept.dropped)
 
     async def sum_up_namespaces(self, now: datetime) -> int:

@@ -5,11 +5,15 @@ In: the bus payload `Usage`. Out: flat samples as they are stored, which `rollup
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from hamicommon.errors import InvalidRequest
 from hamicommon.events import ContainerSample, DeviceSample, Usage
+
+NodePod = tuple[str, str, str, str]
+"""Node, uid, namespace and name of a pod."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,11 @@ class Series:
     namespace: str = ""
     pod_name: str = ""
     container: str = ""
+
+    @property
+    def pod(self) -> NodePod:
+        """On which node the pod is, and its name."""
+        return (self.node, self.pod_uid, self.namespace, self.pod_name)
 
     @property
     def sort_key(self) -> tuple[str, str, str, str]:
@@ -41,41 +50,59 @@ class Sample:
     core_limit_percent: int | None = None
 
 
-def samples_of(usage: Usage) -> list[Sample]:
-    """All readings of one node's report; a limit of 0 means that there is none."""
-    samples = _samples(usage.node, usage.sampled_at, usage.devices, usage.containers)
+MAX_AGE = timedelta(hours=1)
+MAX_AHEAD = timedelta(minutes=5)
+"""By a node's clock, of what was sampled, when the bus takes the report."""
+
+
+def samples_of(usage: Usage, *, received_at: datetime) -> list[Sample]:
+    """All readings of one node's report; a limit of 0 means that there is none.
+
+    An agent that was cut off from the bus still owes the rounds of before; those of more than
+    `MAX_AGE` ago are left out. Raises: InvalidRequest for dates that no agent writes whose clock is
+    right.
+    """
+    oldest, latest = received_at - MAX_AGE, received_at + MAX_AHEAD
+    if not oldest <= usage.sampled_at <= latest:
+        raise InvalidRequest(_wrong_date("sampled_at", usage.sampled_at, received_at))
+    if usage.earlier_rounds and max(usage.earlier_rounds) > latest:
+        raise InvalidRequest(_wrong_date("earlier_rounds", max(usage.earlier_rounds), received_at))
+    samples = _samples(usage.node, [usage.sampled_at], usage.devices, usage.containers)
     for past in usage.unchanged:
-        for at in usage.earlier_rounds[-past.rounds :]:
-            samples += _samples(usage.node, at, past.devices, past.containers)
+        rounds = [at for at in usage.earlier_rounds[-past.rounds :] if at >= oldest]
+        samples += _samples(usage.node, rounds, past.devices, past.containers)
     return samples
+
+
+def _wrong_date(field: str, at: datetime, received_at: datetime) -> str:
+    return (
+        f"usage report: {field} is {at.isoformat()} and the bus took it at "
+        f"{received_at.isoformat()}; it may be {MAX_AGE} before and {MAX_AHEAD} after: set the "
+        "node's clock"
+    )
 
 
 def _samples(
     node: str,
-    at: datetime,
+    rounds: Sequence[datetime],
     devices: Iterable[DeviceSample],
     containers: Iterable[ContainerSample],
 ) -> list[Sample]:
     cards = [
         Sample(
-            series=Series(node=node, device_uuid=device.uuid),
+            series=series,
             sampled_at=at,
             memory_used_bytes=device.memory_used_bytes,
             memory_limit_bytes=device.memory_total_bytes,
             core_percent=device.gpu_percent,
         )
         for device in devices
+        for series in [Series(node=node, device_uuid=device.uuid)]
+        for at in rounds
     ]
     slices = [
         Sample(
-            series=Series(
-                node=node,
-                device_uuid=container.uuid,
-                pod_uid=container.pod_uid,
-                namespace=container.namespace,
-                pod_name=container.pod,
-                container=container.container,
-            ),
+            series=series,
             sampled_at=at,
             memory_used_bytes=container.memory_used_bytes,
             memory_limit_bytes=container.memory_limit_bytes or None,
@@ -83,5 +110,18 @@ def _samples(
             core_limit_percent=container.core_limit_percent or None,
         )
         for container in containers
+        for series in [_series(node, container)]
+        for at in rounds
     ]
     return cards + slices
+
+
+def _series(node: str, container: ContainerSample) -> Series:
+    return Series(
+        node=node,
+        device_uuid=container.uuid,
+        pod_uid=container.pod_uid,
+        namespace=container.namespace,
+        pod_name=container.pod,
+        container=container.container,
+    )

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 
 # Longer than any redelivery or an agent's own buffer takes after an outage of minutes.
 LOST_AFTER_S = 600.0
-# An agent whose numbering jumps further than this was not merely interrupted.
+# Of one agent; the oldest ones beyond that are given up.
 MAX_HOLES = 10_000
 
 
@@ -47,9 +48,13 @@ class SequenceBook:
         if sequence <= agent.highest:
             agent.holes.pop(sequence, None)
             return
-        skipped = range(agent.highest + 1, sequence)
-        self.lost += max(0, len(skipped) - MAX_HOLES)
-        agent.holes.update((number, now) for number in skipped[-MAX_HOLES:])
+        skipped = sequence - agent.highest - 1
+        newest = range(sequence - min(skipped, MAX_HOLES), sequence)
+        agent.holes.update((number, now) for number in newest)
+        too_many = max(0, len(agent.holes) - MAX_HOLES)
+        for number in list(islice(agent.holes, too_many)):
+            del agent.holes[number]
+        self.lost += skipped - len(newest) + too_many
         agent.highest = sequence
 
     def give_up(self, *, now: datetime) -> int:

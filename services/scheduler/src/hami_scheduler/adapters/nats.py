@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from hamicommon.bus.client import Bus, NobodyAnswers
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
@@ -73,7 +73,7 @@ class NatsGrantAnnouncer:
             else:
                 break
         try:
-            answer = read(Readiness, reply, f"readiness of {node}")
+            answer = read_of_node(Readiness, readiness_subject(node), reply, "readiness")
         except InvalidRequest as exc:
             # An agent that answers runs; whether it is ready is unknown, as without a bus.
             logger.warning("readiness not read", extra={"node": node, "error": str(exc)})
@@ -131,6 +131,6 @@ class NatsNodeWitness:
         except NobodyAnswers as exc:
             raise NotFound(f"no node-agent of ours runs on {node}") from exc
         try:
-            return read(NodeHoldings, reply, f"holdings of {node}")
+            return read_of_node(NodeHoldings, holdings_subject(node), reply, "holdings")
         except InvalidRequest as exc:
             raise Unavailable(str(exc)) from exc

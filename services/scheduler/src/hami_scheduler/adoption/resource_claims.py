@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hamicommon import telemetry
+from hamicommon.bus.reader import read_of_node
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, Origin
 from hamicommon.domain.ids import NodeName, PodUid
@@ -28,11 +29,10 @@ from hamicommon.dra.claims import (
 )
 from hamicommon.dra.devices import named_devices
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
+from hamicommon.events import ClaimsRequest, UnmanagedReply
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from opentelemetry.trace import get_tracer
-from pydantic import ValidationError
 
 from hami_scheduler.adoption.running_pods import (
     NodeQuestion,
@@ -66,12 +66,7 @@ class ClaimGrants:
 
     async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
-        try:
-            asked = ClaimsRequest.model_validate_json(body)
-        except ValidationError as exc:
-            raise InvalidRequest(f"request for a pod's claims is malformed: {exc}") from exc
-        if subject != claims_subject(asked.node):
-            raise InvalidRequest(f"a grant on {asked.node} was asked for on {subject}")
+        asked = read_of_node(ClaimsRequest, subject, body, "request for a pod's claims")
         question = NodeQuestion(
             node=NodeName(asked.node),
             uid=PodUid(asked.pod_uid),

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import Allocation, ContainerGrant, DeviceShare, Origin
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, PodRequest
 from hamicommon.errors import Conflict, InvalidRequest, NotFound
-from hamicommon.events import UnmanagedReply, UnmanagedRequest, unmanaged_subject
+from hamicommon.events import UnmanagedReply, UnmanagedRequest
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.vendors.registry import Vendors
-from pydantic import ValidationError
 
 from hami_scheduler.adoption.claims import OUR_VENDOR
 from hami_scheduler.adoption.running_pods import (
@@ -53,12 +53,7 @@ class UnmanagedGrants:
 
     async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
-        try:
-            asked = UnmanagedRequest.model_validate_json(body)
-        except ValidationError as exc:
-            raise InvalidRequest(f"request for an unmanaged pod is malformed: {exc}") from exc
-        if subject != unmanaged_subject(asked.node):
-            raise InvalidRequest(f"a grant on {asked.node} was asked for on {subject}")
+        asked = read_of_node(UnmanagedRequest, subject, body, "request for an unmanaged pod")
         try:
             return reply_with(await self._grant(asked))
         except (NotFound, InvalidRequest, Conflict) as exc:

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.errors import (
@@ -23,7 +23,7 @@ from hamicommon.errors import (
     QuotaConflict,
     Unavailable,
 )
-from hamicommon.events import MoveReply, MoveRequest, WantedMove, moves_subject
+from hamicommon.events import MoveReply, MoveRequest, WantedMove
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.model import Change
 
@@ -57,9 +57,7 @@ class GrantMoves:
 
     async def respond(self, subject: str, body: bytes) -> MoveReply:
         """Yes, or why not. Raises: InvalidRequest, Unavailable."""
-        asked = read(MoveRequest, body, "request for other cards")
-        if subject != moves_subject(asked.node):
-            raise InvalidRequest(f"cards of {asked.node} were asked for on {subject}")
+        asked = read_of_node(MoveRequest, subject, body, "request for other cards")
         try:
             await self._carry_out(asked)
         except (Conflict, InvalidRequest) as exc:

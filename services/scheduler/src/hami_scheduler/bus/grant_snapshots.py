@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import Unavailable
 from hamicommon.events import (
     GrantSnapshot,
     GrantSnapshotRequest,
     GrantState,
-    snapshot_subject,
 )
 from hamicommon.grants.grant import grant_of
 from hamicommon.process.bulkhead import Bulkhead
@@ -34,9 +33,7 @@ class GrantSnapshots:
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
         """The grants of the node whose subject was asked. Raises: InvalidRequest."""
-        request = read(GrantSnapshotRequest, body, "snapshot request")
-        if subject != snapshot_subject(request.node):
-            raise InvalidRequest(f"grants of {request.node} were asked for on {subject}")
+        request = read_of_node(GrantSnapshotRequest, subject, body, "snapshot request")
         now = datetime.now(UTC)
         try:
             live = await self._ledger.live(NodeName(request.node))

@@ -18,7 +18,7 @@ from hashlib import blake2b
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.inventories import inventory_of
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import Inventory, inventory_subject
@@ -131,10 +131,10 @@ class InventoryReports:
         if last is not None and last.cards == cards:
             short = replace(message, data=head + devices + b"[]}")
             with suppress(InvalidRequest):  # also where the key stands elsewhere
-                report = _Report(number, _read(short), message, cards, repeats=True)
+                report = _Report(number, _inventory(short), message, cards, repeats=True)
                 if self._follows(report.inventory, last):
                     return report
-        return _Report(number, _read(message), message, cards)
+        return _Report(number, _inventory(message), message, cards)
 
     def _follows(self, inventory: Inventory, last: _LastInventory) -> bool:
         """Whether the ledger has what this repeats."""
@@ -229,12 +229,9 @@ class InventoryReports:
             self._instruments.clock_skew.remove(node)
 
 
-def _read(message: Message) -> Inventory:
-    """Raises: InvalidRequest, also when it is of another node than the one it came from."""
-    report = read(Inventory, message.data, "inventory")
-    if message.subject != inventory_subject(report.node):
-        raise InvalidRequest(f"inventory of {report.node} came on {message.subject}")
-    return report
+def _inventory(message: Message) -> Inventory:
+    """Raises: InvalidRequest."""
+    return read_of_node(Inventory, message.subject, message.data, "inventory")
 
 
 def _of_different_nodes(reports: Sequence[_Report]) -> list[list[_Report]]:

@@ -1,7 +1,6 @@
 """What nodes report on the bus of their grants; `inventories.py` has what they report of cards.
 
-Messages are read here, checked against the subject they came on (a node's credentials reach its own
-subjects only), and applied; all of it is idempotent. `ledger/transitions.py` changes states.
+Messages are read here and applied; all of it is idempotent. `ledger/transitions.py` changes states.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import Any
 
 from hamicommon import telemetry
 from hamicommon.bus.client import Message
-from hamicommon.bus.reader import read_any
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
@@ -24,7 +23,6 @@ from hamicommon.events import (
     AnyReport,
     PodGone,
     PodStays,
-    reports_subject,
 )
 
 from hami_scheduler.bus.mig_instances import MadeInstances
@@ -78,7 +76,7 @@ class GrantReports:
         of_grant: dict[str, list[tuple[int, AnyReport]]] = {}
         for number, message in enumerate(messages):
             try:
-                report = _report(message)
+                report = read_of_node(REPORT, message.subject, message.data, "report")
             except InvalidRequest as exc:
                 answers[number] = exc
             else:
@@ -191,14 +189,6 @@ class GrantReports:
         if verdict is None:
             return True
         return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
-
-
-def _report(message: Message) -> AnyReport:
-    """Raises: InvalidRequest, also when it is of another node than the one it came from."""
-    report = read_any(REPORT, message.data, "report")
-    if message.subject != reports_subject(report.node):
-        raise InvalidRequest(f"report of {report.node} came on {message.subject}")
-    return report
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:

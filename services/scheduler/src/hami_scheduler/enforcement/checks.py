@@ -13,12 +13,11 @@ from datetime import datetime
 from typing import Protocol
 
 from hamicommon.bus.client import Message
-from hamicommon.bus.reader import read
+from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import InvalidRequest
-from hamicommon.events import LimitCheck, LimitFinding, limits_subject
+from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges
@@ -69,9 +68,7 @@ class LimitChecks:
 
     async def handle(self, message: Message) -> None:
         """Takes one check. Raises: InvalidRequest, Conflict, Unavailable."""
-        check = read(LimitCheck, message.data, "limit check")
-        if message.subject != limits_subject(check.node):
-            raise InvalidRequest(f"limit check of {check.node} came on {message.subject}")
+        check = read_of_node(LimitCheck, message.subject, message.data, "limit check")
         findings = [finding for finding in check.findings if self._is_there(check.node, finding)]
         if len(findings) < len(check.findings):
             logger.warning(

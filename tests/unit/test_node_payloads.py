@@ -1,0 +1,160 @@
+"""What an agent may publish, every reader compares with the subject that it came on."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from hami_metrics.instruments import MetricsInstruments
+from hami_metrics.service import UsageHistory
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.unmanaged import UnmanagedGrants
+from hami_scheduler.bus.device_moves import GrantMoves
+from hami_scheduler.bus.grant_snapshots import GrantSnapshots
+from hami_scheduler.bus.inventories import InventoryReports
+from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.enforcement.checks import LimitChecks
+from hami_webhook.cluster_feed import ClusterFollower
+from hamicommon import events
+from hamicommon.bus.client import Message
+from hamicommon.bus.permissions import agent_permissions
+from hamicommon.bus.reader import read_of_node
+from hamicommon.errors import InvalidRequest
+
+OURS, OTHER = "node-2", "node-0"
+NOW = datetime(2026, 11, 29, tzinfo=UTC)
+SERVICES = Path(__file__).parents[2] / "services"
+
+_AT = NOW.isoformat()
+_POD = {"pod_uid": "u", "namespace": "ns", "pod_name": "p"}
+_MOVE = {"allocation_id": "1", "token": 1, "container": "c", "uuids": ["GPU-1"]}
+_NUMBERED = {"agent_id": "agent", "sequence": 1}
+BODIES: dict[Callable[[str], str], dict[str, Any]] = {
+    events.inventory_subject: {**_NUMBERED, "observed_at": _AT, "devices": []},
+    events.reports_subject: {
+        "kind": "allocated",
+        "report_id": "r",
+        "allocation_id": "1",
+        "pod_uid": "u",
+        "token": 1,
+        "at": _AT,
+    },
+    events.usage_subject: {**_NUMBERED, "sampled_at": _AT, "devices": [], "containers": []},
+    events.limits_subject: {**_NUMBERED, "checked_at": _AT},
+    events.snapshot_subject: {},
+    events.unmanaged_subject: {**_POD, "containers": []},
+    events.claims_subject: _POD,
+    events.moves_subject: {"owner": _MOVE},
+}
+KINDS = {
+    events.inventory_subject: events.Inventory,
+    events.reports_subject: events.REPORT,
+    events.usage_subject: events.Usage,
+    events.limits_subject: events.LimitCheck,
+    events.snapshot_subject: events.GrantSnapshotRequest,
+    events.unmanaged_subject: events.UnmanagedRequest,
+    events.claims_subject: events.ClaimsRequest,
+    events.moves_subject: events.MoveRequest,
+}
+
+
+def body(subject_of: Callable[[str], str], node: str) -> bytes:
+    return json.dumps({**BODIES[subject_of], "node": node}).encode()
+
+
+def message(subject: str, data: bytes) -> Message:
+    return Message(subject=subject, data=data, stream_sequence=1, deliveries=1, received_at=NOW)
+
+
+Read = Callable[[str, bytes], Awaitable[object]]
+"""A reader: of a subject and a body. Raises: InvalidRequest."""
+
+
+def one_of_many(handle_all: Callable[[Sequence[Message]], Awaitable[Sequence[object]]]) -> Read:
+    async def read(subject: str, data: bytes) -> None:
+        (answer,) = await handle_all([message(subject, data)])
+        assert isinstance(answer, Exception), "it was believed"
+        raise answer
+
+    return read
+
+
+def readers() -> dict[Callable[[str], str], list[Read]]:
+    """Of each subject every service that reads it; none of them gets as far as its backends."""
+    any_of = dict.fromkeys
+    reports = GrantReports(
+        **any_of(("store", "transitions", "orphans", "instances", "pods", "known_pods"), Mock())
+    )
+    inventories = InventoryReports(
+        **any_of(("store", "view", "refused", "instruments", "on_heard", "on_written"), Mock())
+    )
+    checks = LimitChecks(
+        **any_of(("history", "pod_named", "announcer", "instruments", "lines", "evictor"), Mock())
+    )
+    usage = UsageHistory(Mock(), MetricsInstruments(), lambda: NOW, grace_s=1.0)
+    follower = ClusterFollower(Mock(rules={}), lambda: NOW)
+    moves = GrantMoves(**any_of(("store", "view", "doubt_mirror", "takes_any_card"), Mock()))
+
+    async def check(subject: str, data: bytes) -> None:
+        await checks.handle(message(subject, data))
+
+    async def follow(subject: str, data: bytes) -> None:
+        await follower.take_inventory(message(subject, data))
+        assert not follower._sequences, "it was believed"
+        raise InvalidRequest("passed over")
+
+    return {
+        events.inventory_subject: [one_of_many(inventories.handle_all), follow],
+        events.reports_subject: [one_of_many(reports.handle_all)],
+        events.usage_subject: [one_of_many(usage.ingest)],
+        events.limits_subject: [check],
+        events.snapshot_subject: [GrantSnapshots(Mock()).respond],
+        events.unmanaged_subject: [
+            UnmanagedGrants(Mock(), view=Mock(), vendors=Mock(), request_of=Mock()).respond
+        ],
+        events.claims_subject: [ClaimGrants(Mock(), claims=Mock(), request_of=Mock()).respond],
+        events.moves_subject: [moves.respond],
+    }
+
+
+def node_subjects() -> list[str]:
+    publish = agent_permissions(OURS).publish
+    return [each for each in publish if re.match(r"hami\.(?!dead\.)", each)]
+
+
+def test_every_subject_that_an_agent_may_publish_on_is_in_the_tables() -> None:
+    assert sorted(node_subjects()) == sorted(subject_of(OURS) for subject_of in BODIES)
+    assert BODIES.keys() == KINDS.keys() == readers().keys()
+
+
+@pytest.mark.parametrize("subject_of", BODIES, ids=lambda each: each.__name__)
+def test_the_sample_of_a_node_is_read_on_its_own_subject(subject_of: Callable[[str], str]) -> None:
+    payload = read_of_node(KINDS[subject_of], subject_of(OURS), body(subject_of, OURS), "it")
+
+    assert payload.node == OURS
+
+
+@pytest.mark.parametrize("subject_of", BODIES, ids=lambda each: each.__name__)
+async def test_no_reader_believes_what_a_node_sends_in_the_name_of_another(
+    subject_of: Callable[[str], str],
+) -> None:
+    for read in readers()[subject_of]:
+        with pytest.raises(InvalidRequest, match=rf"of node {OTHER} came on|passed over"):
+            await read(subject_of(OURS), body(subject_of, OTHER))
+
+
+def test_no_service_decodes_a_payload_past_the_reader() -> None:
+    found = [
+        str(file.relative_to(SERVICES))
+        for service in ("scheduler", "metrics", "webhook")
+        for file in (SERVICES / service / "src").rglob("*.py")
+        if "validate_json(" in file.read_text()
+    ]
+
+    assert found == []
