@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -10,16 +11,18 @@ import nats
 import nats.errors
 import nats.js.errors
 import pytest
+from hami_metrics.bootstrap import USAGE
 from hamicommon import events
-from hamicommon.bus.client import Bus, Subscription
+from hamicommon.bus.client import Bus, Outgoing, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.consumer import Message
 from hamicommon.bus.dead_letters import CONSUMER_HEADER, REASON_HEADER, SUBJECT_HEADER
-from hamicommon.bus.permissions import agent_user
+from hamicommon.bus.permissions import METRICS_USER, agent_user
+from hamicommon.bus.streams import LETTERS_OF_A_SENDER, MAX_LETTER_BYTES
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, webhook_nats_user
+from hamilocal.servers.data.nats_config import agent_nats_user, service_nats_users
 from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
@@ -33,7 +36,7 @@ SCHEDULER = "hami-scheduler"
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server with the scheduler, the webhook and the agents of two nodes as users."""
     folder: Path = tmp_path_factory.mktemp("nats")
-    users = [NatsUser(name=SCHEDULER, password="x"), webhook_nats_user("x")]
+    users = service_nats_users(lambda _name: "x")
     users += [agent_nats_user(node, "x") for node in ("node-0", "node-1")]
     plan = nats_server.prepare(folder / "nats", users=users)
     with running(plan, die_with_parent=True):
@@ -76,16 +79,16 @@ async def _nothing(_exc: Exception) -> None:
         "hami.grants.v1.node-1",
         "hami.grants.snapshot.node-0",
         "hami.inventory.v1.node-0",
-        "hami.dead.v1.HAMI_GRANTS.agent-node-0",
-        "hami.grants.v1.>",
-        "hami.grants.v1.node-0 node-1",
+        "hami.dead.v1.HAMI_USAGE.hami-metrics.node-0",
+        "hami.usage.v1.>",
+        "hami.usage.v1.node-0 node-1",
         "",
     ],
 )
-async def test_a_letter_of_an_agent_goes_nowhere_but_to_its_own_grants(
+async def test_a_letter_of_metrics_goes_nowhere_but_to_usage(
     url: str, scheduler: Bus, claimed: str
 ) -> None:
-    user = agent_user("node-0")
+    user = METRICS_USER
     heard = Inbox()
     client = await nats.connect(url, user=SCHEDULER, password="x")
 
@@ -98,7 +101,7 @@ async def test_a_letter_of_an_agent_goes_nowhere_but_to_its_own_grants(
     sequence = await _bury(
         url,
         user,
-        f"hami.dead.v1.HAMI_GRANTS.{user}",
+        f"hami.dead.v1.HAMI_USAGE.{user}.node-0",
         {SUBJECT_HEADER: claimed, REASON_HEADER: "update, then send again", CONSUMER_HEADER: "x"},
     )
     await heard.next()  # the letter itself
@@ -112,11 +115,12 @@ async def test_a_letter_of_an_agent_goes_nowhere_but_to_its_own_grants(
     await client.close()
 
 
-async def test_an_agent_buries_as_nobody_else(url: str, scheduler: Bus) -> None:
+async def test_an_agent_buries_nothing(url: str, scheduler: Bus) -> None:
     del scheduler  # it made the streams
     headers = {SUBJECT_HEADER: "hami.grants.v1.node-1"}
     for subject in (
-        "hami.dead.v1.HAMI_GRANTS.agent-node-1",
+        "hami.dead.v1.HAMI_GRANTS.agent-node-0",
+        "hami.dead.v1.HAMI_GRANTS.agent-node-1.x",
         "hami.dead.v1.HAMI_INVENTORY.hami-scheduler",
         "hami.dead.v1.HAMI_GRANTS",
     ):
@@ -127,7 +131,7 @@ async def test_an_agent_buries_as_nobody_else(url: str, scheduler: Bus) -> None:
 async def test_the_webhooks_letters_are_never_sent_to_those_who_write_the_ledger(
     url: str, scheduler: Bus
 ) -> None:
-    letter = "hami.dead.v1.HAMI_INVENTORY.hami-webhook"
+    letter = "hami.dead.v1.HAMI_INVENTORY.hami-webhook.node-0"
     headers = {SUBJECT_HEADER: "hami.inventory.v1.node-0"}
     sequence = await _bury(url, "hami-webhook", letter, headers)
 
@@ -145,28 +149,95 @@ async def test_a_letter_of_an_older_release_is_shown_and_not_sent(url: str, sche
         await scheduler.letters.send_again(sequence)
 
 
-async def test_an_agents_own_grant_comes_back_to_it_alone(url: str, scheduler: Bus) -> None:
-    user, inbox, able = agent_user("node-0"), Inbox(), asyncio.Event()
+async def test_a_letter_of_metrics_comes_back_to_it(url: str, scheduler: Bus) -> None:
+    inbox, able = Inbox(), asyncio.Event()
 
     async def refuse(message: Message) -> None:
         if not able.is_set():
             raise InvalidRequest("version is 9")
         await inbox.take(message)
 
-    subject = events.grants_subject("node-0")
-    what = Subscription(stream=events.GRANTS_STREAM, subject=subject, consumer=user, ephemeral=True)
-    async with open_bus(_as(url, user), user) as agent:
-        consuming = asyncio.create_task(agent.consume(what, refuse))
+    subject = events.usage_subject("node-0")
+    async with open_bus(_as(url, METRICS_USER), METRICS_USER) as metrics:
+        consuming = asyncio.create_task(metrics.consume(USAGE, refuse))
         before = await scheduler.letters.kept()
-        await scheduler.publish(subject, inventory("node-0"), message_id="grant")
-        async with asyncio.timeout(PATIENCE_S):
-            while await scheduler.letters.kept() == before:
-                await asyncio.sleep(0.02)
+        await scheduler.publish(subject, inventory("node-0"), message_id="usage")
+        await _until_kept(scheduler, before + 1)
         [letter] = await scheduler.letters.latest(1)
-        assert (letter.user, letter.subject) == (user, subject)
+        assert (letter.user, letter.subject) == (METRICS_USER, subject)
         able.set()
 
         await scheduler.letters.send_again(letter.sequence)
 
         assert (await inbox.next()).subject == subject
         consuming.cancel()
+
+
+async def test_a_flood_of_bad_messages_leaves_the_letters_of_other_nodes_and_the_log_alone(
+    scheduler: Bus, caplog: pytest.LogCaptureFixture
+) -> None:
+    flood, handled = 4 * LETTERS_OF_A_SENDER, asyncio.Event()
+
+    async def refuse(message: Message) -> None:
+        if message.data == b"end":
+            handled.set()
+            return
+        raise InvalidRequest("report is malformed")
+
+    what = Subscription(
+        stream=events.REPORTS_STREAM, subject="hami.reports.v1.*", consumer="flooded"
+    )
+    honest, hostile = events.reports_subject("node-0"), events.reports_subject("node-1")
+    messages = [Outgoing(subject=honest, data=b"honest", message_id="honest")]
+    # As large as the server takes them, and more letters than it keeps of one sender.
+    body = b"x" * (scheduler.max_payload_bytes - 1024)
+    messages += [Outgoing(subject=hostile, data=body, message_id=f"big{n}") for n in range(3)]
+    messages += [Outgoing(subject=hostile, data=b"x", message_id=f"f{n}") for n in range(flood)]
+    messages += [Outgoing(subject=hostile, data=b"end", message_id="end")]
+    began = time.monotonic()
+    consuming = asyncio.create_task(scheduler.consume(what, refuse))
+    assert set(await scheduler.publish_all(messages, timeout_s=PATIENCE_S)) == {None}
+    async with asyncio.timeout(PATIENCE_S):
+        await handled.wait()
+    passed_s = time.monotonic() - began
+    consuming.cancel()
+
+    letters = [one for one in await scheduler.letters.latest(1000) if one.consumer == "flooded"]
+    of_node = {
+        node: [one for one in letters if one.subject == events.reports_subject(node)]
+        for node in ("node-0", "node-1")
+    }
+    assert [one.data for one in of_node["node-0"]] == [b"honest"]
+    assert len(of_node["node-1"]) == LETTERS_OF_A_SENDER
+    lines = [one for one in caplog.records if one.message == "message dead-lettered"]
+    assert 2 <= len(lines) <= 2 + passed_s
+    assert scheduler.dead_letters == flood + 4
+
+
+async def test_of_a_large_message_the_beginning_is_kept_and_not_sent_again(scheduler: Bus) -> None:
+    async def refuse(message: Message) -> None:
+        raise InvalidRequest("report is malformed")
+
+    what = Subscription(
+        stream=events.REPORTS_STREAM,
+        subject=events.reports_subject("large"),
+        consumer="large",
+    )
+    size = scheduler.max_payload_bytes - 1024
+    large = Outgoing(subject=what.subject, data=b"x" * size, message_id="large")
+    before = await scheduler.letters.kept()
+    consuming = asyncio.create_task(scheduler.consume(what, refuse))
+    assert await scheduler.publish_all([large]) == [None]
+    await _until_kept(scheduler, before + 1)
+    consuming.cancel()
+
+    [letter] = await scheduler.letters.latest(1)
+    assert (letter.size_bytes, len(letter.data)) == (size, MAX_LETTER_BYTES)
+    with pytest.raises(InvalidRequest, match=f"only the first {MAX_LETTER_BYTES} of its {size} "):
+        await scheduler.letters.send_again(letter.sequence)
+
+
+async def _until_kept(scheduler: Bus, count: int) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while await scheduler.letters.kept() < count:
+            await asyncio.sleep(0.02)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import nats
+import nats.errors
 from hamicommon import events
-from hamicommon.bus.client import Bus, Subscription
+from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
 from hamicommon.settings import NatsSettings
@@ -43,12 +45,6 @@ def _as(url: str, user: str) -> NatsSettings:
 
 async def _own_subjects_work(admin: Bus, agent: Bus) -> None:
     inbox = Inbox()
-    grants = Subscription(
-        stream=events.GRANTS_STREAM,
-        subject=events.grants_subject("a"),
-        consumer=agent_user("a"),
-        ephemeral=True,
-    )
 
     async def answer(subject: str, _data: bytes) -> events.GrantSnapshot:
         return events.GrantSnapshot(
@@ -56,14 +52,21 @@ async def _own_subjects_work(admin: Bus, agent: Bus) -> None:
         )
 
     serving = asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer))
-    consuming = asyncio.create_task(agent.consume(grants, inbox.take))
+    consuming = asyncio.create_task(agent.follow([events.grants_subject("a")], inbox.take))
+    question = events.GrantSnapshotRequest(node="a")
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                reply = await agent.request(events.snapshot_subject("a"), question)
+                break
+            except NobodyAnswers:
+                await asyncio.sleep(0.05)
     withdrawn = events.GrantWithdrawn(
         allocation_id="1", pod_uid="1", node="a", token=1, reason="test"
     )
     await admin.publish(events.grants_subject("a"), withdrawn, message_id="1")
     assert b'"test"' in (await inbox.next()).data
     await agent.publish(events.inventory_subject("a"), inventory("a"), message_id="2")
-    reply = await agent.request(events.snapshot_subject("a"), events.GrantSnapshotRequest(node="a"))
     assert events.GrantSnapshot.model_validate_json(reply).node == "a"
     for task in (serving, consuming):
         task.cancel()
@@ -93,6 +96,8 @@ async def _foreign_subjects_are_refused(url: str) -> None:
         create = f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.x.{events.grants_subject(other)}"
         for subject in (
             create,
+            f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.agent-a.{events.grants_subject('a')}",
+            "$JS.API.CONSUMER.MSG.NEXT.HAMI_GRANTS.agent-a",
             "$JS.API.STREAM.MSG.GET.HAMI_GRANTS",
             "$JS.API.DIRECT.GET.HAMI_GRANTS",
             events.snapshot_subject(other),
@@ -105,6 +110,41 @@ async def _foreign_subjects_are_refused(url: str) -> None:
             await _permission_error(refused, subject)
     finally:
         await client.close()
+
+
+async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
+    tmp_path: Path,
+) -> None:
+    """The server compares no reply subject with the rights of who asks."""
+    tmp_path.chmod(0o755)
+    users = [NatsUser(name="admin", password="x"), agent_nats_user("a", "x")]
+    plan = nats_server.prepare(tmp_path / "nats", users=users)
+    heard, answered = Inbox(), asyncio.Event()
+
+    async def answer(subject: str, _data: bytes) -> events.GrantSnapshot:
+        answered.set()
+        node = subject.rpartition(".")[2]
+        return events.GrantSnapshot(node=node, complete=True, taken_at=datetime.now(UTC))
+
+    with running(plan, die_with_parent=True):
+        async with open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin:
+            tasks = [
+                asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer)),
+                asyncio.create_task(admin.follow(["hami.reports.v1.b"], heard.take)),
+            ]
+            client = await nats.connect(
+                plan.url, user="agent-a", password="x", inbox_prefix=b"_INBOX_agent-a"
+            )
+            while not answered.is_set():
+                await client.publish("hami.grants.snapshot.a", b"", reply="hami.reports.v1.b")
+                # Served by then, and after it in order.
+                with contextlib.suppress(nats.errors.NoRespondersError):
+                    await client.request("hami.grants.snapshot.a", b"", timeout=PATIENCE_S)
+            await admin.publish("hami.reports.v1.b", inventory("b"), message_id="end")
+            assert b'"agent_id"' in (await heard.next()).data
+            await client.close()
+            for task in tasks:
+                task.cancel()
 
 
 async def _permission_error(refused: asyncio.Queue[str], subject: str) -> None:

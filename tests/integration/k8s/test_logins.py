@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.bus.auth import Bearer, Logins
 from hamicommon import events
-from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.client import Bus, Message, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.bus.permissions import agent_user
@@ -103,25 +103,20 @@ async def test_an_agent_hears_its_grants_asks_for_them_and_is_asked(cluster: Clu
 
     async with open_bus(cluster.as_agent("token-a"), agent_user("a")) as agent:
         await connected(agent)
-        grants = Subscription(
-            stream=events.GRANTS_STREAM,
-            subject=events.grants_subject("a"),
-            consumer=agent_user("a"),
-            ephemeral=True,
-        )
         tasks = [
-            asyncio.create_task(agent.consume(grants, take)),
+            asyncio.create_task(agent.follow([events.grants_subject("a")], take)),
             asyncio.create_task(agent.serve(events.readiness_subject("a"), "", ready)),
             asyncio.create_task(cluster.scheduler.serve("hami.grants.snapshot.*", "s", snapshot)),
         ]
+        # As the agent does: the answer came, so the subscription is at the server.
+        question = events.GrantSnapshotRequest(node="a")
+        reply = await answer_of(agent, events.snapshot_subject("a"), question)
         withdrawn = events.GrantWithdrawn(
             allocation_id="1", pod_uid="1", node="a", token=1, reason="test"
         )
         await cluster.scheduler.publish(events.grants_subject("a"), withdrawn, message_id="1")
         async with asyncio.timeout(PATIENCE_S):
             assert b'"test"' in await heard.get()
-        question = events.GrantSnapshotRequest(node="a")
-        reply = await agent.request(events.snapshot_subject("a"), question)
         assert events.GrantSnapshot.model_validate_json(reply).node == "a"
         asked = events.ReadinessRequest(node="a")
         answer = await cluster.scheduler.request(events.readiness_subject("a"), asked)
@@ -129,6 +124,16 @@ async def test_an_agent_hears_its_grants_asks_for_them_and_is_asked(cluster: Clu
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+
+
+async def answer_of(bus: Bus, subject: str, question: events.Payload) -> bytes:
+    """Asks until somebody serves the subject."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await bus.request(subject, question)
+            except NobodyAnswers:
+                await asyncio.sleep(0.05)
 
 
 async def test_an_agent_reaches_nothing_of_another_node(cluster: Cluster) -> None:
@@ -152,6 +157,11 @@ async def test_an_agent_reaches_nothing_of_another_node(cluster: Cluster) -> Non
             await permission_error(refused, subject)
         for subject in (
             f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.x.{events.grants_subject(other)}",
+            # By these the server would send for it, to any subject.
+            f"$JS.API.CONSUMER.CREATE.HAMI_GRANTS.agent-a.{events.grants_subject('a')}",
+            "$JS.API.CONSUMER.MSG.NEXT.HAMI_GRANTS.agent-a",
+            "$JS.API.CONSUMER.INFO.HAMI_GRANTS.agent-a",
+            "hami.dead.v1.HAMI_GRANTS.agent-a",
             "$JS.API.STREAM.MSG.GET.HAMI_GRANTS",
             events.snapshot_subject(other),
             events.inventory_subject(other),

@@ -56,8 +56,9 @@ def machine(folder: Path, nats_url: str) -> Machine:
 
 
 @pytest.fixture
-async def control(nats_url: str) -> AsyncIterator[Control]:
+async def control(nats_url: str, machine: Machine) -> AsyncIterator[Control]:
     async with open_control(nats_url) as control:
+        control.agent_state = machine.state
         yield control
 
 

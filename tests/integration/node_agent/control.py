@@ -4,19 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-import nats
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.connecting import open_bus
-from hamicommon.bus.permissions import agent_user
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant, GrantedContainer, GrantedShare
 from hamicommon.settings import NatsSettings
 
 from tests.integration.node_agent.machine import CARDS, NODE
-from tests.waiting import PATIENCE_S
+from tests.waiting import eventually
 
 
 def share(card: int = 0, memory_mib: int = 4096, core_percent: int = 30) -> GrantedShare:
@@ -69,6 +68,8 @@ class Control:
         self.reports: list[Any] = []
         self.inventories: list[events.Inventory] = []
         self.usages: list[events.Usage] = []
+        self.agent_state: Path | None = None
+        self._markers = 0
 
     async def announce(self, *grants: Grant) -> None:
         for item in grants:
@@ -98,19 +99,22 @@ class Control:
         )
 
     async def until_all_is_consumed(self) -> None:
-        """Waits until the agent has handled every announcement that was published."""
-        client = await nats.connect(self.url)
-        try:
-            stream = client.jetstream()
-            async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    last = (await stream.stream_info(events.GRANTS_STREAM)).state.last_seq
-                    consumer = await stream.consumer_info(events.GRANTS_STREAM, agent_user(NODE))
-                    if consumer.ack_floor and consumer.ack_floor.stream_seq >= last:
-                        return
-                    await asyncio.sleep(0.02)
-        finally:
-            await client.close()
+        """Waits until the agent has handled every announcement that was published.
+
+        They are handled in order, and the token of the last one is in the agent's state file.
+        """
+        assert self.agent_state is not None
+        self._markers += 1
+        uid = f"marker-{self._markers}"
+        await self.bus.publish(
+            events.grants_subject(NODE),
+            events.GrantWithdrawn(
+                allocation_id=uid, pod_uid=uid, node=NODE, token=1, reason="marker"
+            ),
+            message_id=uid,
+        )
+        file = self.agent_state
+        await eventually(lambda: file.exists() and f'"{uid}"' in file.read_text(), uid)
 
     def reported(self, kind: str) -> list[Any]:
         return [report for report in self.reports if report.kind == kind]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
@@ -18,10 +19,12 @@ from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.consumer import LOG_LINES_PER_S
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reader import read, read_of_node
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
+from hamicommon.process.rate_limit import RateLimit
 from hamicommon.vendors.registry import Vendors
 
 from hami_webhook.room import RoomThread
@@ -45,6 +48,7 @@ class ClusterFollower:
         self._now = now
         self._cards_thread = cards_thread
         self._cards = IdleCards(vendors)
+        self._lines = RateLimit(burst=1, per_s=LOG_LINES_PER_S)
         self._sequences: dict[str, tuple[str, int]] = {}
         self._quotas: dict[str, tuple[datetime, NamespaceQuotas]] = {}
         self._limits: dict[str, NamespaceQuotas] = {}
@@ -62,13 +66,23 @@ class ClusterFollower:
 
     async def take_inventory(self, message: Message) -> None:
         """One node's cards; what can't be read is logged, and refused by the scheduler too."""
-        with _passing_over(message):
+        with self._passing_over(message):
             await self._take_inventory(message)
 
     async def take_numbers(self, message: Message) -> None:
         """Numbers of the ledger; older ones than known are passed over."""
-        with _passing_over(message):
+        with self._passing_over(message):
             self._take_numbers(message)
+
+    @contextlib.contextmanager
+    def _passing_over(self, message: Message) -> Iterator[None]:
+        try:
+            yield
+        except InvalidRequest as exc:
+            left_out = self._lines.take(message.subject, at_s=time.monotonic())
+            if left_out is not None:
+                extra = {"subject": message.subject, "error": str(exc), "left_out": left_out}
+                logger.warning("message passed over", extra=extra)
 
     async def _take_inventory(self, message: Message) -> None:
         report = read_of_node(events.Inventory, message.subject, message.data, "inventory")
@@ -132,12 +146,3 @@ def _newest(stream: str, subject: str, consumer: str) -> Subscription:
         deliver=Deliver.LAST_PER_SUBJECT,
         ephemeral=True,
     )
-
-
-@contextlib.contextmanager
-def _passing_over(message: Message) -> Iterator[None]:
-    try:
-        yield
-    except InvalidRequest as exc:
-        extra = {"subject": message.subject, "error": str(exc)}
-        logger.warning("message passed over", extra=extra)

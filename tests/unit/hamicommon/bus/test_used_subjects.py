@@ -62,7 +62,7 @@ ALL = [
         folder="node-agent",
         user=agent_user(NODE),
         allowed=agent_permissions(NODE),
-        consumers=(agent_user(NODE),),
+        consumers=(),
     ),
 ]
 _NAMED = re.compile(r"\b(\w+_subject|\w+_SUBJECT)\b")
@@ -125,7 +125,7 @@ def may_read(service: Service, subject: str) -> bool:
                 f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
                 f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
                 f"$JS.ACK.{stream}.{consumer}.1.2.3.4.5",
-                dead_letter_subject(stream, service.user),
+                dead_letter_subject(stream, service.user, "a"),
             )
         )
         for consumer in service.consumers

@@ -22,6 +22,7 @@ from pydantic import BaseModel
 
 from hamicommon import telemetry
 from hamicommon.bus.consumer import (
+    LOG_LINES_PER_S,
     PUBLISH_TIMEOUT_S,
     RETRY_DELAY_S,
     BatchHandler,
@@ -34,9 +35,11 @@ from hamicommon.bus.consumer import (
     trace_of,
 )
 from hamicommon.bus.dead_letters import DeadLetters
+from hamicommon.bus.permissions import ASK_SUBJECT
 from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.rate_limit import RateLimit
 from hamicommon.process.shutdown import end, propagate_cancellation
 
 __all__ = [
@@ -55,6 +58,9 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 3.0
 LAST_ANSWERS_S = 1.0
+INBOXES = "_INBOX"
+SERVER_INBOXES = "$SYS._INBOX."
+"""Where answers go: to clients, and to the server's own questions."""
 
 
 class NobodyAnswers(Unavailable):
@@ -79,6 +85,7 @@ class Bus:
         self._was_up = asyncio.Event()
         self._closed = False
         self.dead_letters = 0
+        self._lines = RateLimit(burst=1, per_s=LOG_LINES_PER_S)
         self.trusted_until: datetime | None = None
         """When the last authority that verifies the server expires; None: unknown, or no TLS."""
         self.streams = StreamKeeper(js, replicas=stream_replicas)
@@ -105,6 +112,12 @@ class Bus:
     def max_payload_bytes(self) -> int:
         """Of a message with its headers: what the server takes."""
         return self._client.max_payload
+
+    def _warn(self, text: str, subject: str, exc: Exception) -> None:
+        left_out = self._lines.take(subject, at_s=time.monotonic())
+        if left_out is not None:
+            extra = {"subject": subject, "error": str(exc), "left_out": left_out}
+            logger.warning(text, extra=extra)
 
     def _count_dead_letter(self) -> None:
         self.dead_letters += 1
@@ -178,18 +191,24 @@ class Bus:
 
         Requests that arrived by then are still answered. A later one fails at once with "no
         responders", where silence would mean that nothing is known. `together`: none waits for the
-        answer to the one before.
+        answer to the one before. A question whose answer would go elsewhere than to an inbox has
+        none.
         """
         under_way: set[asyncio.Task[None]] = set()
 
+        # An answer to another subject would be ours, with our rights, and the place the asker's.
+        replies = SERVER_INBOXES if subject == ASK_SUBJECT else INBOXES
+
         async def on_message(message: Msg) -> None:
+            if not message.reply.startswith(replies):
+                return
             with trace_of(message):
                 try:
                     reply = await respond(message.subject, message.data)
                     raw = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
                     await message.respond(raw)
                 except (InvalidRequest, Unavailable) as exc:
-                    logger.warning("request not answered", extra={"error": str(exc)})
+                    self._warn("request not answered", message.subject, exc)
                 except (nats.errors.Error, OSError) as exc:
                     logger.warning("reply not sent", extra={"error": str(exc)})
 
@@ -227,9 +246,7 @@ class Bus:
                 try:
                     await handle(message)
                 except (InvalidRequest, Unavailable) as exc:
-                    logger.warning(
-                        "message skipped", extra={"subject": raw.subject, "error": str(exc)}
-                    )
+                    self._warn("message skipped", raw.subject, exc)
 
         await self._was_up.wait()
         made = [await self._client.subscribe(subject, cb=on_message) for subject in subjects]

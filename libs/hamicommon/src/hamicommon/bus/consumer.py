@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,8 +25,10 @@ from opentelemetry import context as otel_context
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
 from hamicommon.bus.pull import FETCH_BATCH, Pull
+from hamicommon.bus.streams import LETTERS_OF_A_SENDER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.outages import Outage
+from hamicommon.process.rate_limit import RateLimit
 from hamicommon.process.shutdown import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
@@ -38,6 +41,9 @@ STANDBY_S = 1.0
 MAX_DELIVERIES = 10
 BACKEND_CALM_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
+LOG_LINES_PER_S = 1.0
+LETTERS_PER_S = 1.0
+"""Of one subject: a sender of bad messages fills neither the log nor the dead letters."""
 MOST_BATCHES = 4
 """Of one BatchHandler at once: those that came later wait for none that is written."""
 
@@ -126,6 +132,8 @@ class Consumer:
         self._user = user
         self._on_dead_letter = on_dead_letter
         self._on_answer = on_answer
+        self._lines = RateLimit(burst=1, per_s=LOG_LINES_PER_S)
+        self._letters = RateLimit(burst=LETTERS_OF_A_SENDER, per_s=LETTERS_PER_S)
         self._seen: int | None = None
         """Messages that had been handed out to anybody when `_left` was last asked."""
         self._backend = Outage(
@@ -228,26 +236,33 @@ class Consumer:
         elif isinstance(error, InvalidRequest):
             await self._bury(raw, str(error))
         else:
-            logger.error("handler failed", extra={"subject": raw.subject}, exc_info=error)
+            if (left_out := self._lines.take(raw.subject, at_s=time.monotonic())) is not None:
+                extra = {"subject": raw.subject, "left_out": left_out}
+                logger.error("handler failed", extra=extra, exc_info=error)
             if raw.metadata.num_delivered < MAX_DELIVERIES:
                 await raw.nak(delay=RETRY_DELAY_S)
             else:
                 await self._bury(raw, f"{type(error).__name__}: {error}")
 
     async def _bury(self, raw: Msg, reason: str) -> None:
-        logger.error("message dead-lettered", extra={"subject": raw.subject, "reason": reason})
         self._on_dead_letter()
-        await bury(
-            self._js,
-            raw.data,
-            stream=self._what.stream,
-            user=self._user,
-            subject=raw.subject,
-            consumer=self._what.consumer,
-            reason=reason,
-            traceparent=(raw.headers or {}).get("traceparent", ""),
-            timeout_s=PUBLISH_TIMEOUT_S,
-        )
+        now_s = time.monotonic()
+        if (left_out := self._lines.take(raw.subject, at_s=now_s)) is not None:
+            extra = {"subject": raw.subject, "reason": reason, "left_out": left_out}
+            logger.error("message dead-lettered", extra=extra)
+        # Beyond these only the count: the stream would drop older ones of the sender for them.
+        if self._letters.take(raw.subject, at_s=now_s) is not None:
+            await bury(
+                self._js,
+                raw.data,
+                stream=self._what.stream,
+                user=self._user,
+                subject=raw.subject,
+                consumer=self._what.consumer,
+                reason=reason,
+                traceparent=(raw.headers or {}).get("traceparent", ""),
+                timeout_s=PUBLISH_TIMEOUT_S,
+            )
         await raw.term()
 
 

@@ -24,6 +24,7 @@ from hamicommon.bus.permissions import may_return
 from hamicommon.bus.streams import (
     DEAD_LETTERS_STREAM,
     DEAD_LETTERS_SUBJECT,
+    MAX_LETTER_BYTES,
     dead_letter_subject,
 )
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
@@ -33,6 +34,7 @@ SUBJECT_HEADER = "Hami-Subject"
 REASON_HEADER = "Hami-Reason"
 CONSUMER_HEADER = "Hami-Consumer"
 _TRACE_HEADER = "traceparent"
+_SIZE_HEADER = "Hami-Bytes"
 _TRACE = re.compile(r"[0-9a-f]{2}(-[0-9a-f]+){3}")
 # A header is one line; 512 characters hold the field and the value of any mistake of ours.
 _REASON_MOST = 512
@@ -54,6 +56,8 @@ class DeadLetter:
     """Who gave it up."""
     reason: str
     data: bytes
+    size_bytes: int
+    """Of the whole message; `data` may be only its beginning."""
 
 
 async def bury(
@@ -74,10 +78,12 @@ async def bury(
         CONSUMER_HEADER: consumer,
         REASON_HEADER: " ".join(reason.split())[:_REASON_MOST],
     }
+    if len(data) > MAX_LETTER_BYTES:
+        headers[_SIZE_HEADER] = str(len(data))
     if traceparent:
         headers[_TRACE_HEADER] = traceparent
-    where = dead_letter_subject(stream, user)
-    await js.publish(where, data, timeout=timeout_s, headers=headers)
+    where = dead_letter_subject(stream, user, subject.rpartition(".")[2])
+    await js.publish(where, data[:MAX_LETTER_BYTES], timeout=timeout_s, headers=headers)
 
 
 class DeadLetters:
@@ -131,6 +137,11 @@ def _check_return(letter: DeadLetter) -> None:
             f"letter {letter.sequence}: an older release buried it and left no mark of who did, so "
             "it is not sent again"
         )
+    if letter.size_bytes > len(letter.data):
+        raise InvalidRequest(
+            f"letter {letter.sequence}: only the first {len(letter.data)} of its "
+            f"{letter.size_bytes} bytes are kept, so it is not sent again"
+        )
     if not may_return(letter.user, letter.stream, letter.subject):
         raise InvalidRequest(
             f"letter {letter.sequence}: {letter.user} may not have messages of {letter.stream} "
@@ -152,7 +163,8 @@ def _letter(raw: RawStreamMsg) -> DeadLetter:
     assert raw.seq is not None
     assert raw.time is not None
     assert raw.subject is not None
-    stream, _, user = raw.subject.removeprefix(f"{DEAD_LETTERS_SUBJECT}.").partition(".")
+    stream, user, *_ = (*raw.subject.removeprefix(f"{DEAD_LETTERS_SUBJECT}.").split("."), "")
+    data, size = raw.data or b"", headers.get(_SIZE_HEADER, "")
     return DeadLetter(
         sequence=raw.seq,
         at=raw.time,
@@ -161,5 +173,6 @@ def _letter(raw: RawStreamMsg) -> DeadLetter:
         subject=headers.get(SUBJECT_HEADER, ""),
         consumer=headers.get(CONSUMER_HEADER, ""),
         reason=headers.get(REASON_HEADER, ""),
-        data=raw.data or b"",
+        data=data,
+        size_bytes=max(len(data), int(size) if size.isdecimal() and len(size) < 10 else 0),
     )

@@ -1,5 +1,4 @@
-"""What each service may do on the bus; a node-agent: its own node's subjects, its own consumer, its
-own inbox.
+"""What each service may do on the bus; a node-agent: its own node's subjects, its own inbox.
 
 Rendered into the server's configuration by `hamictl up` and by the manifests; tests prove that node
 A reads neither B's grants nor B's replies (architecture 8), and that each service may do what its
@@ -25,7 +24,6 @@ class Permissions:
     """May reply to the requests it receives, wherever the reply goes."""
 
 
-_AGENT = "agent-"
 _TOKEN = re.compile(r"[^\s.*>$]+")
 SCHEDULER_USER = "hami-scheduler"
 METRICS_USER = "hami-metrics"
@@ -37,8 +35,8 @@ ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 
 
 def agent_user(node: str) -> str:
-    """The bus user of a node's agent; also the name of its consumer."""
-    return f"{_AGENT}{events.token_of(node)}"
+    """The bus user of a node's agent."""
+    return f"agent-{events.token_of(node)}"
 
 
 def inbox_prefix(user: str) -> str:
@@ -47,9 +45,11 @@ def inbox_prefix(user: str) -> str:
 
 
 def agent_permissions(node: str) -> Permissions:
-    """What the agent of `node` needs, and nothing else."""
-    consumer = agent_user(node)
-    stream = events.GRANTS_STREAM
+    """What the agent of `node` needs, and nothing else.
+
+    No right on the server's own subjects: what a consumer pushes, or is asked for, the server sends
+    to any subject that the question names, whatever the rights of who asks.
+    """
     return Permissions(
         publish=(
             events.inventory_subject(node),
@@ -60,14 +60,10 @@ def agent_permissions(node: str) -> Permissions:
             events.unmanaged_subject(node),
             events.claims_subject(node),
             events.moves_subject(node),
-            f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{events.grants_subject(node)}",
-            f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
-            f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-            f"$JS.ACK.{stream}.{consumer}.>",
-            dead_letter_subject(stream, consumer),
         ),
         subscribe=(
-            f"{inbox_prefix(consumer)}.>",
+            f"{inbox_prefix(agent_user(node))}.>",
+            events.grants_subject(node),
             events.readiness_subject(node),
             events.holdings_subject(node),
         ),
@@ -99,7 +95,7 @@ def metrics_permissions() -> Permissions:
                 f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
                 f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
                 f"$JS.ACK.{stream}.{consumer}.>",
-                dead_letter_subject(stream, METRICS_USER),
+                dead_letter_subject(stream, METRICS_USER, "*"),
             )
         ),
         subscribe=(f"{inbox_prefix(METRICS_USER)}.>",),
@@ -122,7 +118,7 @@ def webhook_permissions() -> Permissions:
                     f"$JS.API.CONSUMER.INFO.{stream}.*",
                     f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
                     f"$JS.ACK.{stream}.>",
-                    dead_letter_subject(stream, WEBHOOK_USER),
+                    dead_letter_subject(stream, WEBHOOK_USER, "*"),
                 )
             ),
             events.ADMISSION_REFUSED_SUBJECT,
@@ -151,12 +147,8 @@ _RETURNS = {
 def may_return(user: str, stream: str, subject: str) -> bool:
     """Whether what `user` buried may be published on `subject` again.
 
-    Only the user and the stream are known for sure; `subject` is the user's own statement. An
-    agent's letters go back to its own node's grants and nowhere else.
+    Only the user and the stream are known for sure; `subject` is the user's own statement.
     """
-    if user.startswith(_AGENT):
-        own = events.grants_subject(user.removeprefix(_AGENT))
-        return stream == events.GRANTS_STREAM and subject == own
     pattern = _RETURNS.get(user, {}).get(stream)
     return pattern is not None and _matches(subject, pattern)
 

@@ -31,12 +31,20 @@ DEAD_LETTERS_STREAM = "HAMI_DEAD_LETTERS"
 DEAD_LETTERS_SUBJECT = "hami.dead.v1"
 
 
-def dead_letter_subject(stream: str, user: str) -> str:
+LETTERS_OF_A_SENDER = 256
+"""Of one stream, the latest ones; the letters of one sender push no other's out."""
+MAX_LETTER_BYTES = 64 * 1024
+"""Of the message that is kept; the rest of a larger one is cut off. A node's four streams of these
+fill a quarter of the letters' stream at most."""
+
+
+def dead_letter_subject(stream: str, user: str, sender: str) -> str:
     """Where `user` of the bus buries what it could not handle of `stream`.
 
     The server lets a user publish with its own name alone, so this shows who buried a letter.
+    `sender` is the last token of the message's subject: the node, where it came from one.
     """
-    return f"{DEAD_LETTERS_SUBJECT}.{stream}.{user}"
+    return f"{DEAD_LETTERS_SUBJECT}.{stream}.{user}.{sender}"
 
 
 def _stream(
@@ -75,7 +83,11 @@ STREAMS = (
         events.LEDGER_STREAM, "hami.ledger.v1.>", max_age_s=0.0, max_bytes=64 * _MIB, per_subject=1
     ),
     _stream(
-        DEAD_LETTERS_STREAM, f"{DEAD_LETTERS_SUBJECT}.>", max_age_s=7 * _DAY_S, max_bytes=64 * _MIB
+        DEAD_LETTERS_STREAM,
+        f"{DEAD_LETTERS_SUBJECT}.>",
+        max_age_s=7 * _DAY_S,
+        max_bytes=256 * _MIB,
+        per_subject=LETTERS_OF_A_SENDER,
     ),
 )
 

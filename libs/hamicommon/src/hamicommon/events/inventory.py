@@ -63,7 +63,7 @@ class Inventory(NodePayload):
     """Grows within one agent_id; a lower one is stale."""
     observed_at: AwareDatetime
     """By the node's own clock: good for its skew, not for an order."""
-    devices: tuple[InventoryDevice, ...] = Field(max_length=MAX_CARDS)
+    devices: tuple[InventoryDevice, ...]
     pair_scores: dict[str, dict[str, int]] = Field(default_factory=dict)
     malformed: tuple[str, ...] = Field(default=(), exclude=True)
     """What was wrong with cards that could not be read; the others are in `devices`."""

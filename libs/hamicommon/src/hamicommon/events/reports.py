@@ -43,7 +43,7 @@ class Allocated(ReportBase):
     """The kubelet has its answer for every container of the pod."""
 
     kind: Literal["allocated"] = "allocated"
-    instances: tuple[MadeInstance, ...] = ()
+    instances: tuple[MadeInstance, ...] = Field(default=(), max_length=1024)
     """On cards in MIG mode: one for every slice. Reported again when they change."""
 
 

@@ -2,8 +2,9 @@
 
 In: what is offered with the question for readiness (`deviceplugin/readiness.py`), the messages of
 `hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
-where `allocate.py` waits for it. A consumer that was away starts with what is new; the snapshot
-brings the rest.
+where `allocate.py` waits for it. The messages are those that come while the connection is there;
+the snapshot, asked for on every connection after the subscription, brings the rest. A consumer of
+the stream would need rights by which an agent could send messages to subjects of others.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
 from operator import methodcaller
 from typing import Protocol
 
 from hamicommon import events
-from hamicommon.bus.client import Deliver, Handler, Message, Subscription
-from hamicommon.bus.permissions import agent_user
+from hamicommon.bus.client import Handler, Message
 from hamicommon.bus.reader import read, read_any
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
@@ -58,8 +59,12 @@ class IncomingBus(Protocol):
     ) -> bytes:
         """Asks and returns the reply's body. Raises: Unavailable."""
 
-    async def consume(self, what: Subscription, handle: Handler) -> None:
-        """Calls `handle` for every message until cancelled."""
+    @property
+    def connected_for_s(self) -> float:
+        """Seconds since the connection was last made; 0 while it is away."""
+
+    async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
+        """Calls `handle` for every message that comes, until cancelled."""
 
 
 def node_grant(
@@ -113,21 +118,12 @@ class GrantsFeed:
         return self._bus.connected
 
     async def run(self) -> None:
-        """Consumes and compares until cancelled."""
+        """Follows and compares until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._consume(), name="grants")
+            subject = events.grants_subject(self._node)
+            tasks.create_task(self._bus.follow([subject], self._on_message), name="grants")
             tasks.create_task(self._compare(), name="grant-snapshots")
             tasks.create_task(self._remember_offered(), name="grants-offered")
-
-    async def _consume(self) -> None:
-        subscription = Subscription(
-            stream=events.GRANTS_STREAM,
-            subject=events.grants_subject(self._node),
-            consumer=agent_user(self._node),
-            deliver=Deliver.NEW,
-            ephemeral=True,
-        )
-        await self._bus.consume(subscription, self._on_message)
 
     async def _on_message(self, message: Message) -> None:
         fact = read_any(events.GRANT_MESSAGE, message.data, "grant message")
@@ -163,18 +159,18 @@ class GrantsFeed:
             await self._state.heard(offered)
 
     async def _compare(self) -> None:
-        """Asks for the snapshot when the connection is (back) there, and every interval."""
+        """Asks for the snapshot on each connection that is made, and every interval."""
         asked_at: float | None = None
         backoff = Backoff(RETRY_FIRST_S, self._interval_s)
         outage = Outage(logger, failed="no grant snapshot, retrying", again="grant snapshot taken")
         while True:
-            if not self._bus.connected:
-                asked_at = None
-            elif asked_at is None or time.monotonic() - asked_at >= self._interval_s:
+            now, connected_for_s = time.monotonic(), self._bus.connected_for_s
+            due_after_s = min(connected_for_s, self._interval_s)
+            if connected_for_s and (asked_at is None or now - asked_at >= due_after_s):
                 try:
                     await self.refresh()
                     await self._remind()
-                    asked_at = time.monotonic()
+                    asked_at = now
                     backoff.succeeded()
                     outage.worked()
                 except (Unavailable, InvalidRequest) as exc:

@@ -1,0 +1,52 @@
+"""How often something may happen for each key: a bucket of tokens for each."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+MAX_KEYS = 10_000
+"""The key that was used least recently is forgotten first."""
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at_s: float
+    refused: int = 0
+
+
+class RateLimit:
+    """Buckets of `burst` tokens that fill up by `per_s` a second."""
+
+    def __init__(self, *, burst: float, per_s: float) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
+
+    def take(self, key: Hashable, tokens: float = 1.0, *, at_s: float) -> int | None:
+        """Take tokens of the key at that time.
+
+        Returns: how often the key was refused since it was last given some; None: it has not as
+        many, and none is taken.
+        """
+        bucket = self._buckets.pop(key, None) or _Bucket(self._burst, at_s)
+        self._buckets[key] = bucket
+        if len(self._buckets) > MAX_KEYS:
+            self._buckets.popitem(last=False)
+        if at_s > bucket.at_s:
+            filled = bucket.tokens + (at_s - bucket.at_s) * self._per_s
+            bucket.tokens, bucket.at_s = min(self._burst, filled), at_s
+        if tokens > bucket.tokens:
+            bucket.refused += 1
+            return None
+        bucket.tokens -= tokens
+        refused, bucket.refused = bucket.refused, 0
+        return refused
+
+    def give_back(self, key: Hashable, tokens: float) -> None:
+        """Give back tokens that were taken for nothing."""
+        bucket = self._buckets.get(key)
+        if bucket is not None:
+            bucket.tokens = min(self._burst, bucket.tokens + tokens)
