@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import tracemalloc
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +30,8 @@ from hamicommon.bus.reader import read_of_node
 from hamicommon.errors import InvalidRequest
 
 OURS, OTHER = "node-2", "node-0"
+MAX_PAYLOAD_BYTES = 1024 * 1024
+"""Of the bus server (`k8s/base/nats.yaml`), and of one as it comes."""
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 SERVICES = Path(__file__).parents[2] / "services"
 
@@ -158,3 +162,112 @@ def test_no_service_decodes_a_payload_past_the_reader() -> None:
     ]
 
     assert found == []
+
+
+def filled(item: dict[str, Any]) -> list[dict[str, Any]]:
+    """So many of it as fill a message."""
+    return [item] * (MAX_PAYLOAD_BYTES // len(json.dumps(item, separators=(",", ":")) + ","))
+
+
+_CARD = {"uuid": "u", "index": 0, "vendor": "v", "type": "", "slots": 0, "memory_mib": 0}
+_SLICE = {"pod_uid": "u", "namespace": "", "pod": "", "container": "", "vdevice_index": 0}
+_FOUND = {"pod_uid": "u", "uuid": "u", "state": "unknown"}
+_MADE = {"container": "", "device_index": 0, "uuid": "", "mig_uuid": ""}
+LARGEST: list[tuple[Callable[[str], str], dict[str, Any]]] = [
+    (events.inventory_subject, {"devices": filled({**_CARD, "core_percent": 0})}),
+    (
+        events.inventory_subject,
+        {"devices": [], "pair_scores": {"a": {f"{n}": 0 for n in range(80_000)}}},
+    ),
+    (
+        events.reports_subject,
+        {"instances": filled({**_MADE, "gpu_instance_id": 0, "compute_instance_id": 0})},
+    ),
+    (events.usage_subject, {"devices": filled({"uuid": "", "index": 0, "type": ""})}),
+    (events.usage_subject, {"containers": filled({**_SLICE, "uuid": ""})}),
+    (events.usage_subject, {"unchanged": filled({"rounds": 1})}),
+    (
+        events.usage_subject,
+        {
+            "earlier_rounds": [_AT] * 60,
+            "unchanged": [
+                {"rounds": 60, "devices": filled({"uuid": "", "index": 0, "type": ""})[:25_000]}
+            ],
+        },
+    ),
+    (
+        events.limits_subject,
+        {"findings": filled({**_FOUND, "since": _AT})},
+    ),
+    (events.snapshot_subject, {"colour": "x" * 1_000_000}),
+    (events.unmanaged_subject, {"containers": filled({"container": "", "uuids": []})}),
+    (events.claims_subject, {"pod_name": "x" * 1_000_000}),
+    (events.moves_subject, {"partners": filled(_MOVE)}),
+    (events.moves_subject, {"owner": {**_MOVE, "uuids": ["u"] * 250_000}}),
+]
+
+
+def rows_of(payload: Any) -> int:
+    """Things that its reader looks up or writes."""
+    if isinstance(payload, events.Usage):
+        return payload.rows
+    lists = ("instances", "findings", "containers", "partners")
+    return sum(len(getattr(payload, name, ())) for name in lists)
+
+
+@pytest.mark.parametrize(("subject_of", "fields"), LARGEST)
+def test_the_largest_message_of_the_bus_is_read_in_bounded_memory_and_makes_bounded_rows(
+    subject_of: Callable[[str], str], fields: dict[str, Any]
+) -> None:
+    data = json.dumps(
+        {**BODIES[subject_of], "node": OURS, **fields}, separators=(",", ":")
+    ).encode()
+    assert len(data) > 0.6 * MAX_PAYLOAD_BYTES
+    payload = None
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(InvalidRequest):
+            payload = read_of_node(KINDS[subject_of], subject_of(OURS), data, "it")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert most < 64 * MAX_PAYLOAD_BYTES
+    assert rows_of(payload) <= (events.USAGE_MAX_ROWS if "usage" in subject_of(OURS) else 1024)
+
+
+def test_an_honest_nodes_longest_report_is_read() -> None:
+    """16 cards of 10 slices after an outage of the bus, sampled every second."""
+    cards = [
+        events.DeviceSample(
+            uuid=f"GPU-{n:032x}", index=n, type="NVIDIA H200", memory_used_bytes=1 << 40
+        )
+        for n in range(16)
+    ]
+    slices = [
+        events.ContainerSample(
+            pod_uid=f"{n:036x}",
+            namespace="n" * 63,
+            pod="p" * 100,
+            container="c" * 63,
+            vdevice_index=0,
+            uuid=cards[n // 10].uuid,
+            memory_used_bytes=1 << 40,
+        )
+        for n in range(160)
+    ]
+    usage = events.Usage(
+        node=OURS,
+        agent_id="a",
+        sequence=1,
+        sampled_at=NOW,
+        devices=tuple(cards),
+        containers=tuple(slices),
+        unchanged=(events.Unchanged(rounds=60, devices=tuple(cards), containers=tuple(slices)),),
+        earlier_rounds=tuple(NOW for _ in range(60)),
+    )
+    data = usage.model_dump_json().encode()
+
+    assert len(data) < MAX_PAYLOAD_BYTES
+    subject = events.usage_subject(OURS)
+    assert read_of_node(events.Usage, subject, data, "it").rows == 176 * 61

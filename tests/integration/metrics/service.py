@@ -61,7 +61,7 @@ async def until(what: str, condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def grant(dsn: str) -> None:
-    """What `report` tells of is granted to its pod."""
+    """Grant the pod of `report` its card."""
     async with sql(dsn) as db:
         await db.execute("INSERT INTO nodes (name, inventory_at) VALUES ('n1', now())")
         await db.execute(

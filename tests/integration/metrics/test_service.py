@@ -144,6 +144,7 @@ async def test_postgres_and_nats_may_be_away_and_come_back(tmp_path: Path) -> No
 
                 await until("a report refused by the missing database", refused)
                 with processes.running(database, die_with_parent=True):
+
                     async def stored() -> bool:
                         name = "hami_usage_samples_total"
                         ready = (await http.get("/readyz")).status_code == 200

@@ -1,0 +1,87 @@
+"""One node that reports as much as the bus takes neither fills the database nor the memory."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hamicommon import events
+from hamicommon.bus.client import Outgoing
+
+from tests.integration.metrics.service import bus, report, sql, until
+from tests.integration.metrics.test_killed_in_a_batch import process
+
+pytestmark = pytest.mark.integration
+
+FLOOD = 8
+MAX_MEMORY_MIB = 400
+"""Of the process; the manifests allow 1024. Nearly 2 GiB before there was a bound."""
+
+
+def amplified(number: int, now: datetime, *, cards: int, copies: int) -> bytes:
+    """Cards that were the same in 60 rounds, each so often."""
+    rounds = [now - timedelta(seconds=number, milliseconds=each) for each in range(60, 0, -1)]
+    cards_of_it = [{"uuid": f"{n}", "index": 0, "type": ""} for n in range(cards)]
+    return json.dumps(
+        {
+            "node": "hostile",
+            "agent_id": "a",
+            "sequence": number,
+            "sampled_at": (now - timedelta(seconds=number)).isoformat(),
+            "devices": [],
+            "containers": [],
+            "unchanged": [{"rounds": 60, "devices": cards_of_it}] * copies,
+            "earlier_rounds": [at.isoformat() for at in rounds],
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def memory_mib(pid: int) -> float:
+    """The most that the process had."""
+    [line] = [
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
+    return int(line.split()[1]) / 1024
+
+
+async def test_a_node_that_reports_without_end_is_stopped_by_its_budget_and_others_are_stored(
+    postgres_dsn: str, nats_url: str
+) -> None:
+    now = datetime.now(UTC)
+    bodies = [amplified(number, now, cards=1000, copies=1) for number in range(FLOOD)]
+    # And as large as the server takes them.
+    bodies += [amplified(number, now, cards=1000, copies=28) for number in range(FLOOD, 2 * FLOOD)]
+    async with bus(nats_url) as client, sql(postgres_dsn) as db:
+        assert 0.9 < max(map(len, bodies)) / client.max_payload_bytes < 1
+        hostile = events.usage_subject("hostile")
+        outgoing = [
+            Outgoing(subject=hostile, data=body, message_id=f"flood-{number}")
+            for number, body in enumerate(bodies)
+        ]
+        honest = report(1, now).model_dump_json().encode()
+        outgoing.append(
+            Outgoing(subject=events.usage_subject("n1"), data=honest, message_id="honest")
+        )
+        before = await client.letters.kept()
+        assert set(await client.publish_all(outgoing, timeout_s=30)) == {None}
+
+        async with process(postgres_dsn, nats_url) as child:
+
+            async def all_read() -> bool:
+                buried = await client.letters.kept() - before
+                stored = await db.fetchval("SELECT count(*) FROM usage_samples WHERE node = 'n1'")
+                return bool(stored and buried == 2 * FLOOD - 1)
+
+            await until("the honest report stored, and all but one of the flood buried", all_read)
+            assert memory_mib(child.pid) < MAX_MEMORY_MIB
+
+        count = "SELECT count(*) FROM usage_samples WHERE node = 'hostile'"
+        assert await db.fetchval(count) == 60_000
+        reasons = {letter.reason for letter in await client.letters.latest(2 * FLOOD)}
+        assert any("more than 25000 samples a minute" in reason for reason in reasons)
+        assert any("at most 100000 are read" in reason for reason in reasons)
