@@ -155,8 +155,8 @@ async def summed(at: Measured, nodes: int, starts: list[datetime], samples: int)
 async def measure(at: Measured, arguments: argparse.Namespace) -> Row:
     """All of it."""
     found = [await copied(at, arguments.rounds, keys=keys) for keys in (False, True)]
-    # Of one bucket each, and of a day that is over, so that it can be dropped.
-    day = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
+    # Of an hour back at most: older ones are refused.
+    day = bucket_of(datetime.now(UTC) - timedelta(minutes=30), FINE_S)
     connection = await asyncpg.connect(at.dsn)
     try:
         async with open_bus(NatsSettings(url=at.nats_url), "bench", owns_streams=True) as bus:

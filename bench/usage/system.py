@@ -8,8 +8,11 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
+import asyncpg
 import httpx
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
@@ -18,6 +21,7 @@ from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
+from bench.usage.load import NODES, usage
 from bench.usage.processes import family_cpu_s
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,6 +58,33 @@ class Measured:
             await asyncio.sleep(0.1)
 
 
+async def grant_all(dsn: str) -> None:
+    """Grant every pod of the load what it uses: samples of others are not stored."""
+    since = datetime.now(UTC) - timedelta(days=1)
+    reports = [usage(node, 0, since) for node in range(NODES)]
+    pods = [(report.node, one) for report in reports for one in report.containers]
+    connection = await asyncpg.connect(dsn)
+    try:
+        await connection.copy_records_to_table(
+            "nodes",
+            records=[(report.node, since) for report in reports],
+            columns=("name", "inventory_at"),
+        )
+        await connection.copy_records_to_table(
+            "allocations",
+            records=[
+                (uuid4(), one.pod_uid, one.namespace, one.pod, 1, node, "allocated", "{}", since)
+                for node, one in pods
+            ],
+            columns=(
+                *("id", "pod_uid", "namespace", "pod_name", "attempt", "node", "state"),
+                *("annotations", "reserved_at"),
+            ),
+        )
+    finally:
+        await connection.close()
+
+
 @asynccontextmanager
 async def system(folder: Path) -> AsyncIterator[Measured]:
     """The servers and the service."""
@@ -65,6 +96,7 @@ async def system(folder: Path) -> AsyncIterator[Measured]:
         dsn, nats_url = database.value.url, broker.value.url
         settings = PostgresSettings(dsn=SecretStr(dsn))
         await asyncio.to_thread(upgrade.upgrade, settings, ROOT / "migrations")
+        await grant_all(dsn)
         environment = {
             "HAMI_POSTGRES_DSN": dsn,
             "HAMI_NATS_URL": nats_url,
