@@ -127,8 +127,10 @@ class UsageHistory:
         """All of them or none."""
         samples = [sample for report in reports for sample in report.samples]
         try:
-            granted = await self._granted(samples)
-            kept = [one for one in samples if not one.series.pod_uid or one.series.pod in granted]
+            ungranted = await self._ungranted(samples)
+            kept = samples
+            if ungranted:
+                kept = [one for one in samples if one.series.pod not in ungranted]
             new = await self._store.write(kept)
         except Unavailable:
             self._instruments.store_failures.labels("samples").inc()
@@ -138,15 +140,17 @@ class UsageHistory:
         self._instruments.samples.labels("ungranted").inc(len(samples) - len(kept))
         self._instruments.last_ingest.set(self._clock())
         if new:
-            self._unsummed |= {(one.series.node, bucket_of(one.sampled_at, FINE_S)) for one in kept}
+            moments = {(one.series.node, one.sampled_at) for one in kept}
+            self._unsummed |= {(node, bucket_of(at, FINE_S)) for node, at in moments}
         for report in reports:
             usage = report.usage
             self._book.note(usage.node, usage.agent_id, usage.sequence, now=self._clock())
         self._count()
 
-    async def _granted(self, samples: Iterable[Sample]) -> set[NodePod]:
+    async def _ungranted(self, samples: Iterable[Sample]) -> set[NodePod]:
+        """Pods of the samples without a grant on their node."""
         pods = {one.series.pod for one in samples if one.series.pod_uid}
-        return await self._store.granted(pods, self._clock() - CATCH_UP)
+        return pods - await self._store.granted(pods, self._clock() - CATCH_UP)
 
     async def sum_up(self) -> int:
         """Sums up every finished bucket that has new samples; returns how many.

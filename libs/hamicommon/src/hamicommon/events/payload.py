@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -28,7 +27,9 @@ class NodePayload(Payload):
     server guards.
     """
 
-    subject_of: ClassVar[Callable[[str], str]]
-    """The node's subject for this payload."""
-
     node: NodeField
+
+    @staticmethod
+    def subject_of(node: str) -> str:
+        """The node's subject for this payload."""
+        raise NotImplementedError
