@@ -83,8 +83,8 @@ def granted(
     may: dict[str, Any] = {
         "pub": {"allow": list(permissions.publish)},
         "sub": {"allow": list(permissions.subscribe)},
-        # The server applies no limits of these answers (2.15, without an operator): those on the size
-        # of a message and on subscriptions are in its configuration.
+        # The server applies no limits of these answers (2.15, without an operator): those on the
+        # size of a message and on subscriptions are in its configuration.
         "subs": -1,
         "data": -1,
         "payload": -1,
