@@ -51,7 +51,13 @@ def compared(case: Json, vendors: Vendors) -> str:
         name: each if each.mode else replace(each, mode=SHARED_MODES)
         for name, each in limits.selections.items()
     }
-    own = feasible(replace(limits, selections=chosen), cluster.view, cluster.nodes)
+    # By claims each container has its slices to the pod's end: a sidecar as an app container.
+    containers = tuple(
+        replace(each, role="app") if each.role == "sidecar" and each.requests else each
+        for each in limits.containers
+    )
+    asked = replace(limits, selections=chosen, containers=containers)
+    own = feasible(asked, cluster.view, cluster.nodes)
     other = feasible(by_claims, cluster.view, cluster.nodes)
     if (own.placements, list(own.placements)) == (other.placements, list(other.placements)):
         return SAME

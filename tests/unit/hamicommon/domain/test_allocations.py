@@ -92,7 +92,7 @@ def test_a_card_holds_the_greater_of_init_and_app_in_each_dimension() -> None:
         pytest.param(
             [grant("app", ("a", 6000, 10)), grant("init", ("a", 12_000, 20))],
             (1, 12_000, 20),
-            id="a grant from before sidecars were told apart",
+            id="a grant from before sidecars were distinguished",
         ),
     ],
 )

@@ -244,15 +244,22 @@ def test_later_containers_meet_what_earlier_ones_took_and_what_cards_hold() -> N
     view.apply(
         GpuUuid("x"), slots=1, memory_mib=5, core_percent=5, version=2, holdings=[{"holds": 9}]
     )
-    (first,), (second,), (init,) = picked(
-        pod(container(x()), container(x()), container(x(), role="init")), view
+    (alone,), (sidecar,), (beside,), (main,) = picked(
+        pod(
+            container(x(), role="init"),
+            container(x(), role="sidecar"),
+            container(x(), role="init"),
+            container(x()),
+        ),
+        view,
     )
 
-    assert (first.detail, second.detail, init.detail) == ({"holds": 1}, {"holds": 2}, {"holds": 1})
-    met = asked[1].cards[0]
-    assert (met.used_slots, met.used_memory_mib, met.used_core_percent) == (3, 12, 8)
-    assert asked[1].earlier == (first,)
-    assert asked[2].earlier == ()
+    assert [share.detail["holds"] for share in (alone, sidecar, beside, main)] == [1, 1, 2, 2]
+    later = [each for each in asked if each.earlier]
+    assert {each.earlier for each in later} == {(sidecar,)}
+    for each in later:
+        met = each.cards[0]
+        assert (met.used_slots, met.used_memory_mib, met.used_core_percent) == (3, 12, 8)
 
 
 def test_a_chooser_may_take_one_card_several_times_where_the_vendor_allows_it() -> None:

@@ -195,7 +195,7 @@ def footprints(containers: Iterable[ContainerGrant]) -> tuple[Footprint, ...]:
 
     Args:
         containers: the pod's, in spec order. A sidecar that has role `app` is of a grant from
-            before sidecars were told apart: it is counted with the app containers only.
+            before sidecars were distinguished: it is counted with the app containers only.
     """
     sidecars: dict[GpuUuid, _Amounts] = {}
     together: dict[GpuUuid, _Amounts] = {}
