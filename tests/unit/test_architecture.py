@@ -3,7 +3,7 @@
 import ast
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -18,12 +18,6 @@ SOURCES = sorted(
 # The environment is handed on to children there, never read for a setting.
 ENVIRONMENT_PASSED_ON = {"children.py", "processes.py"}
 LONGEST_MODULE_LINES = 500
-MOST_FILES_IN_A_FOLDER = 12
-MODULES = {".py", ".c", ".h", ".def"}
-# Alembic's one list of revisions is no folder that somebody looks for a subject in.
-REVISIONS = ROOT / "migrations" / "versions"
-# What a generator writes there is its own choice, and nobody reads it.
-GENERATED = {"_generated", "build", "__pycache__"}
 # Each service and tool has one, of which only its own modules know.
 ONE_OF_EACH_PACKAGE = {"Settings"}
 SILENCES = re.compile(r"# (type: ignore|noqa)")
@@ -82,23 +76,6 @@ def test_a_module_describes_itself() -> None:
         return path.name != "__init__.py" and not ast.get_docstring(module)
 
     assert broken(silent) == {}
-
-
-def test_a_folder_holds_a_dozen_files_at_most() -> None:
-    """Sources and tests, Python and C, `__init__` as well; not what a program generates."""
-    held = Counter(
-        folder
-        for part in ("libs", "services", "native", "migrations", "bench", "scripts", "tests")
-        for folder, name in files_below(ROOT / part, GENERATED)
-        if Path(name).suffix in MODULES
-    )
-
-    assert len(held) > 300
-    assert {
-        str(folder.relative_to(ROOT)): files
-        for folder, files in held.items()
-        if files > MOST_FILES_IN_A_FOLDER and folder != REVISIONS
-    } == {}
 
 
 def test_what_silences_a_checker_or_catches_everything_has_a_reason_beside_it() -> None:

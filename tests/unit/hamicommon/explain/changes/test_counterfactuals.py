@@ -193,7 +193,7 @@ def test_an_amount_that_is_named_fits_and_one_more_does_not(
                 assert (decide(pod(asked), view).placement is not None) == fits
 
 
-def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
+def test_a_search_that_takes_too_long_ends_and_reports_it() -> None:
     full = view_of({"n": [card("a", used=(1, 7900, 0))]})
     request = pod(cards(memory_mib=4000))
     about = Circumstances(names=NAMES)
@@ -205,7 +205,7 @@ def test_a_search_that_takes_too_long_ends_and_says_so() -> None:
     ]
 
 
-def test_what_was_found_before_the_time_was_over_is_told() -> None:
+def test_what_was_found_before_the_time_was_over_is_given() -> None:
     ticks = iter(range(1000))
     trials = Trials(3, clock=lambda: next(ticks))
     free, request = view_of({"n": [card("a")]}), pod(cards(memory_mib=4000))
