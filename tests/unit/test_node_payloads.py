@@ -23,6 +23,7 @@ from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_webhook.cluster_feed import ClusterFollower
+from hami_webhook.room import RoomThread
 from hamicommon import events
 from hamicommon.bus.client import Message
 from hamicommon.bus.permissions import agent_permissions
@@ -102,7 +103,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
         **any_of(("history", "pod_named", "announcer", "instruments", "lines", "evictor"), Mock())
     )
     usage = UsageHistory(Mock(), MetricsInstruments(), lambda: NOW, grace_s=1.0)
-    follower = ClusterFollower(Mock(rules={}), lambda: NOW)
+    follower = ClusterFollower(Mock(rules={}), lambda: NOW, RoomThread())
     moves = GrantMoves(**any_of(("store", "view", "doubt_mirror", "takes_any_card"), Mock()))
 
     async def check(subject: str, data: bytes) -> None:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from hami_scheduler.ports import DecisionRow
 from hami_scheduler.ports.queries import LastRefusal
+from hami_scheduler.ports.records import OpenWait
 from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.events import event_subject
 from hamicommon.ledger.cards.moves import Move
+from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, StateStep
 
 from tests.simulation.stores.inventories import Inventories
@@ -151,6 +153,12 @@ class SimLedger(Inventories):
         """See the port Refusals; decisions are kept elsewhere in here."""
         return {}
 
+    async def pod_cards(
+        self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
+    ) -> list[PodCard]:
+        """See the port Queries; events about cards are no promise that is held in here."""
+        return []
+
     async def quota_room(self) -> dict[tuple[str, str], int]:
         """See the port Refusals."""
         return {key: limit - used for key, (limit, used) in self._quotas.items()}
@@ -197,6 +205,13 @@ class Decisions:
     async def tidy(self, *, keep_days: int) -> int:
         """Nothing to tidy."""
         return 0
+
+    async def open_waits(self) -> list[OpenWait]:
+        """No refusal is kept, so no pod waits by one."""
+        return []
+
+    async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
+        """No wait is kept."""
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
         """None are kept: the mix of pods decides nothing under this policy."""

@@ -166,8 +166,8 @@ async def test_why_pods_waited_counts_each_pod_once(reader: asyncpg.Connection) 
         for g in HISTORY
         if g.number % REFUSED_EVERY == 0
     )
-    # The pods of four_days: one waits, one gave up.
-    expected["CardTypeMismatch"] += 2
+    # The pods of four_days: two wait, one was deleted.
+    expected["CardTypeMismatch"] += 3
     assert {row["reason"]: row["pods"] for row in rows} == dict(expected)
 
 

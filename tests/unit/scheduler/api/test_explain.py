@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from hami_scheduler.api.explain import Explainer
 from hamicommon.device_config import DeviceConfig
-from hamicommon.domain.granted_cards import CardCondition, ConditionKind
+from hamicommon.domain.granted_cards import ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import NotFound
@@ -42,7 +42,7 @@ class Ledger:
                 pod=PodRef(uid=PodUid(pod_uid), namespace="ns", name="p"),
                 container="main",
                 uuid=GpuUuid("GPU-a"),
-                condition=CardCondition(kind=kind, sentence="it is so", advice="Do this"),
+                condition=GrantedCardCondition(kind=kind, sentence="it is so", advice="Do this"),
             )
         ]
 

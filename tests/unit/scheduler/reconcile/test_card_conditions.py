@@ -6,21 +6,23 @@ from collections.abc import Collection
 from typing import Any, cast
 
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
-from hamicommon.domain.granted_cards import HEALTHY, CardCondition, ConditionKind
+from hamicommon.domain.granted_cards import HEALTHY, ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.process.bulkhead import Bulkhead
 
-LOST = CardCondition(kind=ConditionKind.LOST, sentence="it is lost", advice="Delete the pod")
-CORDONED = CardCondition(kind=ConditionKind.CORDONED, sentence="it is cordoned", advice="Wait")
+LOST = GrantedCardCondition(kind=ConditionKind.LOST, sentence="it is lost", advice="Delete the pod")
+CORDONED = GrantedCardCondition(
+    kind=ConditionKind.CORDONED, sentence="it is cordoned", advice="Wait"
+)
 
 
 class Cards:
     """Queries and announcer: one pod's cards."""
 
     def __init__(self) -> None:
-        self.conditions: list[CardCondition] = []
+        self.conditions: list[GrantedCardCondition] = []
         self.shown: list[tuple[str, bool]] = []
 
     async def pod_cards(self, *, silent: Collection[NodeName]) -> list[PodCard]:

@@ -59,7 +59,7 @@ class GrantedCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CardCondition:
+class GrantedCardCondition:
     """What is wrong with a granted card, and what to do about it; both empty of a healthy one."""
 
     kind: ConditionKind
@@ -72,15 +72,15 @@ class CardCondition:
         return f"{self.sentence}. {self.advice}." if self.sentence else ""
 
 
-HEALTHY = CardCondition(kind=ConditionKind.HEALTHY)
+HEALTHY = GrantedCardCondition(kind=ConditionKind.HEALTHY)
 _START_AGAIN = "Delete the pod, so that its controller starts another one on a card that is there"
 
 
-def condition_of(card: GrantedCard) -> CardCondition:
+def condition_of(card: GrantedCard) -> GrantedCardCondition:
     """The most serious condition that holds."""
     name = f"card {card.index} of {card.node} ({card.uuid})"
     if card.replaced_by and not (card.present and card.healthy):
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.REPLACED,
             sentence=f"{name} was replaced: the node has {card.replaced_by} in its place",
             advice=_START_AGAIN,
@@ -89,19 +89,19 @@ def condition_of(card: GrantedCard) -> CardCondition:
         return _absent(card, name)
     is_mig = card.mode == _MIG or card.health_reason == IN_MIG_MODE
     if is_mig and not card.is_instance:
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.MODE_CHANGED,
             sentence=f"{name} was switched to MIG mode, and the pod was granted a slice of it",
             advice="Delete the pod, so that it is placed again, or switch the card back",
         )
     if card.is_instance and not is_mig:
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.MODE_CHANGED,
             sentence=f"{name} left MIG mode, and the pod was granted an instance of it",
             advice="Delete the pod, so that it is placed again, or switch the card back",
         )
     if not card.healthy:
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.UNHEALTHY,
             sentence=f"{name} is unhealthy: {card.health_reason or 'no reason is known'}",
             advice="CUDA calls may fail, and nothing new is placed on it. Delete the pod, so that "
@@ -109,7 +109,7 @@ def condition_of(card: GrantedCard) -> CardCondition:
         )
     if card.node_silent:
         heard = f"since {card.heard_at:%Y-%m-%d %H:%M:%S}" if card.heard_at else "so far"
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.NODE_SILENT,
             sentence=f"the node-agent of {card.node} has not been heard {heard}: the state of its "
             "cards and limits is unknown",
@@ -117,7 +117,7 @@ def condition_of(card: GrantedCard) -> CardCondition:
             "its slices until it is deleted",
         )
     if card.cordoned:
-        return CardCondition(
+        return GrantedCardCondition(
             kind=ConditionKind.CORDONED,
             sentence=f"{name} is cordoned: nothing new is placed on it, and the pod goes on",
             advice="Nothing has to be done; before the card is taken out, delete the pod, so that "
@@ -126,9 +126,9 @@ def condition_of(card: GrantedCard) -> CardCondition:
     return HEALTHY
 
 
-def _absent(card: GrantedCard, name: str) -> CardCondition:
+def _absent(card: GrantedCard, name: str) -> GrantedCardCondition:
     why = "the node was deleted" if card.node_gone else "the node no longer reports it"
-    return CardCondition(
+    return GrantedCardCondition(
         kind=ConditionKind.LOST,
         sentence=f"{name} is lost: {why}",
         advice=f"{_START_AGAIN}, and look at the card: it may be broken, unplugged, hidden by the "
@@ -136,7 +136,7 @@ def _absent(card: GrantedCard, name: str) -> CardCondition:
     )
 
 
-def texts_of(conditions: Iterable[CardCondition]) -> list[str]:
+def texts_of(conditions: Iterable[GrantedCardCondition]) -> list[str]:
     """Each text once, the healthy ones left out: a silent node is one sentence for all its cards.
 
     >>> texts_of([HEALTHY])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from hamicommon.domain.granted_cards import CardCondition, GrantedCard, condition_of
+from hamicommon.domain.granted_cards import GrantedCard, GrantedCardCondition, condition_of
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.connection import Connection
@@ -46,7 +46,7 @@ class PodCard:
     pod: PodRef
     container: str
     uuid: GpuUuid
-    condition: CardCondition
+    condition: GrantedCardCondition
 
 
 async def read_pod_cards(

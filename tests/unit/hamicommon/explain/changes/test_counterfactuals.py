@@ -10,7 +10,7 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Selection
-from hamicommon.explain.changes.cluster import OutOfTime, Trials
+from hamicommon.explain.changes.cluster import SearchTimeout, Trials
 from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.changes.request import largest
 from hamicommon.explain.circumstances import Circumstances, Counterfactual, PodHolding
@@ -213,5 +213,5 @@ def test_what_was_found_before_the_time_was_over_is_given() -> None:
     asked = [trials.fits(request, view=free, candidates=["n"]) for _ in range(3)]
 
     assert asked == [True, True, True]
-    with pytest.raises(OutOfTime):
+    with pytest.raises(SearchTimeout):
         trials.fits(request, view=free, candidates=["n"])

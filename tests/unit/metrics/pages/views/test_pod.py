@@ -17,7 +17,7 @@ from hami_metrics.pages.domain.details import (
     StoredDecision,
 )
 from hami_metrics.pages.views.pod import pod_page
-from hamicommon.domain.granted_cards import CardCondition, ConditionKind
+from hamicommon.domain.granted_cards import ConditionKind, GrantedCardCondition
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.ledger.granted_cards import PodCard
@@ -131,7 +131,7 @@ def test_a_pods_state_is_that_of_the_moment(changes: dict[str, Any], status: str
 
 
 def test_a_card_that_is_not_as_granted_has_its_text_and_its_limit_is_unknown() -> None:
-    lost = CardCondition(kind=ConditionKind.LOST, sentence="card 0 is lost", advice="Look")
+    lost = GrantedCardCondition(kind=ConditionKind.LOST, sentence="card 0 is lost", advice="Look")
     card = PodCard(
         pod=PodRef(uid=PodUid("u"), namespace="nlp", name="train-1"),
         container="main",

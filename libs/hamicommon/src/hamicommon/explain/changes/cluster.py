@@ -22,7 +22,7 @@ MOST_PODS_NAMED = 3
 MOST_CARDS_NAMED = 3
 
 
-class OutOfTime(Exception):
+class SearchTimeout(Exception):
     """The time budget of a search is spent."""
 
 
@@ -41,10 +41,10 @@ class Trials:
     ) -> bool:
         """Return whether the engine places the pod on one of the candidates.
 
-        Raises: OutOfTime when the budget is spent.
+        Raises: SearchTimeout when the budget is spent.
         """
         if self._clock() > self._ends_at:
-            raise OutOfTime
+            raise SearchTimeout
         return decide(request, view, candidates=candidates).placement is not None
 
 

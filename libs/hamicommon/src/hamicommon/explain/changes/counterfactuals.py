@@ -12,7 +12,7 @@ from functools import partial
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
-from hamicommon.explain.changes.cluster import OutOfTime, Trials, cluster_changes
+from hamicommon.explain.changes.cluster import SearchTimeout, Trials, cluster_changes
 from hamicommon.explain.changes.request import request_changes
 from hamicommon.explain.circumstances import Circumstances, Counterfactual
 from hamicommon.placement.cluster.view import ClusterView
@@ -39,6 +39,6 @@ def counterfactuals(
         fits = partial(trials.fits, view=view, candidates=candidates)
         yield from request_changes(request, about, fits)
         yield from cluster_changes(request, view, candidates, about, new_view, trials)
-    except OutOfTime:
+    except SearchTimeout:
         text = f"not everything was tried: the search ended after {budget_s:g} s"
         yield Counterfactual(kind="unfinished", text=text)
