@@ -33,7 +33,7 @@ def test_a_refused_pod_above_others_keeps_one_short_condition(cluster_kind: str)
         for number in range(3):
             before = decisions(system)
             # Any change of the cluster wakes a pod that an extender refused.
-            system.run(a_pod(f"other-{number}", {}, command=PROBE))
+            system.run(a_pod(f"other-{number}", {}, command=("sleep", "600")))
             wait(lambda before=before: decisions(system) > before, "the pod to be asked for again")
             written.add(system.wait_for_reason("urgent"))
             system.delete(f"other-{number}")
