@@ -52,7 +52,7 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 $$
 """
 BEFORE = "(x.role = 'app' AND y.role = 'app')"
-"""As 0006 has it."""
+"""The condition of 0006."""
 # The slices of an allocation are in the order of its containers.
 TOGETHER = "(x.role <> 'init' AND y.role <> 'init') OR (x.role = 'sidecar' AND y.role = 'init')"
 

@@ -35,7 +35,7 @@ def cuda_version(header: str) -> str:
 
 
 def entry_points(typedefs: str) -> set[Request]:
-    """What a program on Linux may ask the driver for."""
+    """The entry points that a program on Linux may ask the driver for."""
     rows = REQUEST.findall(WINDOWS_ALONE.sub("", typedefs))
     return {Request(name, int(version), 2 if stream else 0) for name, version, stream in rows}
 

@@ -104,7 +104,7 @@ def on_node(
 
 
 def earlier_picks(slots: Slots, vendor: str) -> list[Pick]:
-    """What the containers before, that still run, got of one vendor: all but init containers."""
+    """Cards of one vendor that the earlier containers that still run got: all but init ones."""
     running = [each for role, picks in slots if role != "init" for each in picks]
     return [each for each in running if each["card"]["vendor"] == vendor]
 

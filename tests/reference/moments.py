@@ -1,4 +1,4 @@
-"""What a pod's containers hold of each card, moment by moment of its life.
+"""A pod's holdings of each card, moment by moment of its life.
 
 Written from Kubernetes' rule for sidecars (kubernetes.io/docs/concepts/workloads/pods/
 sidecar-containers, "Resource sharing within containers"): init containers start in the order of the

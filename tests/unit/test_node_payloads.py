@@ -1,4 +1,4 @@
-"""What an agent may publish, every reader compares with the subject that it came on."""
+"""Every reader compares an agent's message with the subject that it came on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hamicommon.errors import InvalidRequest
 
 OURS, OTHER = "node-2", "node-0"
 MAX_PAYLOAD_BYTES = 1024 * 1024
-"""Of the bus server (`k8s/base/nats.yaml`), and of one as it comes."""
+"""Largest payloads of the bus server (`k8s/base/nats.yaml`), and of one with defaults."""
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 SERVICES = Path(__file__).parents[2] / "services"
 
@@ -91,7 +91,7 @@ def one_of_many(handle_all: Callable[[Sequence[Message]], Awaitable[Sequence[obj
 
 
 def readers() -> dict[Callable[[str], str], list[Read]]:
-    """Of each subject every service that reads it; none of them gets as far as its backends."""
+    """The readers of each subject; none of them gets as far as its backends."""
     any_of = dict.fromkeys
     reports = GrantReports(
         **any_of(("store", "transitions", "orphans", "instances", "pods", "known_pods"), Mock())
@@ -166,7 +166,7 @@ def test_no_service_decodes_a_payload_past_the_reader() -> None:
 
 
 def filled(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """So many of it as fill a message."""
+    """As many items as fill a message."""
     return [item] * (MAX_PAYLOAD_BYTES // len(json.dumps(item, separators=(",", ":")) + ","))
 
 

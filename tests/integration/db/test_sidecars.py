@@ -1,4 +1,4 @@
-"""What a card holds of pods with sidecars, by every sum of the ledger, old rows included."""
+"""Every sum of the ledger counts sidecars beside init containers, old rows as before."""
 
 from __future__ import annotations
 

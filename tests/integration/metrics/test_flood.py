@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 FLOOD = 8
 MAX_MEMORY_MIB = 400
-"""Of the process; the manifests allow 1024. Nearly 2 GiB before there was a bound."""
+"""Memory of the process; the manifests allow 1024. Nearly 2 GiB before there was a bound."""
 
 
 def amplified(number: int, now: datetime, *, cards: int, copies: int) -> bytes:

@@ -209,7 +209,7 @@ def test_a_monitor_of_hami_holds_launches_back_through_the_region(machine: Machi
 
 
 def test_beside_a_limits_file_the_region_holds_nothing_back(machine: Machine) -> None:
-    """Nobody lifts what an agent that has ended wrote there for HAMi's library."""
+    """An agent that has ended leaves there what it wrote for HAMi's library."""
     container = another(machine, "tenant", 0)
     with ExitStack() as stack:
         load = start(stack, container)

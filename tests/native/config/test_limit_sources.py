@@ -20,7 +20,7 @@ WHOLE_CARD = 8192 * MIB
 
 
 def core_percent_in_region(container: Container) -> int:
-    """Of card 0."""
+    """The limit of card 0."""
     with container.region.open("rb") as region:
         region.seek(1728)
         return int.from_bytes(region.read(8), "little")
@@ -56,7 +56,7 @@ def test_the_variable_of_hami_limits_memory(container: Container, text: str, lim
 
 
 def program_output(container: Container, **env: str) -> tuple[str, str]:
-    """What a program sees of card 0 as free and total, and the lines on its stderr."""
+    """Free and total memory that a program sees of card 0, and the lines on its stderr."""
     program = """
 free, total = c_size_t(), c_size_t()
 ok(cuda.cuMemGetInfo_v2(byref(free), byref(total)))

@@ -43,7 +43,7 @@ from tests.unit.hamicommon.admission.pods import CORES, GPU, MEM, container, pod
 LARGEST_BYTES = 3 * 2**20
 """The API server's limit of a request; it answers a longer one itself."""
 MAX_CPU_S = 2.5
-"""Of one review. Each of these takes some 0.5 s; before there were limits, up to 70 s."""
+"""CPU time of one review. Each takes some 0.5 s; before there were limits, up to 70 s."""
 
 
 def asking(number: int, **more: Any) -> Json:

@@ -127,6 +127,6 @@ def find_target(settings: Settings) -> Installation:
 
 
 def _supervised(state: Mapping[str, Any], service: str) -> dict[str, Any]:
-    """What the local system's supervisor wrote about one of its services."""
+    """The local system's supervisor's record of one of its services."""
     entry = (state.get("services") or {}).get(service) or {}
     return {"log": str(entry.get("log") or ""), "restarts": int(entry.get("restarts") or 0)}

@@ -34,7 +34,7 @@ class UsageStore(Protocol):
         """Stores what is not stored yet; returns how many were new."""
 
     async def granted(self, pods: Set[NodePod], since: datetime) -> set[NodePod]:
-        """Those that the ledger granted something on that node, by that name, and that held it at
+        """Pods that the ledger granted something on that node, by that name, and that held it at
         some time since then."""
 
     async def sum_up(self, node: str, start: datetime) -> None:

@@ -35,8 +35,11 @@ Clock = Callable[[], datetime]
 # The stream keeps an hour; an agent may have buffered some minutes before that.
 CATCH_UP = timedelta(hours=2)
 ROWS_PER_MINUTE = 25_000
-"""Of a node, after a burst of one largest report. 16 cards of 10 slices need 10,560 when they are
-sampled every second, 2,112 by default; 16 cards of 100 slices 19,392 by default."""
+"""Samples of a node a minute, after a burst of one largest report.
+
+16 cards of 10 slices need 10,560 when they are sampled every second, 2,112 by default; 16 cards of
+100 slices 19,392 by default.
+"""
 MAX_WRITE_ROWS = 20_000
 """Samples of a write after which no other report joins it."""
 

@@ -23,7 +23,7 @@ ApiVersion = Literal["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]
 API_VERSIONS: tuple[ApiVersion, ...] = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 Kind = Literal["Pod", "ResourceQuota"]
-"""Of the objects that are judged."""
+"""Kinds of objects that are judged."""
 _REASONS = {400: "BadRequest", 403: "Forbidden", 422: "Invalid", 500: "InternalError"}
 
 

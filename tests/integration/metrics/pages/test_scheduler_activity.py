@@ -1,4 +1,4 @@
-"""What the ledger's server shows of a scheduler's connections."""
+"""The ledger's server shows a scheduler's connections."""
 
 from __future__ import annotations
 

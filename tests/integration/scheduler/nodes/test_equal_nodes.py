@@ -51,7 +51,7 @@ def renamed(node: Json, name: str) -> Json:
 
 
 def expected_annotations(node: Json, pod: Json) -> dict[str, str]:
-    """As HAMi writes them where this is the only node: the simulator's answers are the recorded."""
+    """Annotations as HAMi writes them if this is the only node, by the simulator."""
     case = {"name": "case", "in": {"nodes": [node], "pods": [], "pod": pod}}
     answer = Simulator(vendors=every_vendor()).answer_line(json.dumps(case), 1)
     return dict(answer["nodes"][node["metadata"]["name"]]["annotations"])

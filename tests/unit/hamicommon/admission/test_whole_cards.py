@@ -1,4 +1,4 @@
-"""Who may ask to run without libvgpu: pods whose containers have whole cards only."""
+"""Pods whose containers have whole cards only may ask to run without libvgpu."""
 
 from __future__ import annotations
 

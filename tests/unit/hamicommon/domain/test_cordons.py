@@ -1,4 +1,4 @@
-"""What the entries of a cordon name."""
+"""Entries of a cordon name cards by index, uuid or its beginning."""
 
 from __future__ import annotations
 

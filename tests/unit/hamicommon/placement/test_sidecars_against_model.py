@@ -26,7 +26,7 @@ PODS = 4
 
 
 def differences(random: Random) -> Iterator[str]:
-    """What engine and model do not agree on while random pods fill a node, one sentence each."""
+    """Differences of engine and model while random pods fill a node, one sentence each."""
     cards = random_sidecars.cards(random)
     for number in range(PODS):
         pod = random_sidecars.pod(random, number)

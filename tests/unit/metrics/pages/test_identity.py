@@ -87,7 +87,7 @@ USER, GROUPS = b"x-forwarded-user", b"x-forwarded-groups"
 
 
 class Groups(Reviews):
-    """What the API server is asked about groups."""
+    """Reviews that remember the groups they were asked about."""
 
     def __init__(self) -> None:
         super().__init__()

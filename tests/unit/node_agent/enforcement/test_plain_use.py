@@ -1,4 +1,4 @@
-"""What is sampled of containers that run without the library."""
+"""Containers that run without the library are sampled by the driver's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What admission would answer for a pod or a ResourceQuota, without a cluster: `hamictl lint`.
+"""Admission's answer for a pod or a ResourceQuota, without a cluster: `hamictl lint`.
 
 In: pods as people write them, or lines `{"name": ..., "pod": {...}}`; out: `{"name", "allowed",
 "message", "warnings", "patch"}`. The verdict is `mutation.mutate`'s own.
@@ -35,7 +35,7 @@ class Linter:
     about: AdmissionCircumstances = ANY
 
     def verdict(self, item: Json) -> AdmissionResult:
-        """What the webhook would answer about a pod or a ResourceQuota."""
+        """Return what the webhook would answer about a pod or a ResourceQuota."""
         if is_quota(item):
             return judge_quota(item, None, self.rules.vendors)
         return mutate(item, self.rules, self.about)

@@ -60,7 +60,7 @@ CLOSE_TIMEOUT_S = 3.0
 LAST_ANSWERS_S = 1.0
 INBOXES = "_INBOX"
 SERVER_INBOXES = "$SYS._INBOX."
-"""Where answers go: to clients, and to the server's own questions."""
+"""Subjects of answers: to clients, and to the server's own questions."""
 
 
 class NobodyAnswers(Unavailable):

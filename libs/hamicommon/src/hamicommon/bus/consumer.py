@@ -43,7 +43,7 @@ BACKEND_CALM_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
 LOG_LINES_PER_S = 1.0
 LETTERS_PER_S = 1.0
-"""Of one subject: a sender of bad messages fills neither the log nor the dead letters."""
+"""For each subject: a sender of bad messages fills neither the log nor the dead letters."""
 MOST_BATCHES = 4
 """Of one BatchHandler at once: those that came later wait for none that is written."""
 

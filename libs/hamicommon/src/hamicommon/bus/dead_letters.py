@@ -57,7 +57,7 @@ class DeadLetter:
     reason: str
     data: bytes
     size_bytes: int
-    """Of the whole message; `data` may be only its beginning."""
+    """Size of the whole message; `data` may be only its beginning."""
 
 
 async def bury(

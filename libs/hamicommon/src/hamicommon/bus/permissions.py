@@ -1,4 +1,4 @@
-"""What each service may do on the bus; a node-agent: its own node's subjects, its own inbox.
+"""Rights of each service on the bus; a node-agent has its own node's subjects and its own inbox.
 
 Rendered into the server's configuration by `hamictl up` and by the manifests; tests prove that node
 A reads neither B's grants nor B's replies (architecture 8), and that each service may do what its
@@ -45,7 +45,7 @@ def inbox_prefix(user: str) -> str:
 
 
 def agent_permissions(node: str) -> Permissions:
-    """What the agent of `node` needs, and nothing else.
+    """Rights that the agent of `node` needs, and no others.
 
     No right on the server's own subjects: what a consumer pushes, or is asked for, the server sends
     to any subject that the question names, whatever the rights of who asks.

@@ -32,9 +32,9 @@ DEAD_LETTERS_SUBJECT = "hami.dead.v1"
 
 
 LETTERS_OF_A_SENDER = 256
-"""Of one stream, the latest ones; the letters of one sender push no other's out."""
+"""Letters kept of a sender and stream, the latest ones; they push no other sender's out."""
 MAX_LETTER_BYTES = 64 * 1024
-"""Of the message that is kept; the rest of a larger one is cut off. A node's four streams of these
+"""Bytes of a message that are kept; the rest is cut off. A node's four streams of these
 fill a quarter of the letters' stream at most."""
 
 

@@ -165,7 +165,7 @@ def slices_name(keys: Iterable[SliceKey]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """What an allocation takes from one card (see `footprints`)."""
+    """The part of one card that an allocation takes (see `footprints`)."""
 
     uuid: GpuUuid
     slots: int

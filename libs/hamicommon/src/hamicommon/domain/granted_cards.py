@@ -18,7 +18,7 @@ _MIG = "mig"
 
 
 class ConditionKind(StrEnum):
-    """What a granted card may be."""
+    """Condition of a granted card."""
 
     HEALTHY = "healthy"
     UNHEALTHY = "unhealthy"
@@ -60,7 +60,7 @@ class GrantedCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantedCardCondition:
-    """What is wrong with a granted card, and what to do about it; both empty of a healthy one."""
+    """A granted card's trouble and what to do about it; both empty for a healthy one."""
 
     kind: ConditionKind
     sentence: str = ""

@@ -19,7 +19,7 @@ from hamicommon.events.subjects import inventory_subject
 _MOST = 2**31 - 1
 """HAMi's annotations and the ledger's columns hold 32 bits."""
 MAX_CARDS = 1024
-"""Of one node; far beyond any machine."""
+"""Cards of one node; far beyond any machine."""
 HEARTBEAT_S = 10.0
 """An agent repeats its inventory at least this often."""
 

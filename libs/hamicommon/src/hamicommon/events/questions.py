@@ -16,7 +16,7 @@ from hamicommon.events.subjects import (
 from hamicommon.grants.grant import Grant
 
 MAX_CONTAINERS = 1024
-"""Of one question: each is looked up in the ledger."""
+"""Entries of one question: each is looked up in the ledger."""
 
 
 class ReadinessRequest(Payload):

@@ -84,7 +84,7 @@ class Explanation:
     wait_ended_at: datetime | None = None
     """When it ended; of `gone` an estimate."""
     cards: Sequence[CardTrouble] = ()
-    """Of the cards that the pod holds those that are not as they were granted."""
+    """Cards of the pod that are not as they were granted."""
     attempts: Sequence[Mapping[str, Any]] = ()
     """The pod's allocations, newest first."""
     earlier: Sequence[Mapping[str, Any]] = ()

@@ -66,7 +66,7 @@ class GrantedContainer(BaseModel):
     role: Literal["init", "app"]
     """A sidecar has `app`, by which agents from before `sidecar` know it."""
     sidecar: bool = False
-    """It has slices, starts before init containers behind it, and runs beside them."""
+    """The container has slices, starts before init containers behind it, and runs beside them."""
     shares: tuple[GrantedShare, ...] = ()
     slices: str = ""
     """Of slices by ResourceClaims: their name, the same for each container and pod that has them

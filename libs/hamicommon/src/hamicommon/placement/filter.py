@@ -80,7 +80,7 @@ class _Walk:
         self._now = Stock(view.table(rows))
         """The cards as they are; never spent from."""
         self._together: Stock | None = None
-        """What the sidecars and app containers so far have left."""
+        """Room that the sidecars and app containers so far have left."""
 
     def run(self, *, pick_last: bool) -> None:
         """Asks request after request; `pick_last` False leaves open which cards the last takes."""

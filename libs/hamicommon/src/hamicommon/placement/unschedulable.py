@@ -53,7 +53,7 @@ class Shortfall:
 
 
 class GroupLimit(NamedTuple):
-    """What the cards of a node must be together, and how many would fit so."""
+    """The limit that a node's cards must meet together, and how many would fit by it."""
 
     text: str
     """Follows `fit`, as `NotChosen.limit`."""
@@ -241,7 +241,7 @@ class Shortfalls(Mapping[NodeName, tuple[Shortfall, ...]]):
         return self.tables[table].row(row)
 
     def limit_of(self, node: NodeName) -> GroupLimit | None:
-        """What the node's cards must be together; None: nothing."""
+        """Limit that the node's cards must meet together; None: there is none."""
         if node not in self._places:
             return None
         table, row = self._places[node]

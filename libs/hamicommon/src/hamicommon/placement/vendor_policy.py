@@ -101,7 +101,7 @@ class NotChosen:
     refused: Mapping[GpuUuid, Rule] = field(default_factory=dict, compare=False)
     """The rule that keeps a card out, where `NodeAsk.rules` has another."""
     limit: str = field(default="", compare=False)
-    """What cards must be together, as it follows `fit`: `on one NUMA node`; empty: nothing."""
+    """Limit that cards must meet together, as it follows `fit`: `on one NUMA node`; empty: none."""
     fitting: int = field(default=0, compare=False)
     """How many would fit within that limit."""
 

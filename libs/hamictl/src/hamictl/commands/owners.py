@@ -42,7 +42,7 @@ def owner_of(given: str) -> tuple[str, str] | None:
 
 
 async def pods_of_owner(target: Installation, kind: str, name: str, namespace: str) -> Records:
-    """Its pods, each with its slices or why it waits.
+    """List a workload's pods, each with its slices or why it waits.
 
     Raises: NotFound where there is no such workload, or it has no pod; HamiError.
     """
@@ -62,7 +62,7 @@ async def pods_of_owner(target: Installation, kind: str, name: str, namespace: s
 
 
 async def _selectors(api: KubeApi, kind: str, name: str, namespace: str) -> list[str]:
-    """Of the workload's pods; a CronJob's are those of its Jobs."""
+    """Return the workload's pods; a CronJob's are those of its Jobs."""
     title, group, plural = KINDS[kind.lower()]
     folder = f"{group}/namespaces/{namespace}"
     try:

@@ -46,7 +46,7 @@ def explanation(answer: JsonMapping, *, name: str) -> Iterator[str | Table]:
 
 
 def card_troubles(answer: JsonMapping) -> list[str]:
-    """What is wrong with the cards that the pod holds and what to do, each sentence once."""
+    """Return the troubles of the pod's cards and what to do, each sentence once."""
     # A scheduler of before this field has none.
     cards = answer.get("cards") or ()
     return list(dict.fromkeys(f"{card['sentence']}. {card['advice']}." for card in cards))

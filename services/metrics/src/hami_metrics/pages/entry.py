@@ -39,7 +39,7 @@ class PagesNeeds:
     """None: nobody is asked who they are."""
     proxy: bool
     groups_header: str = ""
-    """Of the proxy, for groups; empty: there are none."""
+    """Header in which the proxy names groups; empty: there are none."""
     show: ShowOwners
     secret: str = field(repr=False)
     """That all replicas share; keys of lists are sealed with what follows from it."""

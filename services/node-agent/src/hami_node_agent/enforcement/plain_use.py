@@ -13,7 +13,7 @@ from hami_node_agent.grants.records import Record
 
 
 def plain_samples(records: Iterable[Record], checked: Checked) -> tuple[ContainerSample, ...]:
-    """Of each card of each such container that the last look saw; their cores are not known."""
+    """Memory by card of each such container in the last look; their cores are not known."""
     return tuple(
         _sample(record, position, standing.judgement.held_mib)
         for record in records

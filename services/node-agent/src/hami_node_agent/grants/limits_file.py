@@ -43,7 +43,7 @@ class CoreFeedback:
     relaxed: bool = False
     """Its core limit does not hold while its policy is default."""
     waits_until_s: int = 0
-    """Its launches are held back until then (Unix time); 0: they are not."""
+    """Unix time until which the container's launches are held back; 0: they are not."""
 
 
 def limits_text(

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from hami_scheduler.api.errors import refuse
 
 CLUSTER_DOMAINS = (".svc", ".cluster.local")
-"""Of a Service's names; no site of the internet is in them."""
+"""Domains of a Service's names; no site of the internet is in them."""
 
 
 class LocalCallers:

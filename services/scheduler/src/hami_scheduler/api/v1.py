@@ -156,7 +156,7 @@ def _vain_setting(kind: str, namespace: str | None, name: str, setting: str, pro
 
 
 def settings_routes(settings: VainSettings) -> APIRouter:
-    """What was set in the cluster and has no effect."""
+    """Settings in the cluster that have no effect."""
     api = APIRouter(prefix="/v1")
 
     async def vain_settings() -> Response:

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 CORDON_CLASS = "cordon-without-card"
 CORDON_REASON = "CordonWithoutCard"
 MAX_CORDON_LINES = 16
-"""Of one annotation; the rest is one line with their number."""
+"""Entries of one annotation that are named; the rest is one line with their number."""
 
 
 class UnmatchedCordons:

@@ -1,4 +1,4 @@
-"""What a pod counts in a ResourceQuota."""
+"""A pod counts in a ResourceQuota as Kubernetes counts it."""
 
 from __future__ import annotations
 

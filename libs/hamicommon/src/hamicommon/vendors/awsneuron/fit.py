@@ -112,7 +112,7 @@ def _neighbours(ask: NodeAsk, count: int) -> Chosen | NotChosen:
 
 
 def _run(first: DeviceUsage, free: Sequence[bool], count: int) -> int | None:
-    """Where the first run of `count` free devices begins."""
+    """Index at which the first run of `count` free devices begins."""
     starts = _starts(first, len(free), count)
     fitting = (n for n in starts if n + count <= len(free) and all(free[n : n + count]))
     return next(fitting, None)

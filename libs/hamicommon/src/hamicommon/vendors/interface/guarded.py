@@ -30,7 +30,7 @@ class GuardedVariable:
     """The runtime gives cards by it to containers that asked for none, so it is judged in every
     pod."""
     with_whole_cards: bool = False
-    """It undoes nothing in a pod whose containers have whole cards only."""
+    """The variable undoes nothing in a pod whose containers have whole cards only."""
     instead: str | None = None
     """Where it is stripped: the value that is written; None: the variable is removed."""
 

@@ -77,7 +77,7 @@ def choose_cards(ask: NodeAsk) -> Chosen | NotChosen:
 
 
 def _reasons(ask: NodeAsk) -> dict[str, int]:
-    """As HAMi gives them, which names one rule."""
+    """Reasons as HAMi gives them, which names one rule."""
     for rule in (Rule.MUTEX, Rule.UUID):
         refused = sum(rule == each for each in ask.rules)
         if refused:

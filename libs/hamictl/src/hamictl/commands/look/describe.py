@@ -112,7 +112,7 @@ def _pod(pod: str, namespace: str, output: OutputFormat) -> None:
 
 
 async def _troubled_cards(namespace: str, name: str) -> object:
-    """Its cards that are not as granted, as explain has them; None: nobody could be asked."""
+    """Cards of the pod that are not as granted, as explain has them; None: unknown."""
     target = find_target(Settings())
     try:
         uid = await answers.pod_uid(target, namespace, name)

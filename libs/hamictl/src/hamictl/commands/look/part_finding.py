@@ -41,5 +41,5 @@ def unknown(part: str, detail: str, next_step: str = "") -> PartFinding:
 
 
 def wrong(part: str, detail: str, next_step: str = "") -> PartFinding:
-    """It is there, and somebody set something in it that has no effect."""
+    """The part is there, and something was set in it that has no effect."""
     return PartFinding(part=part, state=PartState.WRONG, detail=detail, next_step=next_step)

@@ -40,7 +40,7 @@ async def uuid_or_name(name: str) -> str:
 
 
 def chosen(cards: Sequence[Row], name: str, index: str) -> str:
-    """Of these cards, the one with the index, of that uuid, or whose uuid begins so.
+    """Return the one of these cards with the index, of that uuid, or whose uuid begins so.
 
     Raises: as `uuid_of`.
     """

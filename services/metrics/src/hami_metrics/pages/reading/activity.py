@@ -50,7 +50,7 @@ SELECT CASE WHEN pg_is_in_recovery() THEN NULL ELSE count(*) END AS connections,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerActivity:
-    """What the ledger's server shows of schedulers; None is unknown."""
+    """Read what the ledger's server shows of schedulers; None is unknown."""
 
     connections: int | None
     used_at: datetime | None

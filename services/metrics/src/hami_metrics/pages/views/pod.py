@@ -79,7 +79,7 @@ class PodPage:
     current: Attempt | None
     lines: Sequence[SliceLine]
     troubles: Sequence[str]
-    """What is wrong with its cards, and what to do."""
+    """Troubles of the pod's cards, and what to do."""
     refusals: Sequence[tuple[str, int]]
     decision_picture: StepPicture
     grant_picture: StepPicture

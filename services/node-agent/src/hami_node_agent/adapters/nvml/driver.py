@@ -150,7 +150,7 @@ class NvmlDriver:
         )
 
     def _numa(self, handle: Any) -> int:
-        """As sysfs has it (HAMi reads nothing else); where it has no such card, as NVML has it."""
+        """NUMA node by sysfs (HAMi reads nothing else), and by NVML if sysfs has no such card."""
         pci = optional(pynvml.nvmlDeviceGetPciInfo, handle)
         if pci is None:
             return 0
