@@ -166,7 +166,7 @@ def test_no_service_decodes_a_payload_past_the_reader() -> None:
 
 
 def filled(item: dict[str, Any]) -> list[dict[str, Any]]:
-    """As many items as fill a message."""
+    """Repeat the item until it fills a message."""
     return [item] * (MAX_PAYLOAD_BYTES // len(json.dumps(item, separators=(",", ":")) + ","))
 
 

@@ -7,7 +7,7 @@
 
 /* More than all state of this library, a piece for each device among it, even if several threads begin at once and each enters what is
  * static. */
-enum { MOST = 128 };
+enum { MAX_PIECES = 128 };
 
 /* Where the linker puts the section's ends. */
 extern const struct vgpu_wiped __start_vgpu_wiped[] __attribute__((visibility("hidden")));
@@ -18,12 +18,12 @@ extern const struct vgpu_wiped __stop_vgpu_wiped[] __attribute__((visibility("hi
 static struct {
     _Atomic(void *) pages; /* NULL: free */
     _Atomic size_t bytes;
-} kept[MOST];
+} kept[MAX_PIECES];
 static _Atomic bool handler_is_set;
 
 static void empty_in_child(void)
 {
-    for (int i = 0; i < MOST; i++) {
+    for (int i = 0; i < MAX_PIECES; i++) {
         void *pages = atomic_load(&kept[i].pages);
         if (pages != NULL) memset(pages, 0, atomic_load(&kept[i].bytes));
     }
@@ -31,7 +31,7 @@ static void empty_in_child(void)
 
 static int place_of(const void *pages)
 {
-    for (int i = 0; i < MOST; i++)
+    for (int i = 0; i < MAX_PIECES; i++)
         if (atomic_load(&kept[i].pages) == pages) return i;
     return -1;
 }
@@ -41,8 +41,8 @@ static void keep(void *pages, size_t bytes)
     if (place_of(pages) >= 0) return;
     void *free_place = NULL;
     int at = 0;
-    while (at < MOST && !atomic_compare_exchange_strong(&kept[at].pages, &free_place, pages)) at++, free_place = NULL;
-    if (at == MOST) return;
+    while (at < MAX_PIECES && !atomic_compare_exchange_strong(&kept[at].pages, &free_place, pages)) at++, free_place = NULL;
+    if (at == MAX_PIECES) return;
     atomic_store(&kept[at].bytes, bytes);
     if (!atomic_exchange(&handler_is_set, true)) pthread_atfork(NULL, NULL, empty_in_child);
 }

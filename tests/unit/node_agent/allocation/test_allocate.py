@@ -76,10 +76,10 @@ class Node:
         return Path("/limits") / nonce
 
     def write_limits(self, record: Record) -> None:
-        """It is there."""
+        """Do nothing: no case looks at files."""
 
     def make_cache_dir(self, name: str, nonce: str) -> None:
-        """It is there."""
+        """Do nothing: no case looks at files."""
 
     keep_cache_dir = make_cache_dir
 
