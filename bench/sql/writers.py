@@ -101,7 +101,7 @@ async def _grant(store: PostgresAllocationStore, times: Times) -> None:
     for number in itertools.count():
         draft = _draft(number)
         try:
-            await _timed(times.grant_ms, store.reserve(draft))
+            await _timed(times.grant_ms, store.begin(draft))
             for source, target, token in STEPS:
                 step = StateStep(
                     allocation_id=draft.allocation_id,

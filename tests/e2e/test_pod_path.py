@@ -150,14 +150,14 @@ def test_the_ledger_knows_who_held_which_slice_when(system: System) -> None:
         "the slice to be free",
     )
     states = system.sql(f"SELECT state FROM allocation_events {where} ORDER BY sequence")
-    assert states.split()[:4] == ["reserved", "binding", "bound", "allocated"]
+    assert states.split()[:2] == ["binding", "allocated"]
 
 
 def test_one_trace_goes_from_admission_to_the_first_kernel(system: System) -> None:
     [pod] = system.run(a_pod("traced", slice_of(1000)))
     admission = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
-    decided = {"admission", "filter", "place", "reserve", "bind", "lock", "allocate"}
+    decided = {"admission", "filter", "place", "bind", "lock", "allocate"}
 
     wait(
         lambda: system.spans_since(admission) >= {*decided, "first-kernel"},

@@ -19,12 +19,11 @@ from hamicommon.ledger.model import Change
 
 from tests.simulation.slices import footprint, onto, slices_of
 
-LIVE = ("reserved", "binding", "bound", "allocated", "releasing")
+LIVE = ("binding", "bound", "allocated", "releasing")
 LEGAL = {
-    "": ("reserved", "bound", "allocated"),
-    "reserved": ("binding", "released", "expired", "failed"),
+    "": ("binding", "bound", "allocated"),
     "binding": (
-        *("binding", "bound", "releasing", "released"),
+        *("binding", "bound", "allocated", "releasing", "released"),
         *("expired", "failed", "released_unconfirmed"),
     ),
     "bound": ("bound", "allocated", "releasing", "released", "failed", "released_unconfirmed"),
@@ -196,9 +195,9 @@ class Model:
                 raise Broken(f"SAFE-3: {running} runs, granted are {granted.shares}")
 
     def check_deadlines(self, now: Any) -> None:
-        """LIVE-1: nothing is reserved or being bound past its deadline. Raises: Broken."""
+        """LIVE-1: nothing is being bound past its deadline. Raises: Broken."""
         for row in self.live():
-            if row.state in ("reserved", "binding"):
+            if row.state == "binding":
                 if row.deadline is None:
                     raise Broken(f"LIVE-1: {_named(row)} is {row.state} without a deadline")
                 if (now - row.deadline).total_seconds() > LATE_S:
@@ -216,7 +215,7 @@ class Model:
                 continue
             if pod is None and not runs:
                 raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is gone")
-            if pod is None or row.state in ("reserved", "binding"):
+            if pod is None or row.state == "binding":
                 if pod is not None and pod["spec"].get("nodeName"):
                     raise Broken(f"LIVE-2: {_named(row)} is {row.state}, its pod is bound")
                 continue

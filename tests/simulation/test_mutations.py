@@ -65,8 +65,8 @@ def _anything(*_args: Any, **_kwargs: Any) -> None:
 
 
 def _forgets_the_token(real: Callable[..., Any]) -> Callable[..., Any]:
-    async def advance(self: FakeLedger, step: StateStep) -> Any:
-        return await real(self, replace(step, token=None))
+    def advance(self: FakeLedger, step: StateStep) -> Any:
+        return real(self, replace(step, token=None))
 
     return advance
 
@@ -122,7 +122,7 @@ MUTATIONS = {
         patches=((FakeLedger, "_check_quota", _anything),), breaks=("SAFE-4",)
     ),
     "steps are not fenced by their token": Mutation(
-        patches=((FakeLedger, "advance", _forgets_the_token(FakeLedger.advance)),),
+        patches=((FakeLedger, "_advance", _forgets_the_token(FakeLedger._advance)),),
         breaks=("SAFE-2", "SAFE-3", "LIVE-2"),
         # Few histories need the token since claims go with reservations: one of 70.
         first=310,

@@ -62,15 +62,15 @@ async def test_what_is_held_already_enters_beyond_capacity_and_closes_the_card(
 
     assert await harness.used("0") == (2, 1400, 120)
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("r", container(("0", 1, 1))))
+        await harness.store.begin(draft("r", container(("0", 1, 1))))
     await harness.advance("p", S.RELEASED)
-    await harness.store.reserve(draft("r", container(("0", 300, 40))))
+    await harness.store.begin(draft("r", container(("0", 300, 40))))
     assert await harness.used("0") == (2, 1000, 100)
 
 
 async def test_a_pod_that_came_past_us_enters_only_where_there_is_room(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 700, 10))))
+    await harness.store.begin(draft("p", container(("0", 700, 10))))
 
     with pytest.raises(CapacityConflict):
         await harness.store.enter(entry("q", container(("0", 301, 1)), origin=Origin.UNMANAGED))

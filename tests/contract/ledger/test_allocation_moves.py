@@ -21,7 +21,7 @@ from tests.contract.ledger.allocation_stores import (
 async def granted(harness: Harness, pod: str, *slices: tuple[str, int, int]) -> Allocation:
     """A pod that is being bound with these slices."""
     containers = [container(*slices)]
-    await harness.store.reserve(draft(pod, *containers, quota=quota_of(containers)))
+    await harness.store.begin(draft(pod, *containers, quota=quota_of(containers)))
     return (await harness.advance(pod, S.BINDING, new_token=True)).allocation
 
 
@@ -55,7 +55,7 @@ async def test_a_move_keeps_what_runs_beside_what(harness: Harness) -> None:
             container((name, 100, 10), index=2, name="main"),
         )
 
-    await harness.store.reserve(draft("p", *on("0")))
+    await harness.store.begin(draft("p", *on("0")))
     bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
     assert bound.token is not None
 
@@ -140,13 +140,13 @@ async def test_a_move_counts_in_the_quota_what_the_pod_takes_now(harness: Harnes
 
     assert await harness.store.move([apart])
     with pytest.raises(QuotaConflict):
-        await harness.store.reserve(draft("q", *other, quota=quota_of(other)))
+        await harness.store.begin(draft("q", *other, quota=quota_of(other)))
     await harness.advance("p", S.RELEASED)
     whole = [container(("0", 900, 10))]
-    await harness.store.reserve(draft("q", *whole, quota=quota_of(whole)))
+    await harness.store.begin(draft("q", *whole, quota=quota_of(whole)))
 
     with pytest.raises(QuotaConflict):
-        await harness.store.reserve(draft("r", container(("1", 1, 1)), quota={MEMORY: 1}))
+        await harness.store.begin(draft("r", container(("1", 1, 1)), quota={MEMORY: 1}))
 
 
 async def test_a_move_that_the_quota_has_no_room_for_changes_nothing(harness: Harness) -> None:
@@ -159,7 +159,7 @@ async def test_a_move_that_the_quota_has_no_room_for_changes_nothing(harness: Ha
     assert await harness.used("1") == (0, 0, 0)
     assert await harness.store.get(apart.allocation_id) == before
     rest = [container(("1", 300, 10))]
-    await harness.store.reserve(draft("q", *rest, quota=quota_of(rest)))
+    await harness.store.begin(draft("q", *rest, quota=quota_of(rest)))
 
 
 async def test_two_pods_that_change_places_need_no_room_in_the_quota(harness: Harness) -> None:
@@ -177,7 +177,7 @@ async def moved_apart(harness: Harness, *, limit: int) -> Move:
     await harness.add(card("0"), card("1", index=1))
     await harness.limit("team", limit)
     together = init_and_app("0", "0")
-    await harness.store.reserve(draft("p", *together, quota=quota_of(together)))
+    await harness.store.begin(draft("p", *together, quota=quota_of(together)))
     bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
     return Move(allocation_id=bound.id, token=bound.token, containers=init_and_app("0", "1"))
 

@@ -42,7 +42,7 @@ async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) ->
     await harness.add(card("0", slots=8, info={"link": [1, 2]}))
     share = slice_of("0", 4, 2, vendor="Enflame", slots=3, type="ENFLAME-X")
 
-    change = await harness.store.reserve(
+    change = await harness.store.begin(
         draft("p", holding(share), annotations={"hami.io/vgpu-time": "1"})
     )
 
@@ -57,9 +57,9 @@ async def test_sizes_types_details_and_annotations_are_kept(harness: Harness) ->
 async def test_a_card_shows_the_details_of_its_live_slices_only(harness: Harness) -> None:
     await harness.add(card("0"))
     first, second = slice_of("0", 0, 1), slice_of("0", 1, 1)
-    await harness.store.reserve(draft("p", holding(first)))
+    await harness.store.begin(draft("p", holding(first)))
 
-    change = await harness.store.reserve(draft("q", holding(second)))
+    change = await harness.store.begin(draft("q", holding(second)))
     [counters] = change.counters
     assert sorted(counters.holdings, key=str) == sorted([first.detail, second.detail], key=str)
 
@@ -82,38 +82,38 @@ async def test_two_placements_never_overlap(
     harness: Harness, taken: tuple[int, int], wanted: tuple[int, int], clash: bool, cards: int
 ) -> None:
     await harness.add(card("0"), card("1", index=1))
-    await harness.store.reserve(draft("p", holding(slice_of("0", *taken))))
+    await harness.store.begin(draft("p", holding(slice_of("0", *taken))))
     more = [slice_of("1", 0, 1)][: cards - 1]
     asked = draft("q", holding(slice_of("0", *wanted), *more))
 
     if not clash:
-        await harness.store.reserve(asked)
+        await harness.store.begin(asked)
         return
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.reserve(asked)
+        await harness.store.begin(asked)
     assert caught.value.subject == "GPU-0"
     await harness.advance("p", S.RELEASED)
-    await harness.store.reserve(asked)
+    await harness.store.begin(asked)
 
 
 async def test_an_init_container_may_use_the_range_of_its_own_pod(harness: Harness) -> None:
     await harness.add(card("0"))
     both = slice_of("0", 0, 4)
 
-    await harness.store.reserve(draft("p", holding(both, role="init"), holding(both, index=1)))
+    await harness.store.begin(draft("p", holding(both, role="init"), holding(both, index=1)))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("q", holding(slice_of("0", 1, 1))))
+        await harness.store.begin(draft("q", holding(slice_of("0", 1, 1))))
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(
+        await harness.store.begin(
             draft("r", holding(slice_of("0", 4, 2)), holding(slice_of("0", 5, 2), index=1))
         )
 
 
 async def test_a_move_onto_a_held_range_is_refused(harness: Harness) -> None:
     await harness.add(card("0"), card("1", index=1))
-    await harness.store.reserve(draft("p", holding(slice_of("0", 0, 4))))
-    await harness.store.reserve(draft("q", holding(slice_of("1", 0, 4))))
+    await harness.store.begin(draft("p", holding(slice_of("0", 0, 4))))
+    await harness.store.begin(draft("q", holding(slice_of("1", 0, 4))))
     bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
 
     assert bound.token is not None
@@ -136,9 +136,9 @@ def of(vendor: str, memory: int, core: int) -> ContainerGrant:
 async def test_the_rules_of_whole_and_no_cores_are_the_vendors_own(harness: Harness) -> None:
     await harness.add(card("0", vendor="loose"))
 
-    await harness.store.reserve(draft("p", of("loose", 1, 0)))
-    await harness.store.reserve(draft("q", of("loose", 1, 100)))
-    await harness.store.reserve(draft("r", of("loose", 1, 0)))
+    await harness.store.begin(draft("p", of("loose", 1, 0)))
+    await harness.store.begin(draft("q", of("loose", 1, 100)))
+    await harness.store.begin(draft("r", of("loose", 1, 0)))
 
     assert await harness.used("0") == (3, 3, 100)
 
@@ -148,40 +148,34 @@ async def test_a_cordon_closes_a_card_for_vendors_that_respect_it(harness: Harne
     await harness.cordon("0")
 
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("p", of("NVIDIA", 1, 1)))
-    await harness.store.reserve(draft("q", of("loose", 1, 1)))
+        await harness.store.begin(draft("p", of("NVIDIA", 1, 1)))
+    await harness.store.begin(draft("q", of("loose", 1, 1)))
 
 
 async def test_an_exact_choice_holds_only_for_the_card_as_seen(harness: Harness) -> None:
     await harness.add(card("0", vendor="exact", core_percent=3))
     seen = {GpuUuid("GPU-0"): await harness.version("0")}
-    await harness.store.reserve(draft("p", of("exact", 0, 1), seen=seen))
+    await harness.store.begin(draft("p", of("exact", 0, 1), seen=seen))
 
     # Both took the lowest bit; the sum of the two would still fit the card.
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.reserve(draft("q", of("exact", 0, 1), seen=seen))
+        await harness.store.begin(draft("q", of("exact", 0, 1), seen=seen))
     assert caught.value.subject == "GPU-0"
 
     now = {GpuUuid("GPU-0"): await harness.version("0")}
-    reserved = await harness.store.reserve(draft("q", of("exact", 0, 2), seen=now))
-    again = {GpuUuid("GPU-0"): await harness.version("0")}
+    await harness.store.begin(draft("q", of("exact", 0, 2), seen=now))
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(
-            draft("q", of("exact", 0, 2), seen=now, replaces=reserved.allocation.id)
-        )
-    await harness.store.reserve(
-        draft("q", of("exact", 0, 2), seen=again, replaces=reserved.allocation.id)
-    )
+        await harness.store.begin(draft("r", of("exact", 0, 1), seen=now))
 
 
 async def test_cores_may_be_counted_otherwise_than_registered(harness: Harness) -> None:
     await harness.add(card("0", core_percent=20))
     totals = {GpuUuid("GPU-0"): 100}
 
-    await harness.store.reserve(draft("p", of("NVIDIA", 1, 70), core_totals=totals))
+    await harness.store.begin(draft("p", of("NVIDIA", 1, 70), core_totals=totals))
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("q", of("NVIDIA", 1, 31), core_totals=totals))
-    await harness.store.reserve(draft("r", of("NVIDIA", 1, 30), core_totals=totals))
+        await harness.store.begin(draft("q", of("NVIDIA", 1, 31), core_totals=totals))
+    await harness.store.begin(draft("r", of("NVIDIA", 1, 30), core_totals=totals))
 
     assert await harness.used("0") == (2, 2, 100)
     await harness.advance("p", S.RELEASED)

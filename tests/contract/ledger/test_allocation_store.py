@@ -23,12 +23,12 @@ from tests.contract.ledger.allocation_stores import (
 )
 
 
-async def test_a_reservation_takes_its_slices_and_starts_the_history(harness: Harness) -> None:
+async def test_a_grant_takes_its_slices_and_starts_the_history(harness: Harness) -> None:
     await harness.add(card("0"))
 
-    change = await harness.store.reserve(draft("p", container(("0", 400, 30))))
+    change = await harness.store.begin(draft("p", container(("0", 400, 30))))
 
-    assert change.allocation.state is S.RESERVED
+    assert change.allocation.state is S.BINDING
     assert (change.allocation.attempt, change.sequence) == (1, 1)
     assert change.allocation.deadline is not None
     assert await harness.used("0") == (1, 400, 30)
@@ -38,11 +38,11 @@ async def test_a_reservation_takes_its_slices_and_starts_the_history(harness: Ha
         400,
         30,
     )
-    assert await harness.history("p") == [(1, None, "reserved")]
+    assert await harness.history("p") == [(1, None, "binding")]
     assert await harness.store.live_of(PodUid("p")) == change.allocation
 
 
-async def test_what_is_read_back_is_what_was_reserved(harness: Harness) -> None:
+async def test_what_is_read_back_is_what_was_granted(harness: Harness) -> None:
     await harness.add(card("0"), card("1", index=1))
     containers = (
         container(("0", 100, 10), name="setup", role="init"),
@@ -50,7 +50,7 @@ async def test_what_is_read_back_is_what_was_reserved(harness: Harness) -> None:
         container(("1", 200, 20), ("0", 300, 30), index=2, name="main"),
     )
 
-    change = await harness.store.reserve(draft("p", *containers, traceparent="00-1-2-01"))
+    change = await harness.store.begin(draft("p", *containers, traceparent="00-1-2-01"))
 
     read = await harness.store.get(change.allocation.id)
     assert read is not None
@@ -68,7 +68,7 @@ async def test_an_init_container_is_counted_with_the_sidecars_before_it(harness:
         container(("0", 200, 30), index=2, name="main"),
     )
 
-    change = await harness.store.reserve(draft("p", *containers, quota=quota_of(containers)))
+    change = await harness.store.begin(draft("p", *containers, quota=quota_of(containers)))
 
     read = await harness.store.get(change.allocation.id)
     assert read is not None
@@ -76,7 +76,7 @@ async def test_an_init_container_is_counted_with_the_sidecars_before_it(harness:
     assert await harness.used("0") == (2, 700, 60)
     assert await harness.used("1") == (1, 5, 5)
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("q", container(("0", 301, 0))))
+        await harness.store.begin(draft("q", container(("0", 301, 0))))
     await harness.advance("p", S.RELEASED)
     assert await harness.used("0") == await harness.used("1") == (0, 0, 0)
 
@@ -94,11 +94,11 @@ async def test_a_card_that_can_not_hold_it_refuses_by_name(
     harness: Harness, first: tuple[int, int], second: tuple[int, int]
 ) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", *first))))
+    await harness.store.begin(draft("p", container(("0", *first))))
     before = await harness.used("0")
 
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.reserve(draft("q", container(("0", *second))))
+        await harness.store.begin(draft("q", container(("0", *second))))
 
     assert caught.value.subject == "GPU-0"
     assert await harness.used("0") == before
@@ -108,18 +108,18 @@ async def test_a_card_that_can_not_hold_it_refuses_by_name(
 
 async def test_slots_are_as_limited_as_memory(harness: Harness) -> None:
     await harness.add(card("0", slots=1))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("q", container(("0", 1, 1))))
+        await harness.store.begin(draft("q", container(("0", 1, 1))))
 
 
 async def test_policy_mutex_wants_an_empty_card(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("q", container(("0", 1, 1)), mutex=True))
+        await harness.store.begin(draft("q", container(("0", 1, 1)), mutex=True))
 
 
 @pytest.mark.parametrize("change", [{"healthy": False}], ids=["unhealthy"])
@@ -128,14 +128,14 @@ async def test_a_sick_card_gets_no_grant(harness: Harness, change: dict[str, Any
     await harness.add(card("0", **change))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("p", container(("0", 1, 1))))
+        await harness.store.begin(draft("p", container(("0", 1, 1))))
 
 
 async def test_of_two_cards_none_is_taken_when_one_refuses(harness: Harness) -> None:
     await harness.add(card("0"), card("1", index=1, memory_mib=100))
 
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.reserve(draft("p", container(("0", 200, 1), ("1", 200, 1))))
+        await harness.store.begin(draft("p", container(("0", 200, 1), ("1", 200, 1))))
 
     assert caught.value.subject == "GPU-1"
     assert await harness.used("0") == (0, 0, 0)
@@ -143,68 +143,17 @@ async def test_of_two_cards_none_is_taken_when_one_refuses(harness: Harness) -> 
 
 async def test_one_pod_has_one_live_allocation(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     with pytest.raises(Conflict):
-        await harness.store.reserve(draft("p", container(("0", 1, 1))))
+        await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     assert await harness.used("0") == (1, 1, 1)
 
 
-async def test_a_replacement_moves_everything_in_one_step(harness: Harness) -> None:
-    await harness.add(card("0"))
-    await harness.add(card("1"), node=OTHER)
-    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
-
-    change = await harness.store.reserve(
-        draft("p", container(("1", 600, 60)), node=OTHER, replaces=old.id)
-    )
-
-    assert change.allocation.attempt == 2
-    assert await harness.used("0") == (0, 0, 0)
-    assert await harness.used("1") == (1, 600, 60)
-    assert await harness.history("p") == [
-        (1, None, "reserved"),
-        (2, "reserved", "released"),
-        (3, None, "reserved"),
-    ]
-    assert {c.uuid for c in change.counters} == {"GPU-0", "GPU-1"}
-
-
-async def test_a_replacement_may_use_what_it_gives_back(harness: Harness) -> None:
-    await harness.add(card("0"))
-    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
-
-    change = await harness.store.reserve(draft("p", container(("0", 900, 90)), replaces=old.id))
-
-    assert await harness.used("0") == (1, 900, 90)
-    [counters] = change.counters
-    assert counters.used_memory_mib == 900
-
-
-async def test_a_replacement_that_does_not_fit_leaves_the_old_one(harness: Harness) -> None:
-    await harness.add(card("0"))
-    old = (await harness.store.reserve(draft("p", container(("0", 600, 60))))).allocation
-
-    with pytest.raises(CapacityConflict):
-        await harness.store.reserve(draft("p", container(("0", 1001, 1)), replaces=old.id))
-
-    assert await harness.used("0") == (1, 600, 60)
-    assert await harness.store.live_of(PodUid("p")) == old
-
-
-async def test_only_a_reservation_can_be_replaced(harness: Harness) -> None:
-    await harness.add(card("0"))
-    old = (await harness.store.reserve(draft("p", container(("0", 1, 1))))).allocation
-    await harness.advance("p", S.BINDING, new_token=True)
-
-    with pytest.raises(Conflict):
-        await harness.store.reserve(draft("p", container(("0", 1, 1)), replaces=old.id))
-
-
 async def test_each_binding_gets_a_higher_token(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     first = await harness.advance("p", S.BINDING, new_token=True, lease_s=10)
     second = await harness.advance("p", S.BINDING, new_token=True, lease_s=10)
@@ -215,15 +164,15 @@ async def test_each_binding_gets_a_higher_token(harness: Harness) -> None:
 
 async def test_a_step_needs_the_right_state(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     assert await harness.advance("p", S.ALLOCATED, S.BOUND) is None
-    assert await harness.history("p") == [(1, None, "reserved")]
+    assert await harness.history("p") == [(1, None, "binding")]
 
 
 async def test_a_step_needs_the_right_token(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
     binding = (await harness.advance("p", S.BINDING, new_token=True)).allocation
 
     assert await harness.advance("p", S.FAILED, token=binding.token - 1) is None
@@ -233,11 +182,11 @@ async def test_a_step_needs_the_right_token(harness: Harness) -> None:
 @pytest.mark.parametrize("end", [S.RELEASED, S.EXPIRED, S.FAILED])
 async def test_every_end_gives_everything_back_once(harness: Harness, end: S) -> None:
     await harness.add(card("0"))
-    allocation = (await harness.store.reserve(draft("p", container(("0", 400, 30))))).allocation
+    allocation = (await harness.store.begin(draft("p", container(("0", 400, 30))))).allocation
 
     change = await harness.advance("p", end)
     again = await harness.store.advance(
-        StateStep(allocation_id=allocation.id, sources=frozenset({S.RESERVED}), target=end)
+        StateStep(allocation_id=allocation.id, sources=frozenset({S.BINDING}), target=end)
     )
 
     assert again is None
@@ -247,12 +196,12 @@ async def test_every_end_gives_everything_back_once(harness: Harness, end: S) ->
     assert (await harness.store.get(allocation.id)).state is end
 
 
-async def test_after_an_end_the_pod_may_be_reserved_again(harness: Harness) -> None:
+async def test_after_an_end_the_pod_may_be_granted_again(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
     await harness.advance("p", S.EXPIRED)
 
-    change = await harness.store.reserve(draft("p", container(("0", 1, 1))))
+    change = await harness.store.begin(draft("p", container(("0", 1, 1))))
 
     assert change.allocation.attempt == 2
     assert change.sequence == 3
@@ -262,22 +211,22 @@ async def test_a_quota_refuses_by_name_and_is_returned(harness: Harness) -> None
     await harness.add(card("0"))
     await harness.limit("team", 500)
     slices = container(("0", 300, 10))
-    await harness.store.reserve(draft("p", slices, quota=quota_of([slices])))
+    await harness.store.begin(draft("p", slices, quota=quota_of([slices])))
 
     with pytest.raises(CapacityConflict) as caught:
-        await harness.store.reserve(draft("q", slices, quota=quota_of([slices])))
+        await harness.store.begin(draft("q", slices, quota=quota_of([slices])))
     assert caught.value.subject == f"quota/team/{MEMORY}"
 
     await harness.advance("p", S.RELEASED)
-    await harness.store.reserve(draft("q", slices, quota=quota_of([slices])))
+    await harness.store.begin(draft("q", slices, quota=quota_of([slices])))
 
 
 async def test_live_ones_are_listed_by_node(harness: Harness) -> None:
     await harness.add(card("0"))
     await harness.add(card("1"), node=OTHER)
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
-    await harness.store.reserve(draft("q", container(("1", 1, 1)), node=OTHER))
-    await harness.store.reserve(draft("r", container(("1", 1, 1)), node=OTHER))
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
+    await harness.store.begin(draft("q", container(("1", 1, 1)), node=OTHER))
+    await harness.store.begin(draft("r", container(("1", 1, 1)), node=OTHER))
     await harness.advance("r", S.RELEASED)
 
     assert {a.pod_uid for a in await harness.ledger.live()} == {"p", "q"}
@@ -290,7 +239,7 @@ async def test_all_live_ones_come_in_pieces_without_their_containers(
     monkeypatch.setattr(reads, "STANDING_BATCH", 2)
     await harness.add(card("0", slots=9))
     for name in "pqrst":
-        await harness.store.reserve(draft(name, container(("0", 1, 1))))
+        await harness.store.begin(draft(name, container(("0", 1, 1))))
     await harness.advance("r", S.RELEASED)
 
     found = [one async for some in harness.ledger.standing() for one in some]
@@ -304,16 +253,15 @@ async def test_all_live_ones_come_in_pieces_without_their_containers(
 
 async def test_what_is_past_its_deadline_is_overdue(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1)), lease_s=-1))
-    await harness.store.reserve(draft("q", container(("0", 1, 1)), lease_s=60))
+    await harness.store.begin(draft("p", container(("0", 1, 1)), lease_s=-1))
+    await harness.store.begin(draft("q", container(("0", 1, 1)), lease_s=60))
 
     assert [a.pod_uid for a in await harness.ledger.overdue()] == ["p"]
 
 
 async def test_what_is_bound_for_long_is_late_until_it_has_its_cards(harness: Harness) -> None:
     await harness.add(card("0"))
-    await harness.store.reserve(draft("p", container(("0", 1, 1))))
-    await harness.advance("p", S.BINDING, S.RESERVED, new_token=True)
+    await harness.store.begin(draft("p", container(("0", 1, 1))))
     assert await harness.ledger.late(-1) == []
 
     await harness.advance("p", S.BOUND, S.BINDING)
@@ -326,9 +274,8 @@ async def test_what_is_bound_for_long_is_late_until_it_has_its_cards(harness: Ha
 
 async def test_further_annotations_of_its_pod_are_kept_while_it_is_live(harness: Harness) -> None:
     await harness.add(card("0"))
-    reserved = draft("p", container(("0", 1, 1)), annotations={"a": "1", "b": "1"})
-    await harness.store.reserve(reserved)
-    bound = (await harness.advance("p", S.BINDING, S.RESERVED, new_token=True)).allocation
+    asked = draft("p", container(("0", 1, 1)), annotations={"a": "1", "b": "1"})
+    bound = (await harness.store.begin(asked)).allocation
     before = await harness.history("p")
 
     assert await harness.store.annotate(bound.id, bound.token, {"b": "2", "c": "2"})

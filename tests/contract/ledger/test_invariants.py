@@ -40,7 +40,7 @@ async def play(harness: Harness, script: list[tuple[str, int, Any]]) -> list[Any
         pod = f"pod-{number}"
         try:
             if verb == "reserve":
-                await harness.store.reserve(draft(pod, container(*wanted)))
+                await harness.store.begin(draft(pod, container(*wanted)))
             elif await harness.store.live_of(PodUid(pod)) is not None:
                 await harness.advance(pod, AllocationState.RELEASED)
             results.append("done")

@@ -80,7 +80,7 @@ async def test_what_was_granted_before_the_upgrade_counts_as_it_was_counted(
     async with open_database(settings, application="test") as database:
         harness = harness_of(database)
         assert await broken(empty_postgres_dsn) == []
-        await harness.store.reserve(
+        await harness.store.begin(
             draft(
                 "new",
                 container(("0", 1000, 0), name="proxy", role="sidecar"),
@@ -147,7 +147,7 @@ async def test_every_sum_of_the_ledger_is_what_the_pods_hold(
     r = Random(0)
     pods = [random_pod(r) for _ in range(60)]
     for number, containers in enumerate(pods):
-        await harness.store.reserve(draft(f"p{number}", *containers))
+        await harness.store.begin(draft(f"p{number}", *containers))
     held = {
         f"GPU-{name}": [
             sum(amounts)
@@ -211,7 +211,7 @@ async def test_time_that_was_held_is_summed_up_with_the_sidecars(
         container(("0", 400, 40), index=1, name="setup", role="init"),
         container(("0", 200, 20), index=2, name="main"),
     )
-    await harness.store.reserve(draft("p", *containers))
+    await harness.store.begin(draft("p", *containers))
     connection = await connect(postgres_dsn)
     try:
         await connection.execute("UPDATE allocations SET reserved_at = now() - interval '1 hour'")

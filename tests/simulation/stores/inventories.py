@@ -101,8 +101,8 @@ class Inventories(FakeLedger):
         """See the port InventoryStore."""
         changed = False
         for uuid, card in self._cards.items():
-            if card.node == node and card.cordoned != (uuid in uuids):
-                card.cordoned, card.version, changed = uuid in uuids, card.version + 1, True
+            if card.node == node and card.is_cordoned != (uuid in uuids):
+                card.is_cordoned, card.version, changed = uuid in uuids, card.version + 1, True
         return changed
 
     async def mark_gone(self, node: NodeName) -> None:
@@ -116,7 +116,7 @@ class Inventories(FakeLedger):
         self, node: NodeName, devices: Sequence[GpuDevice]
     ) -> tuple[DeviceHealthEvent, ...]:
         known = {
-            uuid: KnownCard(device=card.device, present=uuid in self._present)
+            uuid: KnownCard(device=self._devices[uuid], present=uuid in self._present)
             for uuid, card in self._cards.items()
             if card.node == node
         }
@@ -125,7 +125,7 @@ class Inventories(FakeLedger):
             self.add_card(node, device)
             self._present.add(device.uuid)
         for update in changes.updates:
-            self.add_card(node, update.device, cordoned=self._cards[update.device.uuid].cordoned)
+            self.add_card(node, update.device, cordoned=self._cards[update.device.uuid].is_cordoned)
             (self._present.add if update.present else self._present.discard)(update.device.uuid)
         return tuple(self._health(node, change) for change in changes.health)
 

@@ -18,10 +18,11 @@ from hami_scheduler.ports.records import OpenWait
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import HamiError
 from hamicommon.events import event_subject
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.granted_cards import PodCard
-from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, LockHolder, StateStep
+from hamicommon.ledger.model import Change, Command, Entry, LockHolder, QuotaUse, StateStep
 
 from tests.simulation.stores.inventories import Inventories
 
@@ -35,41 +36,43 @@ class SimLedger(Inventories):
     def __init__(self, *, on_commit: OnCommit, **options: Any) -> None:
         super().__init__(**options)
         self._on_commit = on_commit
+        self._changes: list[tuple[Change, Allocation | None]] = []
+        """Of the transaction that is under way."""
 
     async def ping(self) -> None:
         """It is there."""
 
-    async def reserve(self, draft: Draft) -> Change:
+    async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
         """As FakeLedger, with the announcements."""
-        old = None if draft.replaces is None else await self.get(draft.replaces)
-        change = await super().reserve(draft)
-        changes: list[tuple[Change, Allocation | None]] = [(change, None)]
-        if old is not None:
-            replaced = await self.get(old.id)
-            assert replaced is not None
-            changes.insert(0, (Change(allocation=replaced, sequence=change.sequence - 1), old))
-        self._announce(*changes)
+        self._changes = []
+        answers = await super().commit(commands)
+        self._announce(*self._changes)
+        return answers
+
+    async def enter(self, entry: Entry) -> Change:
+        """As FakeLedger, with the announcement."""
+        self._changes = []
+        change = await super().enter(entry)
+        self._announce(*self._changes)
         return change
 
     async def advance(self, step: StateStep) -> Change | None:
         """As FakeLedger, with the announcement."""
-        old = await self.get(step.allocation_id)
+        self._changes = []
         change = await super().advance(step)
-        if change is not None:
-            self._announce((change, old))
+        self._announce(*self._changes)
         return change
 
-    async def _claim(self, claim: BindingClaim) -> Change | None:
-        old = self._live_of(claim.pod_uid)
-        change = await super()._claim(claim)
-        if change is not None:
-            self._announce((change, old))
+    def _enter(self, entry: Entry) -> Change:
+        change = super()._enter(entry)
+        self._changes.append((change, None))
         return change
 
-    async def enter(self, entry: Entry) -> Change:
-        """As FakeLedger, with the announcement."""
-        change = await super().enter(entry)
-        self._announce((change, None))
+    def _advance(self, step: StateStep) -> Change | None:
+        old = self._allocations.get(step.allocation_id)
+        change = super()._advance(step)
+        if change is not None:
+            self._changes.append((change, old))
         return change
 
     async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
@@ -141,6 +144,10 @@ class SimLedger(Inventories):
     async def limited(self) -> frozenset[str]:
         """See the port QuotaStore."""
         return frozenset(namespace for namespace, _resource in self._quotas)
+
+    async def used(self) -> list[QuotaUse]:
+        """See the port QuotaStore."""
+        return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
         """See the port DriftJournal; nobody reads it in here."""

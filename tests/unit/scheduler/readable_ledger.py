@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hami_scheduler.ports import LedgerCard, PairScores
 from hamicommon.domain.ids import NodeName
+from hamicommon.ledger.model import QuotaUse
 from hamicommon.testing.ledger import FakeLedger
 
 
 class ReadableLedger(FakeLedger):
-    """Port CardReader over its own cards, which are all present; nobody measured their links."""
+    """Ports CardReader and QuotaStore over its own rows; all cards are present."""
 
     async def tally(self) -> tuple[int, int]:
         return len(self._cards), sum(card.version for card in self._cards.values())
@@ -25,6 +26,19 @@ class ReadableLedger(FakeLedger):
             if nodes is None or card.node in nodes
         ]
         return sorted(found, key=lambda card: (card.node, card.usage.device.index))
+
+    async def used(self) -> list[QuotaUse]:
+        """See the port QuotaStore."""
+        return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
+
+    async def limited(self) -> frozenset[str]:
+        """See the port QuotaStore."""
+        return frozenset(namespace for namespace, _ in self._quotas)
+
+    async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
+        """See the port QuotaStore."""
+        for resource, limit in limits.items():
+            self.set_quota(namespace, resource, limit)
 
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         del nodes

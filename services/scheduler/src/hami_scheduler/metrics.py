@@ -102,12 +102,6 @@ class SchedulerInstruments:
         )
         for kind in DRIFT_CLASSES:
             self.drift_items.labels(kind).set(0)
-        self.replans = self._counter("replans", "Placements planned again after losing a card")
-        self.early_answers = self._counter(
-            "early_answers",
-            "Reservations that /filter answered before they were written, by what became of them",
-            ["result"],
-        )
         self.forwarded_calls = self._counter(
             "forwarded_calls",
             "Calls of kube-scheduler that were forwarded to the replica that leads, by result",

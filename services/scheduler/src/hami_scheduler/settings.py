@@ -110,17 +110,8 @@ class Settings(BaseSettings):
     )
     allocate_at: Literal["filter", "bind"] = Field(
         default="filter",
-        description="filter: reserve a node in /filter; bind: answer all that fit, grant at /bind",
-    )
-    dra_mode: Literal["follow", "lead"] = Field(
-        default="follow",
-        description="who allocates ResourceClaims of our class: follow: kube-scheduler; lead: this "
-        "service, by its policies and quotas (docs/dra.md); as dra_mode of the node-agents",
-    )
-    early_answers: bool = Field(
-        default=True,
-        description="answer /filter while the reservation is written, where it should fit; /bind "
-        "waits for it; false: answer when it is committed",
+        description="filter: choose node and cards in /filter; bind: answer all nodes that fit, "
+        "and choose the cards at /bind",
     )
     forward_calls: bool = Field(
         default=True,
@@ -128,7 +119,21 @@ class Settings(BaseSettings):
         "burst is decided by one and goes in batches; false: each answers what comes to it",
     )
     reservation_s: float = Field(
-        default=60.0, gt=0, description="how long a reservation may wait for /bind"
+        default=60.0,
+        gt=0,
+        description="how long a placement that /filter assumed may wait for /bind",
+    )
+    commit_window_s: float = Field(
+        default=0.02,
+        ge=0,
+        description="two commits of grants begin at least this far apart, so that those of a burst "
+        "are written together; 0: without a pause",
+    )
+    bound_delay_s: float = Field(
+        default=1.0,
+        ge=0,
+        description="how long the writing of `bound` waits for the node's report, to write both as "
+        "one step",
     )
     bind_timeout_s: float = Field(
         default=30.0, gt=5, description="the extender time-out (httpTimeout) of kube-scheduler"

@@ -130,9 +130,8 @@ async def _grants(database: Database) -> None:
     )
     ids = _ids()
     whole = next(ids)
-    await store.reserve(_draft(whole, "pod-1", "GPU-0"))
-    bound = None
-    for source, target in ((S.RESERVED, S.BINDING), (S.BINDING, S.BOUND), (S.BOUND, S.ALLOCATED)):
+    await store.begin(_draft(whole, "pod-1", "GPU-0"))
+    for source, target in ((S.BINDING, S.BINDING), (S.BINDING, S.BOUND), (S.BOUND, S.ALLOCATED)):
         step = StateStep(
             allocation_id=whole,
             sources=frozenset({source}),
@@ -140,23 +139,21 @@ async def _grants(database: Database) -> None:
             new_token=target is S.BINDING,
             lease_s=30.0,
         )
-        bound = await store.advance(step) or bound
+        await store.advance(step)
+    bound = await store.get(whole)
     assert bound is not None
-    assert bound.allocation.token is not None
-    move = Move(
-        allocation_id=whole, token=bound.allocation.token, containers=(_container("GPU-1"),)
-    )
+    assert bound.token is not None
+    move = Move(allocation_id=whole, token=bound.token, containers=(_container("GPU-1"),))
     await store.move([move])
-    first, second = next(ids), next(ids)
-    await store.reserve(_draft(first, "pod-2", "GPU-0", "GPU-1", quota={}))
-    await store.reserve(_draft(second, "pod-2", "GPU-1", quota={}, replaces=first))
+    second = next(ids)
+    await store.begin(_draft(second, "pod-2", "GPU-0", "GPU-1", quota={}))
     for allocation, end in ((whole, S.RELEASED), (second, S.EXPIRED)):
         row = await store.get(allocation)
         assert row is not None
         step = StateStep(allocation_id=row.id, sources=frozenset({row.state}), target=end)
         await store.advance(step)
-    await store.reserve(_draft(next(ids), "pod-2", "GPU-1", quota={}))
-    await store.reserve(_draft(next(ids), "pod-3", "GPU-1", quota={}))
+    await store.begin(_draft(next(ids), "pod-2", "GPU-1", quota={}))
+    await store.begin(_draft(next(ids), "pod-3", "GPU-1", quota={}))
     await store.live(NODE)
     await store.overdue()
     await store.latest_of(PodUid("pod-1"))

@@ -17,7 +17,7 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> None:
+async def test_a_pod_is_placed_bound_allocated_and_released(world: World) -> None:
     replica = await world.replica()
     [card] = await world.add_node("n1")
     pod = await world.pod("slice", memory_mib=4096, cores=30)
@@ -30,9 +30,10 @@ async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> N
         "FailedAndUnresolvableNodes": None,
         "Error": "",
     }
-    assert await world.used(card) == (1, 4096, 30)
+    assert await world.used(card) == (0, 0, 0)
 
     assert await replica.bind(pod, "n1") == ""
+    assert await world.used(card) == (1, 4096, 30)
     bound = await world.read(pod)
     annotations = bound["metadata"]["annotations"]
     assert bound["spec"]["nodeName"] == "n1"
@@ -51,11 +52,10 @@ async def test_a_pod_is_reserved_bound_allocated_and_released(world: World) -> N
     uid = pod["metadata"]["uid"]
     history = (await replica.get(f"/v1/pods/{uid}/history"))["items"]
     assert [(e["sequence"], e["state"]) for e in history] == [
-        (1, "reserved"),
-        (2, "binding"),
-        (3, "bound"),
-        (4, "allocated"),
-        (5, "released"),
+        (1, "binding"),
+        (2, "bound"),
+        (3, "allocated"),
+        (4, "released"),
     ]
 
 

@@ -9,22 +9,7 @@ from tests.integration.scheduler.world import World
 pytestmark = pytest.mark.integration
 
 
-async def test_a_repeated_filter_keeps_the_reservation_if_its_node_is_offered(
-    world: World,
-) -> None:
-    replica = await world.replica()
-    await world.add_node("n1")
-    await world.add_node("n2")
-    pod = await world.pod("slice")
-    [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
-
-    again = await replica.filter(pod, "n1", "n2")
-
-    assert again["NodeNames"] == [first]
-    assert [row["attempt"] for row in await world.rows(pod)] == [1]
-
-
-async def test_a_repeated_filter_elsewhere_replaces_the_reservation(world: World) -> None:
+async def test_a_repeated_filter_counts_the_pod_once(world: World) -> None:
     replica = await world.replica()
     [card1] = await world.add_node("n1")
     [card2] = await world.add_node("n2")
@@ -34,12 +19,29 @@ async def test_a_repeated_filter_elsewhere_replaces_the_reservation(world: World
     again = await replica.filter(pod, "n2")
 
     assert again["NodeNames"] == ["n2"]
-    assert [row["state"] for row in await world.rows(pod)] == ["released", "reserved"]
+    assert await world.rows(pod) == []
+    assert await replica.bind(pod, "n2") == ""
     assert await world.used(card1) == (0, 0, 0)
     assert await world.used(card2) == (1, 4096, 0)
 
 
-async def test_bind_without_a_reservation_places_on_that_node(world: World) -> None:
+async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.add_node("n2")
+    pod = await world.pod("slice")
+    [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
+    state = replica.service.simulator._view
+    state.note_binding(pod["metadata"]["uid"], first)
+
+    again = await replica.filter(pod, "n1", "n2")
+    elsewhere = await replica.filter(pod, *({"n1", "n2"} - {first}))
+
+    assert again["NodeNames"] == [first]
+    assert f"being bound to node {first}" in elsewhere["Error"]
+
+
+async def test_bind_without_a_filter_places_on_that_node(world: World) -> None:
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("slice")

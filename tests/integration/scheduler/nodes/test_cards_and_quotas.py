@@ -19,6 +19,7 @@ async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
     [card] = await world.add_node("n1", cards=1)
     first, pod = await world.pod("before"), await world.pod("beyond")
     await replica.filter(first, "n1")
+    assert await replica.bind(first, "n1") == ""
     await world.api.create(
         "/api/v1/namespaces/default/resourcequotas",
         {
@@ -33,8 +34,12 @@ async def test_a_quota_refuses_and_names_what_is_left(world: World) -> None:
 
     try:
         await eventually(counted, "the quota and what was used before it")
-        answer = await replica.filter(pod, "n1")
-        assert answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+
+        async def refused() -> bool:
+            answer = await replica.filter(pod, "n1")
+            return answer["FailedAndUnresolvableNodes"] == {"n1": "1/1 ResourceQuotaNotFit"}
+
+        await eventually(refused, "the quota to be known")
         assert await world.used(card) == (1, 1024, 0)
     finally:
         await world.api.delete("/api/v1/namespaces/default/resourcequotas/gpus")
@@ -69,8 +74,13 @@ async def test_a_percentage_goes_to_the_card_that_the_quota_allows(world: World)
 
     try:
         await eventually(limited, "the stricter of the two quotas to hold")
-        answer = await replica.filter(pods[0], "large", "small")
-        assert answer["NodeNames"] == ["small"]
+
+        async def on_the_small_one() -> bool:
+            answer = await replica.filter(pods[0], "large", "small")
+            return answer["NodeNames"] == ["small"]
+
+        await eventually(on_the_small_one, "the quota to be known")
+        assert await replica.bind(pods[0], "small") == ""
         assert (await world.used(small), await world.used(large)) == ((1, 500, 0), (0, 0, 0))
 
         answer = await replica.filter(pods[1], "large", "small")
@@ -238,7 +248,7 @@ async def test_a_card_that_vanishes_is_sick_and_not_forgotten(world: World) -> N
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
     await replica.filter(pod, "n1")
-    await world.until(pod, "reserved")
+    assert await replica.bind(pod, "n1") == ""
 
     await world.report("n1")
 
@@ -265,6 +275,9 @@ async def test_fragmentation_completes_a_card_and_learns_from_the_ledger(world: 
 
     assert (await replica.filter(pods[0], "b"))["NodeNames"] == ["b"]
     assert (await replica.filter(pods[1], "a", "b"))["NodeNames"] == ["b"]
+    world.late.add("b")
+    for pod in pods:
+        assert await replica.bind(pod, "b") == ""
     assert await world.used(half) == (2, 8000, 0)
 
     async def decided() -> bool:

@@ -36,7 +36,6 @@ async def grants(world: World) -> list[Any]:
 async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: World) -> None:
     replica = await world.replica(owner_labels="team, app")
     await world.add_node("n1")
-    await world.add_node("n2")
     pod = await world.pod("bert", **OWNED)
     pod["spec"]["serviceAccountName"] = "trainer"
     wanted = (
@@ -49,12 +48,10 @@ async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: 
         {"app": "bert", "team": "nlp"},
     )
 
-    # By the short statement, and again by the long one, which replaces the first.
-    for node in ("n1", "n2"):
-        assert (await replica.filter(pod, node))["NodeNames"] == [node]
-        await world.until(pod, "reserved")
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    assert await replica.bind(pod, "n1") == ""
 
-    assert [tuple(row) for row in await grants(world)] == [wanted, wanted]
+    assert [tuple(row) for row in await grants(world)] == [wanted]
 
 
 async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(world: World) -> None:
@@ -62,7 +59,7 @@ async def test_a_bare_pod_has_no_owner_and_an_unstamped_one_no_known_creator(wor
     await world.add_node("n1")
     pod = await world.pod("bare")
     await replica.filter(pod, "n1")
-    await world.until(pod, "reserved")
+    assert await replica.bind(pod, "n1") == ""
 
     [row] = await grants(world)
     assert (row["owner_kind"], row["deployment"], row["created_by"]) == ("", "", None)

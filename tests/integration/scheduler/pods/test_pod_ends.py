@@ -86,38 +86,46 @@ async def _keep_talking(world: World, node: str, device: events.InventoryDevice)
         await asyncio.sleep(0.1)
 
 
-async def test_a_reservation_that_is_never_bound_expires(world: World) -> None:
-    replica = await world.replica(reservation_s=0.2)
-    [card] = await world.add_node("n1")
-    pod = await world.pod("slice")
+async def test_a_placement_that_is_never_bound_is_free_again(world: World) -> None:
+    replica = await world.replica(reservation_s=0.2, reconcile_s=0.1)
+    await world.add_node("n1", slots=1)
+    await replica.filter(await world.pod("never-bound"), "n1")
+    waiter = await world.pod("waiter")
 
+    async def offered() -> bool:
+        return (await replica.filter(waiter, "n1"))["NodeNames"] == ["n1"]
+
+    await eventually(offered, "the slot to be free again")
+
+
+@pytest.mark.parametrize("end", ["given up", "deleted"])
+async def test_a_placement_ends_with_its_attempt(world: World, end: str) -> None:
+    replica = await world.replica(reservation_s=3600.0)
+    await world.add_node("n1", slots=1)
+    pod, waiter = await world.pod("slice"), await world.pod("waiter")
     await replica.filter(pod, "n1")
+    assert not (await replica.filter(waiter, "n1"))["NodeNames"]
 
-    await world.until(pod, "expired")
-    assert await world.used(card) == (0, 0, 0)
+    if end == "deleted":
+        await world.delete(pod)
+    else:
+        await world.set_status(
+            pod,
+            conditions=[
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/1 nodes are available",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+        )
 
+    async def offered() -> bool:
+        return (await replica.filter(waiter, "n1"))["NodeNames"] == ["n1"]
 
-async def test_a_reservation_that_kube_scheduler_gave_up_is_released(world: World) -> None:
-    replica = await world.replica()
-    [card] = await world.add_node("n1")
-    pod = await world.pod("slice")
-    await replica.filter(pod, "n1")
-
-    await world.set_status(
-        pod,
-        conditions=[
-            {
-                "type": "PodScheduled",
-                "status": "False",
-                "reason": "Unschedulable",
-                "message": "0/1 nodes are available",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
-            }
-        ],
-    )
-
-    await world.until(pod, "released")
-    assert await world.used(card) == (0, 0, 0)
+    await eventually(offered, "the slot to be free again")
 
 
 async def test_capacity_that_becomes_free_wakes_a_waiting_pod(world: World) -> None:

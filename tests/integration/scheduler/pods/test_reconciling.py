@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import Any
 
 import pytest
 from hamicommon import events
 
 from tests.integration.scheduler.world import World
-from tests.waiting import PATIENCE_S, eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.integration
 
@@ -55,18 +55,21 @@ async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
     first = await world.replica()
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
-    ghost = {**pod, "metadata": {**pod["metadata"], "name": "ghost", "uid": "gone-long-ago"}}
-    await first.filter(ghost, "n1")
+    await first.filter(pod, "n1")
+    assert await first.bind(pod, "n1") == ""
+    await world.database.fetch("UPDATE allocations SET pod_uid = 'gone-long-ago'")
 
-    assert (await world.until(ghost, "released"))["reason"] == "pod deleted"
-    assert await world.used(card) == (0, 0, 0)
-    async with asyncio.timeout(PATIENCE_S):  # noted after the repair
-        while not await world.database.fetch(
-            "SELECT 1 FROM drift_journal WHERE \"class\" = 'reserved-pod-gone' AND repaired"
-        ):
-            await asyncio.sleep(0.05)
-    [line] = (await first.get("/v1/drift?class=reserved-pod-gone&limit=1"))["items"]
-    assert "reserved -> released on n1" in line["detail"]
+    async def repaired() -> list[Any]:
+        return await world.database.fetch(
+            "SELECT detail FROM drift_journal WHERE \"class\" LIKE '%-pod-gone' AND repaired"
+        )
+
+    [line] = await eventually(repaired, "the difference to be noted")
+    assert "-> releasing on n1: pod deleted" in line["detail"]
+    kind = (await world.database.fetchrow('SELECT "class" FROM drift_journal'))["class"]
+    [shown] = (await first.get(f"/v1/drift?class={kind}&limit=1"))["items"]
+    assert shown["detail"] == line["detail"]
+    assert (await world.used(card))[0] == 1  # until its node reports that it left
 
 
 async def test_a_pod_bound_past_us_gets_an_event(world: World) -> None:

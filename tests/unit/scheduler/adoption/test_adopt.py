@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.adoption.entries import AdoptionEntries
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
 from hamicommon import device_config
@@ -22,6 +21,7 @@ from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.scheduler.readable_ledger import ReadableLedger
+from tests.unit.scheduler.states import state_of
 
 VENDORS = Vendors.from_config(device_config.load(None))
 NODE, CARD = NodeName("n1"), GpuUuid("GPU-0")
@@ -91,7 +91,7 @@ class World:
         return pod
 
     async def adopt(self, **wanted: Any) -> Json:
-        view = LedgerSnapshotCache(self.ledger, VENDORS.rules)
+        view = state_of(self.ledger, VENDORS.rules)
         adopter = Adopter(
             ledger=self.ledger,
             entries=AdoptionEntries(

@@ -8,17 +8,15 @@ from fastapi import FastAPI
 from hami_scheduler.api.errors import answer_errors
 from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.api.v1 import pod_routes
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hamicommon.domain.requests import Policy
 
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
-from tests.unit.scheduler.ledger.test_view import Reader
+from tests.unit.scheduler.ledger.test_cluster_state import Reader
+from tests.unit.scheduler.states import state_of
 
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
-    simulator = SimulationApi(
-        view=LedgerSnapshotCache(reader), vendors=every_vendor(), defaults=Policy()
-    )
+    simulator = SimulationApi(view=state_of(reader), vendors=every_vendor(), defaults=Policy())
     app = FastAPI()
     answer_errors(app)
     nothing = cast(Any, None)

@@ -55,7 +55,7 @@ class Ledger(FakeLedger):
             placement=Placement(node=NODE, containers=(container,)),
             lease_s=60,
         )
-        await self.reserve(draft)
+        await self.begin(draft)
         return await self.step(pod, AllocationState.BINDING, new_token=True)
 
     async def step(self, pod: str, target: AllocationState, **more: Any) -> Allocation:
@@ -198,7 +198,7 @@ async def test_containers_of_one_pod_change_places_among_themselves() -> None:
         ),
         lease_s=60,
     )
-    await ledger.reserve(draft)
+    await ledger.begin(draft)
     pod = await ledger.step("pod", AllocationState.BINDING, new_token=True)
 
     assert await ask(ledger, onto(pod, "b"), onto(pod, "a", container="side")) == ""

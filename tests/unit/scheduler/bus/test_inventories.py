@@ -12,7 +12,6 @@ import pytest
 from hami_scheduler.bus import inventories
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.refused_cards import RefusedCards
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AgentInventory, RecordedInventory
 from hamicommon.bus.client import Message
@@ -21,6 +20,7 @@ from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.events import Inventory, InventoryDevice, inventory_subject
 
 from tests.simulation.stores.inventories import Inventories
+from tests.unit.scheduler.states import state_of
 
 
 class Store(Inventories):
@@ -79,7 +79,7 @@ class Taking:
         self.heard: list[str] = []
         self.freed = 0
         self.written: list[str] = []
-        self.view = LedgerSnapshotCache(store)
+        self.view = state_of(store)
         instruments = SchedulerInstruments()
         journal: Any = Journal()
         self.reports = InventoryReports(

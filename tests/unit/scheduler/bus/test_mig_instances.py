@@ -73,7 +73,7 @@ async def allocated(ledger: FakeLedger) -> Allocation:
         annotations={MIG_ALLOCATIONS: reserved, "other": "1"},
         lease_s=60,
     )
-    live = (await ledger.reserve(draft)).allocation
+    live = (await ledger.begin(draft)).allocation
     step = StateStep(
         allocation_id=live.id,
         sources=frozenset({live.state}),

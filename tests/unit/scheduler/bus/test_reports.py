@@ -67,7 +67,7 @@ class Releasing:
             token=token,
             node=node,
         )
-        return (await self._ledger.advance_all([step])) == [True]
+        return await self._ledger.advance(step) is not None
 
     async def apply(self, allocation: Allocation, verdict: Any, *, actor: str) -> Change | None:
         sources = frozenset({allocation.state})
@@ -90,16 +90,7 @@ async def binding(ledger: FakeLedger) -> Allocation:
         placement=Placement(node=NODE, containers=(container,)),
         lease_s=60,
     )
-    reserved = (await ledger.reserve(draft)).allocation
-    step = StateStep(
-        allocation_id=reserved.id,
-        sources=frozenset({reserved.state}),
-        target=AllocationState.BINDING,
-        new_token=True,
-    )
-    change = await ledger.advance(step)
-    assert change is not None
-    return change.allocation
+    return (await ledger.begin(draft)).allocation
 
 
 def report_of(allocation: Allocation) -> Message:
@@ -147,7 +138,7 @@ async def test_the_kubelet_may_be_faster_than_the_answer_to_the_binding() -> Non
     await handle(reports(ledger, node=NODE), report_of(allocation))
 
     states = [event.state for event in ledger.history(PodUid("uid"))]
-    assert states == ["reserved", "binding", "bound", "allocated"]
+    assert states == ["binding", "bound", "allocated"]
 
 
 async def test_an_answer_that_another_pod_took_ends_no_binding_that_has_not_begun() -> None:

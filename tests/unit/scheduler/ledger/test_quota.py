@@ -116,13 +116,17 @@ class _Nothing:
         raise AssertionError
 
 
+async def _written() -> None:
+    pass
+
+
 def test_several_quotas_of_a_namespace_hold_all_at_once() -> None:
     """HAMi keeps the last one written only (protocol 8.3, 18)."""
     sync = QuotaSync(
         store=_Nothing(),
         limits_of=lambda item: quota_limits(item, VENDORS),
         synced=lambda: True,
-        on_freed=lambda: None,
+        on_written=_written,
     )
     strict, loose = (
         quota("a", **{f"limits.{MEMORY}": "1000"}),

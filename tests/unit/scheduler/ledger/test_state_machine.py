@@ -123,11 +123,6 @@ def test_started_containers_prove_the_allocation() -> None:
     assert target(S.BOUND, node=NODE) is None
 
 
-def test_only_a_reservation_is_given_up_by_kube_scheduler() -> None:
-    assert target(S.RESERVED, given_up=True) is S.RELEASED
-    assert target(S.BINDING, given_up=True) is None
-
-
 @pytest.mark.parametrize("state", [S.BOUND, S.ALLOCATED, S.RELEASING])
 def test_what_the_node_reports_counts_when_the_object_is_gone(state: S) -> None:
     found = gone_on_node(allocation(state), facts(exists=False))

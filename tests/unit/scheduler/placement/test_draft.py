@@ -68,7 +68,6 @@ def drafted(**rules: Any) -> Any:
         Vendors((vendor,)),
         now=NOW,
         lease_s=60,
-        replaces=None,
     )
 
 

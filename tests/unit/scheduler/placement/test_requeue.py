@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.requeue import MOST_REQUEUED, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
@@ -16,6 +16,8 @@ from hamicommon.testing.pods import FakePodApi
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
+from tests.unit.scheduler.states import state_of
+
 VENDORS = Vendors.from_config(device_config.load(None))
 
 
@@ -24,9 +26,9 @@ class NeverAsked(CardReader):
 
 
 @pytest.fixture
-def view() -> LedgerSnapshotCache:
+def view() -> ClusterState:
     """One card with room for a hundred small pods."""
-    made = LedgerSnapshotCache(NeverAsked(), VENDORS.rules)
+    made = state_of(NeverAsked(), VENDORS.rules)
     device = GpuDevice(
         uuid=GpuUuid("GPU-0"),
         index=0,
@@ -57,7 +59,7 @@ def pod(number: int, *, memory_mib: int = 100, priority: int = 0) -> WaitingPod:
     )
 
 
-async def woken(view: LedgerSnapshotCache, *pods: WaitingPod) -> list[str]:
+async def woken(view: ClusterState, *pods: WaitingPod) -> list[str]:
     waiting = WaitingPods()
     for one in pods:
         waiting.add(one)
@@ -67,17 +69,17 @@ async def woken(view: LedgerSnapshotCache, *pods: WaitingPod) -> list[str]:
     return [one.name for one in await requeuer.fitting()]
 
 
-async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: LedgerSnapshotCache) -> None:
+async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: ClusterState) -> None:
     found = await woken(view, *(pod(number) for number in reversed(range(30))))
 
     assert found == [f"p{number}" for number in range(MOST_REQUEUED)]
 
 
-async def test_a_higher_priority_goes_first(view: LedgerSnapshotCache) -> None:
+async def test_a_higher_priority_goes_first(view: ClusterState) -> None:
     assert await woken(view, pod(1), pod(2, priority=5)) == ["p2", "p1"]
 
 
-async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: LedgerSnapshotCache) -> None:
+async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: ClusterState) -> None:
     large = [pod(number, memory_mib=20_000) for number in range(20)]
 
     assert await woken(view, *large, pod(50)) == ["p50"]

@@ -62,21 +62,3 @@ def test_the_order_is_priority_then_age() -> None:
         )
 
     assert [p.name for p in waiting.in_order()] == ["vip", "early", "late"]
-
-
-def test_pods_are_expected_until_they_come_or_go() -> None:
-    waiting, uid, other = WaitingPods(), REQUEST.uid, PodUid("other")
-    assert not waiting.expects_more
-    waiting.expect(uid, may_come=True)
-    waiting.expect(other, may_come=True)
-
-    waiting.saw(pod(1), REQUEST)
-    assert waiting.expects_more
-    waiting.remove(other)
-    assert not waiting.expects_more
-
-    # The watch shows a pod that was here already.
-    waiting.expect(uid, may_come=True)
-    assert not waiting.expects_more
-    waiting.remove(uid)
-    assert not waiting.expects_more

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import CardReader
 from hami_scheduler.ports.queries import LastRefusal
@@ -19,6 +18,8 @@ from hamicommon.placement.rules import NOT_ASKED, OTHER, POD_REFUSED
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
+
+from tests.unit.scheduler.states import state_of
 
 VENDORS = Vendors.from_config(device_config.load(None))
 CREATED_AT = 1767225600.0
@@ -50,7 +51,7 @@ class Bench:
     """Two nodes with a card of 10,000 MiB each."""
 
     def __init__(self) -> None:
-        self.view = LedgerSnapshotCache(NeverAsked(), VENDORS.rules)
+        self.view = state_of(NeverAsked(), VENDORS.rules)
         for name in ("a", "b"):
             device = GpuDevice(
                 uuid=GpuUuid(f"GPU-{name}"),

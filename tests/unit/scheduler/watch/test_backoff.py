@@ -19,7 +19,13 @@ from hamicommon.process.bulkhead import Bulkhead
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.unit.scheduler.states import state_of
+
 HOUR_S = 3600
+
+
+async def _written() -> None:
+    pass
 
 
 class Time:
@@ -66,6 +72,7 @@ def pods(ledger: Refusing, clock: Time) -> Worker:
     watch = PodWatch(
         store=cast(Any, ledger),
         transitions=cast(Any, None),
+        state=state_of(),
         waiting=cast(Any, _Waiting()),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",
@@ -106,7 +113,7 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
         store=cast(Any, ledger),
         limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}),
         synced=lambda: True,
-        on_freed=lambda: None,
+        on_written=_written,
         waits=ItemBackoff(clock=clock),
     )
     versions = iter(range(1, 10))

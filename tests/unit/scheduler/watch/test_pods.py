@@ -1,69 +1,89 @@
-"""Which pods the watch lets others wait for."""
+"""Which changes of a pod end what /filter assumed for it."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
 import pytest
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.waiting_pods import WaitingPods
 from hami_scheduler.watch.pods import PodWatch
-from hamicommon.domain.ids import PodUid
+from hamicommon.domain.allocations import ContainerGrant, Placement
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
+from hamicommon.ledger.model import Draft
+
+from tests.unit.scheduler.states import state_of
 
 SCHEDULER = "hami-scheduler"
+UID = PodUid("u")
 REFUSED = {"conditions": [{"type": "PodScheduled", "status": "False"}]}
+EARLIER = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Earlier"}]}
 
 
-def pod(*, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    metadata = {"uid": "u", "name": "p", "namespace": "d", "resourceVersion": "1"}
+def pod(*, version: int = 1, status: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
+    metadata = {"uid": UID, "name": "p", "namespace": "d", "resourceVersion": str(version)}
     spec = {"schedulerName": SCHEDULER, **spec}
     return {"metadata": metadata, "spec": spec, "status": status or {}}
 
 
-def watching(waiting: WaitingPods) -> PodWatch:
+def request() -> PodRequest:
+    return PodRequest(uid=UID, namespace="d", name="p", containers=())
+
+
+def watching(state: ClusterState, waiting: WaitingPods) -> PodWatch:
     return PodWatch(
         store=cast(Any, None),
         transitions=cast(Any, None),
+        state=state,
         waiting=waiting,
-        request_of=lambda pod: PodRequest(
-            uid=PodUid(pod["metadata"]["uid"]), namespace="d", name="p", containers=()
-        ),
+        request_of=lambda _: request(),
         scheduler_name=SCHEDULER,
     )
 
 
+def assumed_on(node: str) -> ClusterState:
+    container = ContainerGrant(index=0, name="main", role="app", shares=())
+    state = state_of()
+    state.assume(
+        Draft(
+            allocation_id=AllocationId("a"),
+            pod_uid=UID,
+            namespace="d",
+            pod_name="p",
+            placement=Placement(node=NodeName(node), containers=(container,)),
+            lease_s=60,
+        )
+    )
+    return state
+
+
 @pytest.mark.parametrize(
-    ("seen", "expected"),
+    ("seen", "stays"),
     [
-        pytest.param(pod(), True, id="new"),
-        pytest.param(pod(schedulingGates=[{"name": "kueue"}]), False, id="held-back-by-a-gate"),
-        pytest.param(pod(schedulerName="default-scheduler"), False, id="not-ours"),
-        pytest.param(pod(nodeName="n1"), False, id="on-a-node"),
-        pytest.param(pod(status={"phase": "Failed"}), False, id="ended"),
-        pytest.param(pod(status=REFUSED), False, id="refused-before"),
+        pytest.param(pod(version=2), True, id="some-change"),
+        pytest.param(pod(version=2, nodeName="n1"), True, id="bound-there"),
+        pytest.param(pod(version=2, nodeName="n2"), False, id="bound-elsewhere"),
+        pytest.param(pod(version=2, status={"phase": "Failed"}), False, id="ended"),
+        pytest.param(pod(version=2, status=REFUSED), False, id="given-up"),
+        pytest.param(pod(version=2, status=EARLIER), True, id="given-up-before"),
+        pytest.param(pod(version=0, status=REFUSED), True, id="an-older-version"),
     ],
 )
-def test_pods_are_expected_that_kube_scheduler_may_ask_for(
-    seen: dict[str, Any], expected: bool
+def test_an_assumption_ends_when_its_pod_will_not_come_to_bind(
+    seen: dict[str, Any], stays: bool
 ) -> None:
-    waiting = WaitingPods()
+    state, waiting = assumed_on("n1"), WaitingPods()
+    waiting.saw(pod(status=EARLIER), request())
 
-    watching(waiting).on_upsert(seen, None)
+    watching(state, waiting).on_upsert(seen, pod(status=EARLIER))
 
-    assert waiting.expects_more is expected
+    assert (state.assumed(UID) is not None) is stays
 
 
-@pytest.mark.parametrize("end", ["bound", "deleted", "refused"])
-def test_a_pod_that_did_not_come_here_is_expected_no_more(end: str) -> None:
-    waiting = WaitingPods()
-    watch = watching(waiting)
-    watch.on_upsert(pod(), None)
+def test_an_assumption_ends_with_its_pod() -> None:
+    state = assumed_on("n1")
 
-    if end == "bound":  # another replica was asked
-        watch.on_upsert(pod(nodeName="n1"), pod())
-    elif end == "refused":  # by kube-scheduler itself
-        watch.on_upsert(pod(status=REFUSED), pod())
-    else:
-        watch.on_delete(pod())
+    watching(state, WaitingPods()).on_delete(pod())
 
-    assert not waiting.expects_more
+    assert state.assumed(UID) is None

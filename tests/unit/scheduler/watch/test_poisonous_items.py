@@ -19,6 +19,7 @@ from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end
 
+from tests.unit.scheduler.states import state_of
 from tests.waiting import PATIENCE_S
 
 POISON = [
@@ -26,6 +27,10 @@ POISON = [
     pytest.param(Conflict("lost a race"), id="conflict"),
     pytest.param(InvalidRequest("not to be written"), id="invalid"),
 ]
+
+
+async def _written() -> None:
+    pass
 
 
 class Store:
@@ -70,6 +75,7 @@ async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> No
     watch = PodWatch(
         store=cast(Any, store),
         transitions=cast(Any, None),
+        state=state_of(),
         waiting=WaitingPods(),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",
@@ -151,7 +157,7 @@ async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Excepti
         store=cast(Any, store),
         limits_of=lambda _quota: QuotaLimits(limits={"nvidia.com/gpumem": 1}),
         synced=lambda: True,
-        on_freed=lambda: None,
+        on_written=_written,
     )
     for namespace in ("first", "poison", "z-last"):
         sync.on_upsert({"metadata": {"namespace": namespace, "name": "q"}}, None)

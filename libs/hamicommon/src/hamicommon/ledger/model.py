@@ -1,7 +1,7 @@
 """Values that go into the ledger and come out of it, apart from any driver.
 
-The scheduler's `AllocationStore` port speaks in these; its Postgres adapter and the verified fake
-in `hamicommon.testing` both implement it.
+The scheduler's `AllocationStore` port uses these; its Postgres adapter and the verified fake in
+`hamicommon.testing` both implement it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Rules = Mapping[str, VendorRules]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A reservation that somebody wants to make."""
+    """A grant that is to be made."""
 
     allocation_id: AllocationId
     pod_uid: PodUid
@@ -42,7 +42,7 @@ class Draft:
     pod_name: str
     placement: Placement
     lease_s: float
-    """How long it may stay `reserved`."""
+    """How long it may stay in its first state; 0: without a deadline."""
     mutex: bool = False
     """Policy `mutex`: the cards must be empty."""
     quota: QuotaAmounts = field(default_factory=dict)
@@ -57,24 +57,22 @@ class Draft:
     traceparent: str = ""
     owner: PodOwner | None = None
     """Kept in the row for people; None: unknown."""
-    replaces: AllocationId | None = None
-    """A reservation of the same pod that is given up in the same transaction."""
     actor: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A grant for a pod that is on its node already: it begins past `reserved` and `binding`."""
+    """A grant that begins: of a pod that is to be bound, or of one that is on its node already."""
 
     draft: Draft
-    state: AllocationState
-    origin: Origin
-    reason: str
-    evidence: Mapping[str, Any]
-    """What it rests on, kept with its first event."""
+    state: AllocationState = AllocationState.BINDING
+    origin: Origin = Origin.SCHEDULED
+    reason: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """Why a pod that was not placed here is granted its slices, kept with the first event."""
     claims: tuple[ClaimedSlice, ...] = ()
-    """What of the draft's slices comes by ResourceClaims. A slice that another pod holds is left
-    out of the draft by the ledger: it is counted already."""
+    """The draft's slices that come by ResourceClaims. The ledger leaves a slice out of the draft if
+    another pod holds it: it is counted already."""
 
     @property
     def guarded(self) -> bool:
@@ -102,25 +100,8 @@ class StateStep:
     """If given, the row must be of this node."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindingClaim:
-    """A pod's reservation on this node is to be bound: `reserved -> binding`, with a new token."""
-
-    pod_uid: PodUid
-    node: NodeName
-    actor: str
-    lease_s: float
-    """The binding's deadline from now, at least: a later one of the reservation stays."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReservationWrite:
-    """One of several reservations that are written together."""
-
-    draft: Draft
-    """It replaces no other."""
-    claim: BindingClaim | None = None
-    """If given, the pod is to be bound already: `reserved -> binding` is written with it."""
+Command = Entry | StateStep
+"""One change of the ledger that can be written together with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,14 +118,27 @@ class CardCounters:
     """See `DeviceUsage.holdings`."""
 
 
+@dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """The amount of one namespace's quota that is used after a change; limit None: unlimited."""
+
+    namespace: str
+    resource: str
+    limit: int | None
+    used: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """A committed change: the row as it is now, and the cards whose counters moved."""
+    """A committed change: the row as it is now, and the cards and quotas that changed with it."""
 
     allocation: Allocation
+    """Of a step between live states without a new token: without containers, claims and
+    annotations."""
     sequence: int
     """Number of the event in the pod's history, from 1, without a gap."""
     counters: tuple[CardCounters, ...] = ()
+    quotas: tuple[QuotaUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ from hami_scheduler.adoption.claims import Claim, claim_of
 from hami_scheduler.adoption.entries import AdoptionEntries, is_over
 from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ports import (
     AllocationLedger,
     NodeWitness,
@@ -49,7 +49,7 @@ class Adopter:
         ledger: AllocationLedger,
         entries: AdoptionEntries,
         witness: NodeWitness,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         vendors: Vendors,
         known_pods: Mapping[PodUid, JsonMapping],
         synced: Callable[[], bool],

@@ -24,9 +24,9 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.claims import Claim
 from hami_scheduler.adoption.rules import AdoptionResult
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
 from hami_scheduler.ports import AllocationLedger, GrantAnnouncer, PodApi
@@ -48,7 +48,7 @@ class AdoptionEntries:
         ledger: AllocationLedger,
         pods: PodApi,
         grants: GrantAnnouncer,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         announcer: Announcer,
         instruments: SchedulerInstruments,
         vendors: Vendors,
@@ -77,7 +77,7 @@ class AdoptionEntries:
         owner = owner_of(pod, self._label_keys, stamped=False)
         change = await self._ledger.enter(self._entry(claim, verdict, owner))
         allocation = change.allocation
-        self._view.apply(change.counters)
+        self._view.apply(change)
         self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
         self._announcer.announce(
             PodRef(claim.namespace, claim.name, claim.uid),

@@ -34,8 +34,8 @@ from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.ledger.model import Entry
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
@@ -79,7 +79,7 @@ class RunningPods:
         *,
         store: AllocationStore,
         pods: PodApi,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         vendors: Vendors,
         announcer: Announcer,
         instruments: SchedulerInstruments,
@@ -127,7 +127,6 @@ class RunningPods:
             self._vendors,
             now=datetime.now(UTC),
             lease_s=asked.arriving_s,
-            replaces=None,
             owner=owner_of(pod, self._label_keys, stamped=False),
         )
         entry = Entry(
@@ -143,7 +142,7 @@ class RunningPods:
         except CapacityConflict:
             self._view.doubt(node)
             raise
-        self._view.apply(change.counters)
+        self._view.apply(change)
         self._instruments.transitions.labels(state.value).inc()
         if not asked.arriving_s:
             await self._mirror(change.allocation)

@@ -28,7 +28,7 @@ from hami_scheduler.adoption.running_pods import (
     RunningPods,
     reply_with,
 )
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 
 SUBJECT = "hami.grants.unmanaged.*"
 QUEUE = "scheduler"
@@ -42,7 +42,7 @@ class UnmanagedGrants:
         self,
         pods: RunningPods,
         *,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         vendors: Vendors,
         request_of: Callable[[JsonMapping], PodRequest],
     ) -> None:

@@ -24,7 +24,7 @@ from hamicommon.simulation.planner import Planned, planned
 from hamicommon.simulation.verdict import SimulatedNode
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 
 # So many nodes are answered in a few milliseconds; then others get their turn on the event loop.
 _NODES_AT_ONCE = 200
@@ -39,7 +39,7 @@ MOST_ON_A_NODE = 1000
 class SimulationApi:
     """The use case of /v1/simulate."""
 
-    def __init__(self, *, view: LedgerSnapshotCache, vendors: Vendors, defaults: Policy) -> None:
+    def __init__(self, *, view: ClusterState, vendors: Vendors, defaults: Policy) -> None:
         self._view = view
         self._vendors = vendors
         self._defaults = defaults

@@ -13,7 +13,7 @@ async def measure(core: Core, connections: Connections, fitting: WaitingFigures)
     """Sets them; what can't be known now is NaN, never 0."""
     connections.after_bursts.finish()
     found = core.instruments
-    found.view_age.set(core.view.age_s)
+    found.view_age.set(core.state.age_s)
     found.lock_fallbacks.set(connections.lock.fallbacks)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from hamicommon.domain.allocations import Allocation
-from hamicommon.domain.ids import NodeName, PodUid
-
 from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import RunningPods
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
-from hami_scheduler.extender.binding_claims import BINDING_EXTRA_S, PlaceOnNode
-from hami_scheduler.placement.reserve import Reservations
+from hami_scheduler.extender.bind import BINDING_EXTRA_S
 
 
 def running_pods(core: Core, connections: Connections) -> RunningPods:
@@ -20,7 +16,7 @@ def running_pods(core: Core, connections: Connections) -> RunningPods:
     return RunningPods(
         store=connections.store,
         pods=connections.pods,
-        view=core.view,
+        view=core.state,
         vendors=core.vendors,
         announcer=core.announcer,
         instruments=core.instruments,
@@ -37,25 +33,15 @@ def claim_grants(core: Core, connections: Connections) -> ClaimGrants:
     )
 
 
-def at_bind(core: Core, connections: Connections, reservations: Reservations) -> PlaceOnNode:
-    """What /bind takes on a node for a pod that comes without a reservation."""
-    claims = ClaimsAtBind(
+def claims_at_bind(core: Core, connections: Connections) -> ClaimsAtBind:
+    """Grants of ResourceClaims of pods that are being bound."""
+    return ClaimsAtBind(
         claim_grants(core, connections),
         pods=connections.pods,
         claims=connections.claims,
         writer=connections.claims,
         lease_s=core.settings.bind_timeout_s + BINDING_EXTRA_S,
     )
-
-    async def on_node(
-        namespace: str, name: str, uid: PodUid, node: NodeName, replaces: Allocation | None
-    ) -> Allocation | None:
-        found = await reservations.on_node(namespace, name, uid, node, replaces)
-        if found is None and replaces is None:
-            found = await claims.on_node(namespace, name, uid, node)
-        return found
-
-    return on_node
 
 
 def claim_holders(core: Core, connections: Connections) -> ClaimHolders:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.dra.devices import DRIVER
+from hamicommon.domain.ids import NodeName
 from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon, split_list
 from hamicommon.k8s.informer import Informer
@@ -17,7 +16,6 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.holders import claim_holders
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.inventories import InventoryReports
-from hami_scheduler.dra.waiting import WaitingClaims
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
@@ -29,18 +27,7 @@ from hami_scheduler.watch.node_groups import NodeGroups
 from hami_scheduler.watch.nodes import NodeSync, UnmatchedCordons
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
-from hami_scheduler.watch.trim import trimmed_claim, trimmed_node, trimmed_pod
-
-RESOURCES = "/apis/resource.k8s.io/v1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimWatches:
-    """ResourceClaims, the pods that wait with them, and the slices that they may be of."""
-
-    waiting: WaitingClaims
-    informer: Informer
-    slices: Informer
+from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +49,10 @@ class Watches:
     templates: ClaimTemplates | None = None
     """Where limits may become claims."""
     template_informer: Informer | None = None
-    claims: ClaimWatches | None = None
-    """Where the ledger allocates ResourceClaims."""
 
     def missing(self) -> dict[str, str]:
         """Informers that have not listed yet."""
         informers = {"pods": self.pod_informer, "nodes": self.node_informer}
-        if self.claims is not None:
-            informers["claims"] = self.claims.informer
-            informers["slices"] = self.claims.slices
         return {
             name: "the API server has not been listed yet"
             for name, informer in informers.items()
@@ -83,16 +65,16 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
     pods = PodWatch(
         store=connections.store,
         transitions=core.transitions,
+        state=core.state,
         waiting=core.demand.waiting,
         request_of=core.requests.of,
         scheduler_name=core.settings.scheduler_name,
-        with_claims=core.settings.dra_mode == "lead",
         bulkhead=core.instruments.bulkhead,
     )
     unmatched = UnmatchedCordons(journal=connections.journal, events=connections.events)
     node_sync = NodeSync(
         store=connections.inventory,
-        view=core.view,
+        view=core.state,
         forget=inventories.forget,
         on_freed=core.requeuer.capacity_freed,
         unmatched=unmatched,
@@ -112,7 +94,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
     annotated = AnnotatedNodes(
         inventory=AnnotatedInventory(
             store=connections.inventory,
-            view=core.view,
+            view=core.state,
             nodes=connections.nodes,
             vendors=core.vendors,
             refused=core.refused,
@@ -123,11 +105,16 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         vendors=core.vendors,
         bulkhead=core.instruments.bulkhead,
     )
+
+    async def quotas_written() -> None:
+        await core.state.refresh_quotas()
+        core.requeuer.capacity_freed()
+
     quotas = QuotaSync(
         store=connections.quotas,
         limits_of=lambda quota: quota_limits(quota, core.vendors),
         synced=lambda: quota_informer.synced.is_set(),
-        on_freed=core.requeuer.capacity_freed,
+        on_written=quotas_written,
         bulkhead=core.instruments.bulkhead,
     )
 
@@ -135,8 +122,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
     if core.settings.claim_templates == "on":
         templates = ClaimTemplates(
             connections.templates,
-            card_sizes_mib=lambda: card_sizes_mib(core.view.cluster.models),
-            led=core.settings.dra_mode == "lead",
+            card_sizes_mib=lambda: card_sizes_mib(core.state.cluster.models),
             bulkhead=core.instruments.bulkhead,
         )
         template_informer = Informer(
@@ -154,16 +140,13 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         pods=lambda: pod_informer.store.values(),
         listed=lambda: pod_informer.synced.is_set(),
     )
-    claims = _claim_watches(core, connections) if core.settings.dra_mode == "lead" else None
-    cpu = HostCpu(core.view.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
+    cpu = HostCpu(core.state.cluster.set_free_cpu) if core.settings.host_cpu_in_score else None
 
     def pod_seen(new: dict[str, Any], old: dict[str, Any] | None) -> None:
         pods.on_upsert(new, old)
         holders.pod_seen(new)
         if templates is not None:
             templates.pod_seen(new)
-        if claims is not None:
-            claims.waiting.pod_seen(new)
         if cpu is not None:
             cpu.pod_seen(new)
 
@@ -173,8 +156,6 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         holders.pod_gone(pod)
         if templates is not None:
             templates.pod_gone(pod)
-        if claims is not None:
-            claims.waiting.forget(PodUid(pod["metadata"]["uid"]))
         if cpu is not None:
             cpu.pod_gone(pod)
 
@@ -231,30 +212,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
         ended_waits=ended_waits,
         templates=templates,
         template_informer=template_informer,
-        claims=claims,
     )
-
-
-def _claim_watches(core: Core, connections: Connections) -> ClaimWatches:
-    waiting = WaitingClaims()
-    informer = Informer(
-        connections.api,
-        f"{RESOURCES}/resourceclaims",
-        on_upsert=waiting.claim_seen,
-        on_delete=waiting.claim_gone,
-        trim=trimmed_claim,
-        bulkhead=core.instruments.bulkhead,
-    )
-    waiting.claims = informer.store
-    slices = Informer(
-        connections.api,
-        f"{RESOURCES}/resourceslices",
-        on_upsert=lambda _new, _old: None,
-        on_delete=lambda _last: None,
-        bulkhead=core.instruments.bulkhead,
-        fieldSelector=f"spec.driver={DRIVER}",
-    )
-    return ClaimWatches(waiting=waiting, informer=informer, slices=slices)
 
 
 def _cordon_of(node: JsonMapping) -> frozenset[str]:

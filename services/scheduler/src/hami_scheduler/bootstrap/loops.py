@@ -30,9 +30,6 @@ from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.reservations.early import EarlyReservations
-from hami_scheduler.ledger.view_feed import SUBJECTS as EVENTS_SUBJECTS
-from hami_scheduler.ledger.view_feed import LedgerFollower
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
 from hami_scheduler.reconcile import ended_waits, retention
@@ -95,11 +92,11 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
     )
     return (
         ("outbox", connections.relay.run),
-        ("steps", core.transitions.run),
+        ("ledger-writer", core.writer.run),
         periodic(
             "view",
-            lambda: settings.reconcile_s if core.view.loaded else LOAD_AGAIN_S,
-            core.view.refresh,
+            lambda: settings.reconcile_s if core.state.loaded else LOAD_AGAIN_S,
+            lambda: compare_state(core),
         ),
         ("decisions", core.recorder.run),
         periodic(
@@ -124,6 +121,15 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         periodic("card-conditions", settings.reconcile_s, conditions.once),
         periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
     )
+
+
+async def compare_state(core: Core) -> None:
+    """Read the ledger the first time, and compare the state with it from then on."""
+    if not core.state.loaded:
+        await core.state.load()
+    elif await core.state.refresh():
+        core.requeuer.capacity_freed()
+    core.state.expire()
 
 
 def watching_loops(
@@ -180,7 +186,7 @@ def _ungranted_pods(core: Core, connections: Connections, watches: Watches) -> U
         store=connections.store,
         restorer=GrantRestorer(
             store=connections.store,
-            apply=core.view.apply,
+            apply=core.state.apply,
             read_signed=connections.read_signed,
             quota_of=lambda containers: quota_amounts(containers, core.vendors),
             witness=connections.witness,
@@ -199,7 +205,6 @@ def bus_loops(
     connections: Connections,
     inventories: InventoryReports,
     watches: Watches,
-    early: EarlyReservations,
     *,
     follows: Callable[[], bool],
 ) -> tuple[tuple[str, Loop], ...]:
@@ -227,24 +232,19 @@ def bus_loops(
     core.locks.takes_any_card = takes_any_card
     moves = GrantMoves(
         store=connections.store,
-        view=core.view,
+        view=core.state,
         doubt_mirror=core.mirrors.doubt,
         takes_any_card=takes_any_card,
     )
     unmanaged = UnmanagedGrants(
         running_pods(core, connections),
-        view=core.view,
+        view=core.state,
         vendors=core.vendors,
         request_of=core.requests.of,
     )
     claims = claim_grants(core, connections)
-    follower = LedgerFollower(core.view, on_reserved=early.reservers.note)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
-    connections.relay.listener = follower.relayed
-    # Another replica that reserves needs to know at once what this one takes.
-    connections.relay.lingers = lambda: (
-        not (connections.deferred.is_calm or early.reservers.others())
-    )
+    connections.relay.lingers = lambda: not connections.deferred.is_calm
     # The first two share their work among replicas; each replica follows the ledger for itself.
     # Reports are for who binds the pods: it frees their locks, and writes both steps as one.
     inventory_source = Subscription(
@@ -257,14 +257,12 @@ def bus_loops(
         stream=REPORTS_STREAM,
         subject="hami.reports.v1.*",
         consumer="scheduler-reports",
-        stands_by=lambda: follows() or early.reservers.stands_by(),
+        stands_by=follows,
     )
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
-        ("ledger-events", lambda: bus.follow(EVENTS_SUBJECTS, follower.handle)),
-        ("changed-nodes", follower.run),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),

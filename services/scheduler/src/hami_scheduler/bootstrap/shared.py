@@ -13,9 +13,10 @@ from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.transitions import Transitions
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
@@ -40,7 +41,8 @@ class Core:
     instruments: SchedulerInstruments
     demand: Demand
     tables: TableMaker
-    view: LedgerSnapshotCache
+    state: ClusterState
+    writer: LedgerWriter
     announcer: Announcer
     recorder: DecisionQueue
     requeuer: Requeuer
@@ -63,9 +65,19 @@ def core_of(
     waiting = WaitingPods()
     announcer = Announcer(connections.events)
     marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
-    view = LedgerSnapshotCache(connections.inventory, vendors.rules)
+    state = ClusterState(
+        connections.inventory,
+        quotas=connections.quotas,
+        grants=connections.store,
+        rules=vendors.rules,
+        ttl_s=settings.reservation_s,
+        on_freed=lambda: requeuer.capacity_freed(),
+    )
+    writer = LedgerWriter(
+        connections.store, window_s=settings.commit_window_s, on_committed=state.on_committed
+    )
     if settings.usual_pods_file is not None:
-        view.cluster.usual.give(read_usual_pods(settings.usual_pods_file))
+        state.cluster.usual.give(read_usual_pods(settings.usual_pods_file))
     mirrored = MirroredLocks(
         nodes=connections.nodes,
         pods=connections.pods,
@@ -74,7 +86,7 @@ def core_of(
         vendors=vendors,
     )
     locks = NodeLocks(connections.lock, mirrored)
-    requeuer = Requeuer(view=view, waiting=waiting, pods=connections.pods, instruments=instruments)
+    requeuer = Requeuer(view=state, waiting=waiting, pods=connections.pods, instruments=instruments)
     usual = "fragmentation" if settings.node_scheduler_policy == "fragmentation" else "spread"
     gpu = tuple(part.strip() for part in (settings.gpu_scheduler_policy or usual).split(","))
     return Core(
@@ -84,9 +96,12 @@ def core_of(
             vendors=vendors, defaults=Policy(node=settings.node_scheduler_policy, gpu=gpu)
         ),
         instruments=instruments,
-        demand=Demand(waiting=waiting, arrivals=ArrivalCounts(view.cluster, connections.decisions)),
-        tables=TableMaker(view.cluster),
-        view=view,
+        demand=Demand(
+            waiting=waiting, arrivals=ArrivalCounts(state.cluster, connections.decisions)
+        ),
+        tables=TableMaker(state.cluster),
+        state=state,
+        writer=writer,
         announcer=announcer,
         recorder=DecisionQueue(
             connections.decisions,
@@ -98,13 +113,13 @@ def core_of(
         mirrored=mirrored,
         locks=locks,
         transitions=Transitions(
-            store=connections.store,
+            writer=writer,
             locks=locks,
             announcer=announcer,
             grants=connections.grants,
-            view=view,
             instruments=instruments,
             release_unconfirmed_s=settings.release_unconfirmed_s,
+            bound_delay_s=settings.bound_delay_s,
             on_freed=requeuer.capacity_freed,
         ),
         liveness=AgentLiveness(
@@ -121,7 +136,6 @@ def core_of(
             instruments=instruments,
             lines=LineBudget(),
             marks=marks,
-            led=settings.dra_mode == "lead",
         ),
         refused=RefusedCards(journal=connections.journal, instruments=instruments),
         outcomes=Outcomes(

@@ -25,24 +25,22 @@ from hami_scheduler.api.service import Service
 from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
-from hami_scheduler.bootstrap.dra import claim_loops
 from hami_scheduler.bootstrap.gauges import measure
-from hami_scheduler.bootstrap.holders import at_bind
-from hami_scheduler.bootstrap.informers import Watches, watches_of
+from hami_scheduler.bootstrap.holders import claims_at_bind
+from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.extender.agent_offers import AgentOffers
-from hami_scheduler.extender.bind import Bind
-from hami_scheduler.extender.binding_claims import BindingClaims
+from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.place_at_bind import PlaceAtBind
 from hami_scheduler.extender.pod_binding import PodBinding
 from hami_scheduler.extender.verbs import ExtenderVerbs
-from hami_scheduler.ledger.reservations.early import EarlyReservations
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.reserve import Reservations
+from hami_scheduler.placement.placer import Placer
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 from hami_scheduler.replicas.forwarding import CallForwarding
 from hami_scheduler.replicas.leadership import LeadingReplica
@@ -91,17 +89,16 @@ def build(
 
     inventories = InventoryReports(
         store=connections.inventory,
-        view=core.view,
+        view=core.state,
         refused=core.refused,
         instruments=core.instruments,
         on_heard=core.liveness.heard,
         on_written=cards_written,
     )
     watches = watches_of(core, connections, inventories)
-    early = _early(core, connections, watches)
-    filtering, binding, claims = _deciding(core, connections, early)
+    filtering, binding = _deciding(core, connections)
     fitting = WaitingFigures(
-        view=core.view,
+        view=core.state,
         waiting=core.demand.waiting,
         refusals=connections.queries,
         vendors=vendors,
@@ -115,14 +112,14 @@ def build(
             await connections.ping()
         except Unavailable as exc:
             missing["postgres"] = str(exc)
-        if not core.view.loaded:
+        if not core.state.loaded:
             missing["view"] = "the ledger has not been read yet"
         return missing
 
     verbs = ExtenderVerbs(
         filtering=filtering,
         hosts=HostScoring(
-            cluster=core.view.cluster, requests=core.requests, instruments=core.instruments
+            cluster=core.state.cluster, requests=core.requests, instruments=core.instruments
         ),
         binding=binding,
         deferred=connections.deferred,
@@ -154,21 +151,21 @@ def build(
         vain_settings=VainSettings(
             quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node
         ),
-        simulator=SimulationApi(view=core.view, vendors=vendors, defaults=core.requests.defaults),
+        simulator=SimulationApi(view=core.state, vendors=vendors, defaults=core.requests.defaults),
         adopter=Adopter(
             ledger=connections.store,
             entries=AdoptionEntries(
                 ledger=connections.store,
                 pods=connections.pods,
                 grants=connections.grants,
-                view=core.view,
+                view=core.state,
                 announcer=core.announcer,
                 instruments=core.instruments,
                 vendors=vendors,
                 label_keys=settings.kept_labels,
             ),
             witness=connections.witness,
-            view=core.view,
+            view=core.state,
             vendors=vendors,
             known_pods=watches.pods.by_uid,
             synced=lambda: not watches.missing(),
@@ -182,51 +179,24 @@ def build(
         loops=(
             *writing_loops(core, connections),
             *watching_loops(core, connections, watches),
-            *bus_loops(core, connections, inventories, watches, early, follows=forwarding.follows),
+            *bus_loops(core, connections, inventories, watches, follows=forwarding.follows),
             *limit_loops(core, connections, watches),
-            *claim_loops(core, connections, watches, early),
-            ("reservations", early.run),
-            ("claims", claims.run),
             *forwarding.loops(),
         ),
     )
 
 
-def _early(core: Core, connections: Connections, watches: Watches) -> EarlyReservations:
-    def has_quota(namespace: str) -> bool:
-        return not watches.quota_informer.synced.is_set() or bool(watches.quotas.limits(namespace))
-
-    settings = core.settings
-    return EarlyReservations(
-        connections.store,
-        core.view,
-        rules=core.vendors.rules,
-        has_quota=has_quota,
-        has_agent=core.liveness.has_agent,
-        on_freed=core.requeuer.capacity_freed,
-        instruments=core.instruments,
-        expects_more=lambda: core.demand.waiting.expects_more,
-        enabled=settings.early_answers and settings.allocate_at == "filter",
-    )
-
-
-def _deciding(
-    core: Core, connections: Connections, early: EarlyReservations
-) -> tuple[Filter, Bind, BindingClaims]:
-    reservations = Reservations(
-        view=core.view,
-        store=connections.store,
-        pods=connections.pods,
+def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
+    placer = Placer(
+        state=core.state,
         requests=core.requests,
-        reservation_s=core.settings.reservation_s,
         recorder=core.recorder,
-        instruments=core.instruments,
-        early=early,
+        binding_s=core.settings.bind_timeout_s + BINDING_EXTRA_S,
         owner_of=partial(owner_of, label_keys=core.settings.kept_labels),
     )
     filtering = Filter(
-        view=core.view,
-        reservations=reservations if core.settings.allocate_at == "filter" else None,
+        state=core.state,
+        placer=placer if core.settings.allocate_at == "filter" else None,
         requests=core.requests,
         guard=Guard.of(core.vendors, TamperingPolicy.of(core.settings.admission)),
         demand=core.demand,
@@ -234,15 +204,18 @@ def _deciding(
         outcomes=core.outcomes,
         silent=lambda: core.liveness.silent,
     )
-    claims = BindingClaims(
-        connections.store,
-        early=early,
-        place_on_node=at_bind(core, connections, reservations),
-        instruments=core.instruments,
-        timeout_s=core.settings.bind_timeout_s,
-    )
     binding = Bind(
-        claims=claims,
+        state=core.state,
+        store=connections.store,
+        writer=core.writer,
+        place_on_node=PlaceAtBind(
+            state=core.state,
+            placer=placer,
+            claims=claims_at_bind(core, connections),
+            pods=connections.pods,
+            requests=core.requests,
+            recorder=core.recorder,
+        ),
         locks=core.locks,
         pod=PodBinding(connections.pods, sign=connections.sign),
         offers=AgentOffers(
@@ -255,4 +228,4 @@ def _deciding(
         outcomes=core.outcomes,
         timeout_s=core.settings.bind_timeout_s,
     )
-    return filtering, binding, claims
+    return filtering, binding

@@ -27,7 +27,7 @@ from hamicommon.events import MoveReply, MoveRequest, WantedMove
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.model import Change
 
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ports import AllocationStore
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class GrantMoves:
         self,
         *,
         store: AllocationStore,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         doubt_mirror: Callable[[PodUid], None],
         takes_any_card: Callable[[PodUid], bool],
     ) -> None:
@@ -138,7 +138,7 @@ class GrantMoves:
                 "moved to the cards that the kubelet gave",
                 extra={"pod_uid": row.pod_uid, "node": row.node},
             )
-            self._view.apply(change.counters)
+            self._view.apply(change)
             # The pod's annotations follow at the next comparison; its container need not wait.
             self._doubt_mirror(row.pod_uid)
 

@@ -24,7 +24,7 @@ from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import Inventory, inventory_subject
 
 from hami_scheduler.bus.refused_cards import RefusedCards
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AgentInventory, InventoryStore, RecordedInventory
 
@@ -83,7 +83,7 @@ class InventoryReports:
         self,
         *,
         store: InventoryStore,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         refused: RefusedCards,
         instruments: SchedulerInstruments,
         on_heard: Callable[[NodeName], None],

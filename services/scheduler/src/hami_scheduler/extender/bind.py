@@ -1,20 +1,21 @@
-"""/bind: from a reservation to a pod that is bound, with its grant at the node first.
+"""/bind: from an assumed placement to a bound pod, with its grant at the node first.
 
-Order: token (ledger), node lock where the node wants one, the grant to its agent with the question
-whether it can take the pod, `pods/binding` with the annotations and the signed grant in it;
-`bound` is written behind the answer. The row is asked for again where the way here took long.
-Everything is read from the ledger, so any replica may do it, and again (`binding_claims.py`). The
-node-agent goes on with the grant (`agent_offers.py`); what it reports comes to `bus/reports.py`.
-`pod_binding.py` has what is done to the pod at the API server.
+begin the binding in the ledger -> node lock (only if the node needs one) -> offer to the agent ->
+`pods/binding` with the annotations and the signed grant -> mark it bound; and one rollback. The
+grant and its fencing token are in the ledger before anything outside this process acts on it, so
+another scheduler can finish or undo what this one began. `pod_binding.py` has what is done to the
+pod at the API server; the node-agent's report comes to `bus/reports.py`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import NamedTuple
 
 from hamicommon import telemetry
 from hamicommon.clipping import clip
@@ -22,33 +23,52 @@ from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import HamiError, NotFound, Unavailable
+from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound, Unavailable
 from hamicommon.grants.grant import Grant, grant_of
+from hamicommon.ledger.model import Draft, Entry, StateStep
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.extender.agent_offers import AgentOffers
-from hami_scheduler.extender.binding_claims import ACTOR, BindingClaims, NoCards
 from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED
+from hami_scheduler.ports import AllocationStore
 
 logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)
 
-# kube-scheduler gives a call up at its time-out; we answer this much earlier.
+ACTOR = "scheduler"
 ANSWER_MARGIN_S = 5.0
-# Within this nobody takes a fresh token over but a second binder, whom the API server keeps apart
-# from the first; the reaper comes after `timeout_s`.
-FRESH_S = 1.0
-# The signed form is for nodes that can't reach the bus, soon after the binding.
-SIGNED_GRANT_S = 600.0
-# As much as an event shows; whom we quote (the API server) may quote much.
-MOST_OF_AN_ERROR = 1024
+"""/bind answers this long before kube-scheduler gives the call up."""
+BINDING_EXTRA_S = 30.0
+"""After the lock's longest wait: annotations, binding and reading back, each at most 10 s."""
+TOKEN_TTL_S = 1.0
+"""A token that is older is looked at again before the pod is bound: a second binder may have taken
+it over. The API server keeps two binders apart within this time."""
+SIGNED_GRANT_TTL_S = 600.0
+"""The signed grant is for nodes that can't reach the bus, soon after the binding."""
+MAX_ERROR_LENGTH = 1024
+"""Characters: as much as an event shows."""
+_BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+# `reserved` is of rows that the previous release wrote.
+_RESUMABLE = frozenset({AllocationState.BINDING, AllocationState.RESERVED})
+
+PlaceOnNode = Callable[[BindArgs], Awaitable[Draft | Allocation | None]]
+"""Place a pod without an assumption on the node: the draft of its grant, or the grant of its
+ResourceClaims in state `binding`; None if it asks for no device."""
+
+
+class _Begun(NamedTuple):
+    allocation: Allocation
+    taken_over: bool = False
+    """Another binder had begun it, and may have bound the pod before it died."""
 
 
 class Bind:
@@ -57,7 +77,10 @@ class Bind:
     def __init__(
         self,
         *,
-        claims: BindingClaims,
+        state: ClusterState,
+        store: AllocationStore,
+        writer: LedgerWriter,
+        place_on_node: PlaceOnNode,
         locks: NodeLocks,
         pod: PodBinding,
         offers: AgentOffers,
@@ -66,8 +89,11 @@ class Bind:
         outcomes: Outcomes,
         timeout_s: float,
     ) -> None:
-        """`timeout_s`: as long as kube-scheduler waits for the answer."""
-        self._claims = claims
+        """`timeout_s`: how long kube-scheduler waits for the answer."""
+        self._state = state
+        self._store = store
+        self._writer = writer
+        self._place_on_node = place_on_node
         self._locks = locks
         self._pod = pod
         self._offers = offers
@@ -77,25 +103,19 @@ class Bind:
         self._timeout_s = timeout_s
 
     async def bind(self, args: BindArgs) -> str:
-        """Answers /bind: the empty string, or what went wrong."""
+        """Answer /bind: the empty string, or what went wrong."""
         started = time.perf_counter()
         error = ""
         try:
             await self._bind(args, deadline=started + self._timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
-            error = clip(str(exc), MOST_OF_AN_ERROR)
+            error = clip(str(exc), MAX_ERROR_LENGTH)
             self._outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
             left_out = self._outcomes.lines.spend(PodUid(args.pod_uid), error)
             if left_out is not None:
-                logger.warning(
-                    "binding failed",
-                    extra={
-                        "pod_uid": args.pod_uid,
-                        "node": args.node,
-                        "error": error,
-                        "left_out": left_out,
-                    },
-                )
+                extra = {"pod_uid": args.pod_uid, "node": args.node}
+                extra |= {"error": error, "left_out": str(left_out)}
+                logger.warning("Failed to bind the pod", extra=extra)
         outcome = "failed" if error else "bound"
         spent_s = time.perf_counter() - started
         self._outcomes.later(partial(self._measure, outcome, spent_s))
@@ -105,77 +125,115 @@ class Bind:
         self._outcomes.instruments.bind_seconds.labels(outcome).observe(spent_s)
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
-        try:
-            allocation, taken_over = await self._claims.claim(args)
-        except NoCards:
-            await self._bind_plainly(args)
+        begun = await self._begin(args)
+        if begun is None:
+            await self._bind_without_devices(args)
             return
+        allocation = begun.allocation
         if allocation.state is not AllocationState.BINDING:
             # By the row the pod is bound; if it is, this is a success.
             if not await self._pod.is_bound(allocation):
                 await self._pod.post(allocation, _grant(allocation))
             return
-        with telemetry.current_span(
-            tracer,
-            "bind",
-            context=telemetry.extract({"traceparent": allocation.traceparent}),
-            attributes={
-                **telemetry.pod_attributes(
-                    uid=allocation.pod_uid,
-                    namespace=allocation.namespace,
-                    name=allocation.pod_name,
-                ),
-                "k8s.node.name": allocation.node,
-            },
-        ):
+        context = telemetry.extract({"traceparent": allocation.traceparent})
+        attributes = _attributes(args)
+        with telemetry.current_span(tracer, "bind", context=context, attributes=attributes):
             try:
-                await self._bind_claimed(allocation, deadline)
+                await self._carry_out(allocation, deadline)
             except AnswerUnknown:
                 raise
             except HamiError as exc:
-                if not await self._bound_after_all(allocation, taken_over=taken_over):
-                    await self._give_up(allocation, str(exc))
+                if not await self._roll_back(begun, str(exc)):
                     raise
         self._announce_bound(args, allocation)
 
-    async def _bind_plainly(self, args: BindArgs) -> None:
-        """Binds a pod that names resources of ours and asks for none of them.
-
-        kube-scheduler sends it here for the names alone (`managedResources`).
-        """
-        with tracer.start_as_current_span(
-            "bind",
-            attributes={
-                **telemetry.pod_attributes(
-                    uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name
-                ),
-                "k8s.node.name": args.node,
-            },
-        ):
-            await self._pod.post_plain(
-                args.pod_namespace,
-                args.pod_name,
-                uid=PodUid(args.pod_uid),
-                node=NodeName(args.node),
-            )
-        self._announce_bound(args, None)
-
-    async def _bind_claimed(self, allocation: Allocation, deadline: float) -> None:
-        claimed_at, grant = time.perf_counter(), _grant(allocation)
+    async def _carry_out(self, allocation: Allocation, deadline: float) -> None:
+        """Lock, offer, bind, mark bound."""
+        began, grant = time.perf_counter(), _grant(allocation)
         if allocation.origin is not Origin.CLAIM:
             # Claims are prepared by name: no Allocate comes, in no order.
             await self._offer(allocation, grant, deadline)
-        if time.perf_counter() - claimed_at > FRESH_S:
-            await self._claims.check(allocation)
+        if time.perf_counter() - began > TOKEN_TTL_S:
+            await self._check_token(allocation)
         with telemetry.current_span(tracer, "mirror"):
             await self._pod.post(allocation, grant)
-        self._transitions.bound(allocation, actor=ACTOR)
+        self._transitions.mark_bound(allocation, actor=ACTOR)
         if labels := self._outcomes.marks.labels(allocation):
             self._deferred.put(partial(self._pod.label, allocation, labels))
 
+    # Begin
+
+    async def _begin(self, args: BindArgs) -> _Begun | None:
+        """The pod's grant in state `binding` with a new token, or as it is if its row says that it
+        is bound on the node already; None for a pod without devices.
+
+        Raises: Conflict, NotFound, Unschedulable, Unavailable.
+        """
+        uid, node = PodUid(args.pod_uid), NodeName(args.node)
+        assumed = self._state.assumed(uid)
+        if assumed is not None and assumed.draft.placement.node == node:
+            draft = assumed.draft
+        else:
+            # Of a scheduler before this one, or placed past /filter.
+            live = await self._store.live_of(uid)
+            if live is not None:
+                return await self._resume(live, node)
+            placed = await self._place_on_node(args)
+            if placed is None or isinstance(placed, Allocation):
+                return None if placed is None else _Begun(placed)
+            draft = placed
+        try:
+            change = await self._writer.enter(Entry(draft=draft))
+        except CapacityConflict:
+            await self._reread(node)
+            raise
+        except Conflict:
+            live = await self._store.live_of(uid)
+            if live is None:
+                raise
+            return await self._resume(live, node)
+        self._count_binding()
+        return _Begun(change.allocation)
+
+    async def _resume(self, live: Allocation, node: NodeName) -> _Begun:
+        """Take over a grant that is in the ledger already. Raises: Conflict, Unavailable."""
+        if live.node == node and live.state in _BOUND:
+            return _Begun(live)
+        if live.node != node or live.state not in _RESUMABLE:
+            if live.state in _RESUMABLE:
+                self._state.note_binding(live.pod_uid, live.node)
+            raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
+        step = StateStep(
+            allocation_id=live.id,
+            sources=frozenset({live.state}),
+            target=AllocationState.BINDING,
+            actor=ACTOR,
+            token=live.token,
+            new_token=True,
+            lease_s=self._timeout_s + BINDING_EXTRA_S,
+        )
+        change = await self._writer.advance(step)
+        if change is None:
+            raise Conflict(f"the grant of pod {live.pod_uid} changed while it was taken over")
+        self._count_binding()
+        return _Begun(change.allocation, taken_over=live.state is AllocationState.BINDING)
+
+    async def _reread(self, node: NodeName) -> None:
+        """The ledger refused a placement that the state had room for: the state is wrong there."""
+        self._state.doubt(node)
+        try:
+            await self._state.refresh()
+        except HamiError as exc:
+            logger.warning("Failed to read the ledger again", extra={"error": str(exc)})
+
+    def _count_binding(self) -> None:
+        self._outcomes.instruments.transitions.labels(AllocationState.BINDING.value).inc()
+
+    # Lock and offer
+
     async def _offer(self, allocation: Allocation, grant: Grant, deadline: float) -> None:
         if allocation.has_agent and not self._locks.knows(allocation.node):
-            # Else all that come there at this moment would wait for each other's Allocate.
+            # Otherwise all that come there at this moment would wait for each other's Allocate.
             order = await self._offers.order(allocation.node)
             if order is not None:
                 self._locks.note_order(allocation.node, order)
@@ -198,26 +256,42 @@ class Bind:
             await self._locks.acquire(allocation, deadline=deadline)
         self._outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
-    async def _bound_after_all(self, allocation: Allocation, *, taken_over: bool) -> bool:
-        """True when the pod is on the node all the same, through a binder that we took over from.
+    # Roll back
 
-        Raises: AnswerUnknown when that can't be found out; the grant then stays until its node's
+    async def _check_token(self, allocation: Allocation) -> None:
+        """Raises: Conflict if another binder has taken the grant over since, Unavailable."""
+        row = await self._store.get(allocation.id)
+        if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
+            # Also if it is bound by now: the rollback looks at the pod itself.
+            now = "gone" if row is None else f"{row.state} with token {row.token}"
+            raise Conflict(
+                f"the grant of pod {allocation.pod_uid} was taken over while it was bound: {now}"
+            )
+
+    async def _roll_back(self, begun: _Begun, reason: str) -> bool:
+        """End the grant of a binding that failed; True, and nothing is ended, if the pod is on the
+        node all the same.
+
+        Raises: AnswerUnknown if that can't be found out: the grant then stays until its node's
         report or its deadline.
         """
+        allocation = begun.allocation
         try:
             bound = await self._pod.is_bound(allocation)
         except NotFound as exc:
-            if taken_over:
-                # The other binder may have got it through before the pod went: it may run there.
+            if begun.taken_over:
+                # The other binder may have bound the pod before it went: it may run there.
                 raise AnswerUnknown(f"{exc}; its node shows whether it had been bound") from exc
-            return False
+            bound = False
         except Unavailable as exc:
             raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
         if bound:
-            self._transitions.bound(allocation, actor=ACTOR)
+            self._transitions.mark_bound(allocation, actor=ACTOR)
+        else:
+            await self._end(allocation, reason)
         return bound
 
-    async def _give_up(self, allocation: Allocation, reason: str) -> None:
+    async def _end(self, allocation: Allocation, reason: str) -> None:
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
         token = allocation.token
         try:
@@ -228,8 +302,20 @@ class Bind:
                 await self._transitions.apply(seen, verdict, actor=ACTOR, token=token)
         except HamiError as exc:
             # The deadline of `binding` ends it.
-            logger.warning("failed binding not written down", extra={"error": str(exc)})
+            logger.warning("Failed to write down the failed binding", extra={"error": str(exc)})
             await self._transitions.free_lock(allocation)
+
+    # Pods without devices, and events
+
+    async def _bind_without_devices(self, args: BindArgs) -> None:
+        """Bind a pod that names our resources and asks for none of them.
+
+        kube-scheduler sends it here for the names alone (`managedResources`).
+        """
+        uid, node = PodUid(args.pod_uid), NodeName(args.node)
+        with tracer.start_as_current_span("bind", attributes=_attributes(args)):
+            await self._pod.post_plain(args.pod_namespace, args.pod_name, uid=uid, node=node)
+        self._announce_bound(args, None)
 
     def _announce_bound(self, args: BindArgs, allocation: Allocation | None) -> None:
         if not self._outcomes.marks.shows_success(allocation):
@@ -238,9 +324,18 @@ class Bind:
         self._outcomes.announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
 
 
+def _attributes(args: BindArgs) -> dict[str, str]:
+    pod = telemetry.pod_attributes(
+        uid=args.pod_uid, namespace=args.pod_namespace, name=args.pod_name
+    )
+    return {**pod, "k8s.node.name": args.node}
+
+
 def _pod_ref(args: BindArgs) -> PodRef:
     return PodRef(args.pod_namespace, args.pod_name, PodUid(args.pod_uid))
 
 
 def _grant(allocation: Allocation) -> Grant:
-    return grant_of(allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_S))
+    return grant_of(
+        allocation, expires_at=datetime.now(UTC) + timedelta(seconds=SIGNED_GRANT_TTL_S)
+    )

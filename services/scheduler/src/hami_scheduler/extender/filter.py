@@ -1,7 +1,8 @@
 """/filter and /prioritize: which node a pod goes to, and the answer in kube-scheduler's form.
 
-In: the extender's arguments. `placement/reserve.py` chooses and takes; here the pod is read, and
-the answer, the events and the record are made. The story goes on in `bind.py`.
+In: the extender's arguments. `placement/placer.py` chooses and assumes; here the pod is read, and
+the answer, the events and the record are made. Nothing is written, and nothing is waited for.
+`bind.py` has what follows.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from hamicommon import telemetry
@@ -17,8 +19,9 @@ from hamicommon.admission.tampering.guard import Guard
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
+from hamicommon.ledger.model import Draft
 from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, reason_label
 from hamicommon.placement.unschedulable import Refusal
@@ -27,15 +30,16 @@ from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.placement.demand import Demand
+from hami_scheduler.placement.draft import assumed_allocation
+from hami_scheduler.placement.placer import Placer
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota
-from hami_scheduler.placement.reserve import Reservations, Reserved
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
     FILTERING_SUCCEED,
@@ -54,14 +58,14 @@ tracer = get_tracer(__name__)
 class Filter:
     """The use cases of /filter and /prioritize.
 
-    Without `reservations`, /filter answers every node that fits and the grant is made at /bind.
+    Without `placer`, /filter answers every node that fits, and /bind places the pod.
     """
 
     def __init__(
         self,
         *,
-        view: LedgerSnapshotCache,
-        reservations: Reservations | None,
+        state: ClusterState,
+        placer: Placer | None,
         requests: PodRequests,
         guard: Guard,
         demand: Demand,
@@ -71,8 +75,8 @@ class Filter:
     ) -> None:
         """`guard` judges again what admission should have refused; `silent`: nodes whose agents
         have stopped talking (`bus/heartbeats.py`)."""
-        self._view = view
-        self._reservations = reservations
+        self._state = state
+        self._placer = placer
         self._requests = requests
         self._guard = guard
         self._demand = demand
@@ -94,7 +98,7 @@ class Filter:
         try:
             with use_span(span):
                 try:
-                    result = await self._filter(args, trace)
+                    result = self._filter(args, trace)
                 except HamiError as exc:
                     result = self._failed(trace, exc)
                 body = result.to_json()
@@ -105,11 +109,9 @@ class Filter:
         return body, partial(self._record, trace, span, time.time_ns())
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
-        """Writes down where the decision shows; then there may be time for the next one."""
+        """Write down the decision."""
         self._recorder.add(trace, span.get_span_context())
         self._outcomes.later(partial(self._show, trace, span, answered_ns))
-        if self._reservations is not None and self._demand.waiting.expects_more:
-            self._reservations.look_ahead()
 
     def _show(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
         """In the trace and the metrics."""
@@ -140,9 +142,9 @@ class Filter:
         names = args.node_names or ()
         if not request.wants_devices:
             return dict.fromkeys(names, 0)
-        return prioritize(request, self._view.cluster, names)
+        return prioritize(request, self._state.cluster, names)
 
-    async def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
+    def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
         request = self._requests.of(args.pod)
         trace.lap("parse")
         if not request.wants_devices:
@@ -159,34 +161,47 @@ class Filter:
         if undoing:
             return self._undoes_slices(undoing, names, trace)
         self._demand.saw(args.pod, request)
-        if not self._view.loaded:
-            await self._view.refresh()
+        if not self._state.loaded:
+            raise Unavailable("the ledger has not been read yet; the pod is tried again")
         silent = self._silent()
         offered: Sequence[NodeName] = names
         if silent:
             trace.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]
-        if self._reservations is None:
-            return await self._answer_feasible(request, offered, trace)
+        if self._placer is None:
+            return self._answer_feasible(request, offered, trace)
+        bound_to = self._state.binding_node(request.uid)
+        if bound_to is not None:
+            return self._kept(bound_to, names, trace)
         try:
-            found = await self._reservations.best(request, offered, trace, early=True)
+            found = self._placer.place(request, offered, trace)
         except OverQuota as exc:
             return self._over_quota(names, exc, trace)
-        if isinstance(found, Reserved):
+        if isinstance(found, Draft):
             return self._placed(found, trace)
         assert found.refusal is not None
         return self._refused(found.refusal, trace)
 
-    def _placed(self, found: Reserved, trace: DecisionTrace) -> FilterResult:
-        allocation = trace.allocation = found.allocation
+    def _placed(self, draft: Draft, trace: DecisionTrace) -> FilterResult:
+        allocation = trace.allocation = assumed_allocation(draft, datetime.now(UTC))
         trace.outcome = "placed"
-        if found.decision is None:
-            trace.kept = True
-            trace.message = f"kept what attempt {allocation.attempt} holds ({allocation.state})"
-        elif self._outcomes.marks.shows_success(allocation):
-            message = found_message(allocation.node, found.decision.scores, trace.candidates)
+        if self._outcomes.marks.shows_success(allocation):
+            message = found_message(allocation.node, trace.scores, trace.candidates)
             self._announce(trace, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
+
+    def _kept(
+        self, node: NodeName, names: Sequence[NodeName], trace: DecisionTrace
+    ) -> FilterResult:
+        """The answer for a pod whose grant is in the ledger already: an earlier /bind of it has no
+        known outcome."""
+        if node not in names:
+            raise Conflict(
+                f"the pod is being bound to node {node}, which is not among those offered"
+            )
+        trace.outcome, trace.kept = "placed", True
+        trace.message = f"kept the grant on {node}"
+        return FilterResult(node_names=[node])
 
     def _refused(self, refusal: Refusal, trace: DecisionTrace) -> FilterResult:
         reasons = {**refusal.reasons, **dict.fromkeys(trace.silent, AGENT_SILENT)}
@@ -200,7 +215,7 @@ class Filter:
     ) -> FilterResult:
         assert trace.request is not None
         reasons = quota_reasons(
-            trace.request, self._view.cluster, names, error.quota.resource, self._requests.vendors
+            trace.request, self._state.cluster, names, error.quota.resource, self._requests.vendors
         )
         trace.refuse(reasons, None)
         trace.message, trace.quota = str(error), error.quota
@@ -217,17 +232,14 @@ class Filter:
         trace.message = clip(refusal(found), MOST_OF_AN_ERROR)
         return result
 
-    async def _answer_feasible(
+    def _answer_feasible(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
-        found = feasible(request, self._view.cluster, names)
-        if not found.placements:
-            await self._view.refresh()
-            found = feasible(request, self._view.cluster, names)
-        trace.view_version = self._view.cluster.version
+        found = feasible(request, self._state.cluster, names)
+        trace.view_version = self._state.cluster.version
         trace.scores = found.scores
-        trace.frozen = self._recorder.frozen(self._view.cluster, trace.scores)
+        trace.frozen = self._recorder.frozen(self._state.cluster, trace.scores)
         if not found.placements:
             return self._refused(found.refusal, trace)
         trace.outcome = "placed"

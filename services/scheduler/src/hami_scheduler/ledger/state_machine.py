@@ -49,8 +49,6 @@ class PodFacts:
     """A device plugin's answer, other than ours: `success`, `failed`, or none yet (protocol 2.7).
     A user could write it as well, so it counts only where we have no agent, and for a grant that
     there is."""
-    given_up: bool = False
-    """kube-scheduler set PodScheduled=False after the pod's last visit to /filter."""
     node_exists: bool = True
     agent_speaks: bool = False
     """The node's agent is heard, so it would report that the pod left (`bus/heartbeats.py`)."""
@@ -110,10 +108,6 @@ def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
         return _gone(allocation, facts)
     if facts.node is not None:
         return _has_node(allocation, facts, facts.node)
-    if allocation.state is AllocationState.RESERVED and facts.given_up:
-        return Transition(
-            target=AllocationState.RELEASED, reason="kube-scheduler gave this attempt up"
-        )
     return None
 
 

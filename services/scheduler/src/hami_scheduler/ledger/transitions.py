@@ -1,8 +1,8 @@
 """How an allocation goes on after the binding, and how it ends: the steps that verdicts demand.
 
-`apply` turns a `Transition` into a guarded change of state with all that hangs on it: the view, the
-node's lock, the withdrawal at the node, and the retry of pods that wait. The two steps that every
-pod makes, `bound` and `allocated`, go with those of other pods in one transaction.
+`apply` turns a `Transition` into a guarded change of state with all that depends on it: the node's
+lock, the withdrawal at the node, and the retry of pods that wait. `mark_bound` waits a moment for
+the node's report, so that most pods go from `binding` to `allocated` in one step.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import Unavailable
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.model import Change, StateStep
-from hamicommon.process.batches import Batches
 from opentelemetry import trace
 
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.writer import Answer, LedgerWriter
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
-from hami_scheduler.ports import AllocationStore, GrantAnnouncer
+from hami_scheduler.ports import GrantAnnouncer
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
-# What nobody waits for is written with what comes within this time. A pod that gets its cards at
-# once is bound and allocated in one batch.
-GATHER_S = 0.05
-# In a burst fewer and larger batches: both steps of a pod are mostly one change of its row then.
-PACE_S = 0.3
-
 _KEEPS_SLICES = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 _LOCK_ENDS_AT = frozenset({AllocationState.ALLOCATED, AllocationState.RELEASING})
+
+
+class _BoundHere(NamedTuple):
+    allocation: Allocation
+    timer: asyncio.TimerHandle
 
 
 class Transitions:
@@ -48,49 +47,46 @@ class Transitions:
     def __init__(
         self,
         *,
-        store: AllocationStore,
+        writer: LedgerWriter,
         locks: NodeLocks,
         announcer: Announcer,
         grants: GrantAnnouncer,
-        view: LedgerSnapshotCache,
         instruments: SchedulerInstruments,
         release_unconfirmed_s: float,
+        bound_delay_s: float,
         on_freed: Callable[[], None],
     ) -> None:
-        self._store = store
+        """`bound_delay_s`: how long `bound` waits for the node's report."""
+        self._writer = writer
         self._locks = locks
         self._announcer = announcer
         self._grants = grants
-        self._view = view
         self._instruments = instruments
         self._release_unconfirmed_s = release_unconfirmed_s
+        self._bound_delay_s = bound_delay_s
         self._on_freed = on_freed
-        self._steps = Batches[StateStep, bool](
-            store.advance_all,
-            key=lambda step: (step.allocation_id, step.target),
-            gather_s=GATHER_S,
-            pace_s=PACE_S,
-        )
 
         self.before_end: Callable[[Allocation], Awaitable[None]] | None = None
         """Called before a grant ends, which waits for it. Raises: Unavailable."""
-        self._bound_here: dict[AllocationId, int | None] = {}
-        """Tokens of what is bound, and not written down yet."""
-
-    async def run(self) -> None:
-        """Writes what goes in batches, until cancelled."""
-        await self._steps.run()
+        self._bound_here: dict[AllocationId, _BoundHere] = {}
+        """Allocations whose pod was bound here, while that is not written yet."""
 
     def is_bound(self, allocation_id: AllocationId, token: int) -> bool:
-        """Whether this replica has bound the pod, and writes that down now."""
-        return self._bound_here.get(allocation_id) == token
+        """Whether this scheduler has bound the pod and not written that down yet."""
+        bound = self._bound_here.get(allocation_id)
+        return bound is not None and bound.allocation.token == token
 
-    def bound(self, allocation: Allocation, *, actor: str) -> None:
-        """The pod is on its node: `binding -> bound` is written soon, and nobody waits for it.
+    def mark_bound(self, allocation: Allocation, *, actor: str) -> None:
+        """Write `binding -> bound` soon, or together with `allocated`; nobody waits for it.
 
-        What is lost on the way (a kill, a ledger that is away) the pod watch and the reaper find in
-        the pod itself. The steps of one allocation are written in the order of these calls.
+        If it is lost (a kill, a ledger that is unavailable), the pod watch and the reaper find it
+        in the pod itself.
         """
+        write = partial(self._write_bound, allocation, actor)
+        timer = asyncio.get_running_loop().call_later(self._bound_delay_s, write)
+        self._bound_here[allocation.id] = _BoundHere(allocation, timer)
+
+    def _write_bound(self, allocation: Allocation, actor: str) -> None:
         step = StateStep(
             allocation_id=allocation.id,
             sources=frozenset({AllocationState.BINDING}),
@@ -98,21 +94,21 @@ class Transitions:
             actor=actor,
             token=allocation.token,
         )
-        self._bound_here[allocation.id] = allocation.token
-        self._steps.put(step).add_done_callback(partial(self._bound, allocation))
+        self._writer.submit(step).add_done_callback(partial(self._on_bound, allocation))
 
-    def _bound(self, allocation: Allocation, done: asyncio.Future[bool]) -> None:
+    def _on_bound(self, allocation: Allocation, done: asyncio.Future[Answer]) -> None:
         self._bound_here.pop(allocation.id, None)
         if done.cancelled():
             return
         about = {"pod_uid": allocation.pod_uid, "node": allocation.node}
-        if (exc := done.exception()) is not None:
-            logger.warning("binding not written yet", extra={**about, "error": str(exc)})
-        elif done.result():
+        answer = done.result()
+        if isinstance(answer, HamiError):
+            logger.warning("Failed to write the binding", extra={**about, "error": str(answer)})
+        elif answer is not None:
             self._note(AllocationState.BOUND, about)
         else:
-            # Written by another binder, or by who found it bound; the reconciler finds what is not.
-            logger.info("binding not written by its binder", extra=about)
+            # Written by another binder, or by the watch; the reconciler finds what is not.
+            logger.info("Binding was not written by its binder", extra=about)
 
     async def allocated(
         self,
@@ -123,20 +119,24 @@ class Transitions:
         actor: str,
         about: Mapping[str, str] = MappingProxyType({}),
     ) -> bool:
-        """The node has answered for the pod: `bound -> allocated`, with others; False when that is
-        not the step that is due.
+        """Write that the node has answered for the pod; False if that step is not due.
 
-        `about`: what the log's line has beside it. Raises: Conflict, Unavailable.
+        `about`: further fields of the log's line. Raises: Conflict, Unavailable.
         """
+        sources = {AllocationState.BOUND}
+        if self.is_bound(allocation_id, token):
+            bound = self._bound_here.pop(allocation_id)
+            bound.timer.cancel()
+            sources.add(AllocationState.BINDING)
         step = StateStep(
             allocation_id=allocation_id,
-            sources=frozenset({AllocationState.BOUND}),
+            sources=frozenset(sources),
             target=AllocationState.ALLOCATED,
             actor=actor,
             token=token,
             node=node,
         )
-        done = await self._steps.put(step)
+        done = await self._writer.advance(step) is not None
         if done:
             named = {**about, "allocation_id": allocation_id, "node": node}
             self._note(AllocationState.ALLOCATED, named)
@@ -149,7 +149,7 @@ class Transitions:
     async def apply(
         self, allocation: Allocation, verdict: Transition, *, actor: str, token: int | None = None
     ) -> Change | None:
-        """Does the step if the row is still as `allocation` has it; None when it is not.
+        """Do the step if the row is still as `allocation` has it; None if it is not.
 
         Raises: Conflict, Unavailable.
         """
@@ -164,7 +164,7 @@ class Transitions:
             lease_s=self._release_unconfirmed_s if releasing else None,
         )
         if verdict.target in LIVE_STATES:
-            change = await self._store.advance(step)
+            change = await self._writer.advance(step)
         else:
             if self.before_end is not None:
                 await self.before_end(allocation)
@@ -180,7 +180,7 @@ class Transitions:
                     "hami.reason": verdict.reason,
                 },
             ):
-                change = await self._store.advance(step)
+                change = await self._writer.advance(step)
         if change is None:
             return None
         logger.info(
@@ -194,11 +194,10 @@ class Transitions:
                 "reason": verdict.reason,
             },
         )
-        await self._after(allocation, change, verdict)
+        await self._after(allocation, verdict)
         return change
 
-    async def _after(self, allocation: Allocation, change: Change, verdict: Transition) -> None:
-        self._view.apply(change.counters)
+    async def _after(self, allocation: Allocation, verdict: Transition) -> None:
         self._instruments.transitions.labels(verdict.target.value).inc()
         ended = verdict.target not in LIVE_STATES
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
@@ -229,7 +228,7 @@ class Transitions:
                 ALLOCATE_FAILED,
                 reason,
             )
-            await self._store.advance(
+            await self._writer.advance(
                 StateStep(
                     allocation_id=allocation.id,
                     sources=_KEEPS_SLICES & {allocation.state},

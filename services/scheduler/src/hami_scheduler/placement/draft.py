@@ -1,8 +1,7 @@
-"""From a placement to the draft of a reservation: what the ledger must know beside the slices.
+"""From a placement to the draft of a grant: what the ledger must know beside the slices.
 
-Pure: the vendors' annotations of the placed pod, what counts against quotas, and, where a vendor's
-choice can't be guarded by counters alone, what the choice was made of. `reserve.py` calls it
-between the choice and the transaction.
+Pure: the vendors' annotations of the placed pod, what counts against quotas, and, if a vendor's
+choice can't be guarded by counters alone, the versions of the cards that it was made of.
 """
 
 from __future__ import annotations
@@ -36,10 +35,9 @@ def draft_of(
     *,
     now: datetime,
     lease_s: float,
-    replaces: Allocation | None,
     owner: PodOwner | None = None,
 ) -> Draft:
-    """The reservation of `placement`; `cards` are the node's as the choice saw them."""
+    """The grant of `placement`; `cards` are the node's as the choice saw them."""
     used = {share.vendor for container in placement.containers for share in container.shares}
     devices = {name: state.usage.device for name, state in cards.items()}
     placed = Placed.by_card_ids(placement, devices, request.selections, now)
@@ -63,13 +61,12 @@ def draft_of(
         core_totals=_core_totals(request, placement, cards, vendors),
         traceparent=telemetry.traceparent(),
         owner=owner,
-        replaces=None if replaces is None else replaces.id,
         actor=ACTOR,
     )
 
 
-def reserved_early(draft: Draft, now: datetime) -> Allocation:
-    """The reservation as /filter needs it, before the ledger has given it its number and times."""
+def assumed_allocation(draft: Draft, now: datetime) -> Allocation:
+    """The draft as an allocation, before the ledger has given it a number and a token."""
     return Allocation(
         id=draft.allocation_id,
         pod_uid=draft.pod_uid,

@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError
 from hamicommon.k8s.annotations import RETRY_AT
 from hamicommon.placement.engine import decide
 
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import PodApi
@@ -37,7 +37,7 @@ class Requeuer:
     def __init__(
         self,
         *,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         waiting: WaitingPods,
         pods: PodApi,
         instruments: SchedulerInstruments,

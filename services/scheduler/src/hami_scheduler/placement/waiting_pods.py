@@ -1,8 +1,8 @@
 """Pods that wait for capacity, and what was known of them when they last came to /filter.
 
-Fed by the pod watch and by /filter; read by `requeue.py` (who might fit now?), by the watch (has
-kube-scheduler given this pod up since?) and by what need not wait for others when nobody else is
-expected. Only hints: losing them costs time, never correctness.
+Fed by the pod watch and by /filter; read by `requeue.py` (which pods may fit now?) and by the watch
+(has kube-scheduler given this pod up since?). Only hints: losing them costs time, never
+correctness.
 """
 
 from __future__ import annotations
@@ -47,23 +47,9 @@ class WaitingPods:
     def __init__(self) -> None:
         self._pods: dict[PodUid, WaitingPod] = {}
         self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
-        self._expected: set[PodUid] = set()
-
-    @property
-    def expects_more(self) -> bool:
-        """Whether pods are known that kube-scheduler has not asked for yet."""
-        return bool(self._expected)
-
-    def expect(self, uid: PodUid, *, may_come: bool) -> None:
-        """The pod has no node; `may_come`: nothing is known that keeps it from coming soon."""
-        if may_come and uid not in self._visits:
-            self._expected.add(uid)
-        else:
-            self._expected.discard(uid)
 
     def saw(self, pod: JsonMapping, request: PodRequest) -> None:
         """The pod came to /filter looking like this."""
-        self._expected.discard(request.uid)
         self._visits.pop(request.uid, None)
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
         if len(self._visits) > MOST_VISITS:
@@ -92,7 +78,6 @@ class WaitingPods:
         """The pod has a node, or is gone."""
         self._pods.pop(uid, None)
         self._visits.pop(uid, None)
-        self._expected.discard(uid)
 
     def in_order(self) -> list[WaitingPod]:
         """Highest priority first, then oldest: the order of kube-scheduler's queue."""

@@ -9,61 +9,42 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import HamiError
 from hamicommon.ledger.cards.moves import Move
-from hamicommon.ledger.model import BindingClaim, Change, Draft, Entry, ReservationWrite, StateStep
+from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaUse, StateStep
 
 
 class AllocationStore(Protocol):
-    """The ledger of grants: each call is one transaction with its event and its announcement."""
+    """The ledger of grants: each call is one transaction with its events and announcements."""
 
-    async def reserve(self, draft: Draft) -> Change:
-        """Takes the cards and writes the allocation as `reserved`.
+    async def commit(self, commands: Sequence[Command]) -> Sequence[Change | HamiError | None]:
+        """Carry out commands together; steps that end a grant come before new grants.
 
-        Raises: CapacityConflict (its `subject` is the card or quota that refused), Conflict (the
-        pod has another live allocation than the one to be replaced), Unavailable.
+        For each the change, or why the grant was refused (as `enter` raises it), or None for a step
+        that is not due. The steps of one allocation are made in their order.
+        Raises: Conflict, Unavailable when none of them was carried out.
         """
         ...
 
-    async def reserve_all(self, writes: Sequence[ReservationWrite]) -> Sequence[Change | HamiError]:
-        """Reservations of different pods: those of plain slices in one transaction, each guarded
-        as by `reserve`, which makes what could not be made together.
+    async def begin(self, draft: Draft) -> Change:
+        """Take the cards and write the allocation as `binding`, with its fencing token.
 
-        For each the change, or what `reserve` raised. A claim is carried out with those that go
-        together; the others stay `reserved`. Raises: Unavailable, when of none is known whether it
-        was written.
+        Raises: CapacityConflict (its `subject` is the card that refused), QuotaConflict, Conflict
+        (the pod has a live allocation), Unavailable.
         """
         ...
 
     async def enter(self, entry: Entry) -> Change:
-        """Writes a grant for a pod that is on its node already, with its token and evidence.
+        """Write a grant that begins as the entry says, with its token and evidence.
 
-        Where the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to
-        what is held and quotas are counted without being asked.
-        Raises: CapacityConflict (as `reserve`; unguarded: a card is not on the node), Conflict (the
-        pod has a live allocation), Unavailable.
+        If the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to what
+        is held, and quotas are counted but not checked.
+        Raises: as `begin`; unguarded, CapacityConflict means that a card is not on the node.
         """
         ...
 
     async def advance(self, step: StateStep) -> Change | None:
-        """Changes the state if the row still allows it, else returns None and changes nothing.
+        """Change the state if the row still allows it; otherwise return None and change nothing.
 
         A target that is not live gives the cards back. Raises: Conflict, Unavailable.
-        """
-        ...
-
-    async def advance_all(self, steps: Sequence[StateStep]) -> Sequence[bool]:
-        """Steps between live states: all of them in one transaction, those of one allocation in
-        their order.
-
-        True for each that was done. One that meets a locked row or fails is made by itself, as
-        `advance` would. Raises: Unavailable, when of none is known whether it was done.
-        """
-        ...
-
-    async def claim_all(self, claims: Sequence[BindingClaim]) -> Sequence[Allocation | None]:
-        """Hands out tokens to the reservations of different pods: all in one transaction.
-
-        None where the pod has no reservation on the node, or somebody else is at its row.
-        Raises: Unavailable.
         """
         ...
 
@@ -144,4 +125,8 @@ class QuotaStore(Protocol):
 
     async def limited(self) -> frozenset[str]:
         """Namespaces that have a limit. Raises: Conflict, Unavailable."""
+        ...
+
+    async def used(self) -> Sequence[QuotaUse]:
+        """Every limit with what is used of it. Raises: Unavailable."""
         ...

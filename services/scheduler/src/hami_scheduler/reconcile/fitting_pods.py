@@ -22,8 +22,8 @@ from hamicommon.placement.rules import NOT_ASKED, POD_REFUSED, reason_label
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.view import LedgerSnapshotCache
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.queries import LastRefusal, Refusals
 
@@ -46,7 +46,7 @@ class WaitingFigures:
     def __init__(
         self,
         *,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         waiting: WaitingPods,
         refusals: Refusals,
         vendors: Vendors,

@@ -32,7 +32,7 @@ from hamicommon.events import HeldContainer, NodeHoldings
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of
 from hamicommon.k8s.types import JsonMapping
-from hamicommon.ledger.model import CardCounters, Draft, Entry, QuotaAmounts
+from hamicommon.ledger.model import Change, Draft, Entry, QuotaAmounts
 
 from hami_scheduler.ledger.state_machine import PodFacts, facts_of
 from hami_scheduler.ports import AllocationStore, NodeWitness
@@ -68,7 +68,7 @@ class GrantRestorer:
         self,
         *,
         store: AllocationStore,
-        apply: Callable[[Iterable[CardCounters]], None],
+        apply: Callable[[Change], None],
         read_signed: Callable[[str], Grant],
         quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
         witness: NodeWitness,
@@ -97,7 +97,7 @@ class GrantRestorer:
         except (CapacityConflict, Conflict) as exc:
             logger.warning("lost grant not restored", extra={"error": str(exc)})
             return Outcome.LATER
-        self._apply(change.counters)
+        self._apply(change)
         logger.info("lost grant restored", extra={"pod_uid": facts.uid, "node": grant.node})
         return Outcome.RESTORED
 

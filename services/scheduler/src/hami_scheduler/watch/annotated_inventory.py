@@ -18,7 +18,7 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.bus.refused_cards import RefusedCards
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
 from hami_scheduler.watch.node_annotations import NodeAnnotations, read_annotations
@@ -64,7 +64,7 @@ class AnnotatedInventory:
         self,
         *,
         store: InventoryStore,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         nodes: NodeApi,
         vendors: Vendors,
         refused: RefusedCards,

@@ -14,7 +14,7 @@ from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.annotations import DEVICE_CORDON
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ports import DriftJournal, InventoryStore, PodEvent, PodEvents
 from hami_scheduler.watch.backoff import ItemBackoff
 
@@ -81,7 +81,7 @@ class NodeSync:
         self,
         *,
         store: InventoryStore,
-        view: LedgerSnapshotCache,
+        view: ClusterState,
         forget: Callable[[str], None],
         on_freed: Callable[[], None],
         unmatched: UnmatchedCordons,

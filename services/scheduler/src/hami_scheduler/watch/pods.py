@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -21,7 +20,9 @@ from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
+from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import (
+    POD_DELETED,
     TERMINAL_PHASES,
     PodFacts,
     facts_of,
@@ -52,19 +53,18 @@ class PodWatch:
         *,
         store: AllocationLedger,
         transitions: Transitions,
+        state: ClusterState,
         waiting: WaitingPods,
         request_of: Callable[[JsonMapping], PodRequest],
         scheduler_name: str,
-        with_claims: bool = False,
         bulkhead: Bulkhead | None = None,
         waits: ItemBackoff | None = None,
     ) -> None:
-        """`with_claims`: pods with ResourceClaims are ours, whichever scheduler binds them."""
-        self._with_claims = with_claims
         self._bulkhead = bulkhead or Bulkhead()
         self._waits = waits or ItemBackoff()
         self._store = store
         self._transitions = transitions
+        self._state = state
         self._waiting = waiting
         self._request_of = request_of
         self._scheduler_name = scheduler_name
@@ -86,8 +86,7 @@ class PodWatch:
         self.by_uid[uid] = new
         facts = facts_of(new)
         self._keep_waiting(new, facts)
-        if self._waiting.given_up_since(new):
-            facts = replace(facts, given_up=True)
+        self._forget_if_over(new, facts)
         before = None if old is None else facts_of(old)
         if facts != before and (before is not None or _matters(facts)):
             self._note(facts)
@@ -96,13 +95,24 @@ class PodWatch:
         """The informer saw the pod go."""
         uid = PodUid(pod["metadata"]["uid"])
         self._waiting.remove(uid)
+        self._state.forget(uid, POD_DELETED)
         if self.by_uid.pop(uid, None) is not None:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
+    def _forget_if_over(self, pod: JsonMapping, facts: PodFacts) -> None:
+        """Forget what /filter assumed for a pod that will not come to /bind any more."""
+        assumed = self._state.assumed(facts.uid)
+        if assumed is None:
+            return
+        if facts.phase in TERMINAL_PHASES:
+            self._state.forget(facts.uid, f"the pod is {facts.phase}")
+        elif facts.node is not None and facts.node != assumed.draft.placement.node:
+            self._state.forget(facts.uid, f"the pod was bound to {facts.node}")
+        elif self._waiting.given_up_since(pod):
+            self._state.forget(facts.uid, "kube-scheduler gave this attempt up")
+
     def _ours(self, pod: JsonMapping) -> bool:
         spec = pod.get("spec") or {}
-        if self._with_claims and spec.get("resourceClaims"):
-            return True
         by_us = spec.get("schedulerName") == self._scheduler_name
         return by_us or ASSIGNED_NODE in annotations_of(pod)
 
@@ -111,9 +121,6 @@ class PodWatch:
         if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
             self._waiting.remove(facts.uid)
             return
-        gated = bool((pod.get("spec") or {}).get("schedulingGates"))
-        # kube-scheduler refuses many by itself, and they never come here.
-        self._waiting.expect(facts.uid, may_come=not refused and not gated)
         if refused:
             try:
                 request = self._request_of(pod)
@@ -232,7 +239,7 @@ class PodWatch:
 def _usual(facts: PodFacts) -> bool:
     """True for a pod that is on its node and lives."""
     lives = facts.exists and facts.phase not in TERMINAL_PHASES and not facts.deleting
-    return lives and facts.node is not None and not facts.bind_phase and not facts.given_up
+    return lives and facts.node is not None and not facts.bind_phase
 
 
 def _differs(allocation: Allocation, facts: PodFacts) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
@@ -32,7 +32,7 @@ class QuotaSync:
         store: QuotaStore,
         limits_of: Callable[[JsonMapping], QuotaLimits],
         synced: Callable[[], bool],
-        on_freed: Callable[[], None],
+        on_written: Callable[[], Awaitable[None]],
         bulkhead: Bulkhead | None = None,
         waits: ItemBackoff | None = None,
     ) -> None:
@@ -40,7 +40,7 @@ class QuotaSync:
         self._waits = waits or ItemBackoff()
         self._store = store
         self._synced = synced
-        self._on_freed = on_freed
+        self._on_written = on_written
         self._limits_of = limits_of
         self._quotas: dict[str, dict[str, Mapping[str, int]]] = {}
         self.mistakes: dict[tuple[str, str], Mapping[str, str]] = {}
@@ -112,7 +112,11 @@ class QuotaSync:
         due = changed or await self._all() - self._changed
         written = [await self._written(namespace) for namespace in sorted(due)]
         if changed and any(written):
-            self._on_freed()
+            try:
+                await self._on_written()
+            except HamiError as exc:
+                # The next comparison of the state reads them.
+                logger.warning("Failed to read the quotas", extra={"error": str(exc)})
 
     async def _written(self, namespace: str) -> bool:
         """False: it is tried again later."""

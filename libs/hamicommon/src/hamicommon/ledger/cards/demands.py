@@ -50,20 +50,6 @@ def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
     )
 
 
-def is_plain(draft: Draft, rules: Rules) -> bool:
-    """Whether it takes nothing but amounts of one card, which add up with those of other drafts.
-
-    Else the card must be looked at by itself: it is to be empty, of one version, or parted in
-    places.
-    """
-    wanted = wanted_by(draft, rules)
-    if draft.replaces is not None or draft.mutex or len(wanted) != 1:
-        return False
-    [card] = wanted
-    own = card.exclusive or card.core_total is not None or bool(card.details)
-    return not own and card.seen is None
-
-
 def demands(
     containers: tuple[ContainerGrant, ...],
     rules: Rules = _NONE,

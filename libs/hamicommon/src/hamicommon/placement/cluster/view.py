@@ -132,8 +132,17 @@ class ClusterView(CardsByRow):
             self._inventory_changed()
         return True
 
-    def shift(self, uuid: GpuUuid, *, slots: int, memory_mib: int, core_percent: int) -> None:
-        """Adds to a card's counters what the ledger does not count yet, or takes it back.
+    def shift(
+        self,
+        uuid: GpuUuid,
+        *,
+        slots: int,
+        memory_mib: int,
+        core_percent: int,
+        added: Sequence[Mapping[str, Any]] = (),
+        dropped: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        """Add what the ledger does not count yet to a card's counters and holdings, or take it back.
 
         The version stays; the next `apply` sets the counters without it. An unknown card has none.
         """
@@ -142,16 +151,24 @@ class ClusterView(CardsByRow):
             return
         row, place = where
         usage = self._rows.usages[row][place]
-        self._rows.count(
+        holdings: list[Mapping[str, Any]] | None = None
+        if added or dropped:
+            holdings = [*usage.holdings, *added]
+            for each in dropped:
+                if each in holdings:
+                    holdings.remove(each)
+        holdings_changed = self._rows.count(
             row,
             place,
             slots=usage.used_slots + slots,
             memory_mib=usage.used_memory_mib + memory_mib,
             core_percent=usage.used_core_percent + core_percent,
-            holdings=None,
+            holdings=holdings,
             version=self._rows.versions[row][place],
         )
         self.version += 1
+        if holdings_changed:
+            self._inventory_changed()
 
     def set_free_cpu(self, node: NodeName, free_cpu_milli: int | None) -> None:
         """What pods have not asked for of the host's CPU; None: it is not known.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import QuotaAmounts
+from hamicommon.ledger.model import QuotaAmounts, QuotaUse
 
 from hami_scheduler.adapters.postgres.rows import LIVE_SQL, SELECT_ALLOCATION, allocation_of
 
@@ -22,6 +22,9 @@ UPDATE quotas SET limit_amount = NULL, updated_at = now()
  WHERE namespace = $1 AND resource <> ALL($2::text[]) AND limit_amount IS NOT NULL
 """
 _LOCK = "SELECT resource FROM quotas WHERE namespace = $1 ORDER BY resource FOR UPDATE"
+_USED = """
+SELECT namespace, resource, limit_amount, used_amount FROM quotas WHERE limit_amount IS NOT NULL
+"""
 _COUNT = """
 UPDATE quotas SET used_amount = $3, updated_at = now()
  WHERE namespace = $1 AND resource = $2 AND used_amount <> $3
@@ -46,6 +49,11 @@ class PostgresQuotas:
             "SELECT DISTINCT namespace FROM quotas WHERE limit_amount IS NOT NULL"
         )
         return frozenset(row["namespace"] for row in rows)
+
+    async def used(self) -> list[QuotaUse]:
+        """See the port."""
+        rows = await self._database.fetch(_USED)
+        return [QuotaUse(*row) for row in rows]
 
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """See the port."""

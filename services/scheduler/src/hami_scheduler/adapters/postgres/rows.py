@@ -14,7 +14,6 @@ from hamicommon.domain.allocations import (
     Origin,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.ledger.model import CardCounters
 
 LIVE_SQL = "a.ended_at IS NULL"
 """A constraint keeps it equal to the live states; indexes of it stay as a live state changes."""
@@ -45,8 +44,7 @@ a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state
 
 SELECT_ALLOCATION = f"SELECT {COLUMNS} FROM allocations a JOIN nodes n ON n.name = a.node"
 
-# Without containers, shares and annotations, which cost ten times as much to read.
-_STANDING = """
+SELECT_LIGHT = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, '{}'::jsonb AS annotations,
        a.origin,
@@ -54,8 +52,9 @@ SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, 
        NULL AS claims
   FROM allocations a JOIN nodes n ON n.name = a.node
 """
-SELECT_STANDING = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2"
-SELECT_STANDING_OF = f"{_STANDING} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text[])"
+"""Without containers, shares and annotations, which cost ten times as much to read."""
+SELECT_STANDING = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid > $1 ORDER BY a.pod_uid LIMIT $2"
+SELECT_STANDING_OF = f"{SELECT_LIGHT} WHERE {LIVE_SQL} AND a.pod_uid = ANY($1::text[])"
 
 
 def allocation_of(row: Any) -> Allocation:
@@ -125,17 +124,4 @@ def _claimed(row: Sequence[Any]) -> ClaimedSlice:
             slots=slots,
         ),
         counted=counted,
-    )
-
-
-def counters_of(row: Any) -> CardCounters:
-    """Decodes what an UPDATE of a device returned."""
-    return CardCounters(
-        node=row["node"],
-        uuid=GpuUuid(row["uuid"]),
-        used_slots=row["used_slots"],
-        used_memory_mib=row["used_memory_mib"],
-        used_core_percent=row["used_core_percent"],
-        version=row["version"],
-        holdings=tuple(row["holdings"]),
     )

@@ -28,7 +28,7 @@ NO_SCORES = NodeScores.of({})
 class DecisionTrace:
     """What happens while one pod is decided on; `outcome` is empty for pods that aren't ours.
 
-    `phase_ms` has the parts of the time from the call to the answer's body: parse, place, reserve,
+    `phase_ms` has the parts of the time from the call to the answer's body: parse, place,
     answer; what it has beyond them (`total`) is refreshing the view and planning again.
     """
 
@@ -50,8 +50,6 @@ class DecisionTrace:
     scores: NodeScores = field(default_factory=lambda: NO_SCORES)
     quota: QuotaShort | None = None
     frozen: Frozen | None = None
-    ahead: bool = False
-    """It was made before it was asked for (`ahead.py`)."""
     view_version: int = 0
     phase_ms: dict[str, float] = field(default_factory=dict)
     trace_id: str = ""
@@ -127,8 +125,6 @@ class DecisionTrace:
         if self.allocation is not None:
             shares = [s.uuid for c in self.allocation.containers for s in c.shares]
             found |= {"k8s.node.name": self.allocation.node, "hami.cards": [str(s) for s in shares]}
-        if self.ahead:
-            found["hami.decided_ahead"] = True
         if self.reasons:
             found["hami.reasons"] = sorted(set(self.reasons.values()))[:5]
         return found

@@ -10,11 +10,9 @@ from collections.abc import Sequence, Set
 
 from hamicommon.domain.allocations import Allocation, ClaimedSlice, SliceKey
 from hamicommon.domain.ids import AllocationId
-from hamicommon.events import event_subject
 from hamicommon.ledger.connection import Connection
 
-from hami_scheduler.adapters.postgres.allocations.encoding import event_payload
-from hami_scheduler.adapters.postgres.allocations.moving import RECORD_MOVE
+from hami_scheduler.adapters.postgres.allocations.writing import NewEvent, insert_events
 from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of
 
 # One grant of a claim after the other, so that not two of them are the first.
@@ -128,14 +126,14 @@ async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[
         allocation = allocation_of(
             await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", heir)
         )
-        await connection.fetchval(
-            RECORD_MOVE,
-            heir,
-            allocation.state,
-            reason,
-            actor,
-            {"from_pod_uid": old.pod_uid, "from_allocation_id": old.id},
-            event_subject("allocation", "shared"),
-            event_payload(allocation, allocation.state, reason, ()),
+        event = NewEvent(
+            allocation=allocation,
+            previous=allocation.state,
+            state=allocation.state,
+            reason=reason,
+            actor=actor,
+            detail={"from_pod_uid": old.pod_uid, "from_allocation_id": old.id},
+            verb="shared",
         )
+        await insert_events(connection, [event])
     return {(row["claim_uid"], row["request"], row["share_id"]) for row in rows}

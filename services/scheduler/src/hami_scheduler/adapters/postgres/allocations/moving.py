@@ -1,29 +1,27 @@
-"""An allocation's move to the cards that the kubelet gave."""
+"""Allocations that move to the cards that the kubelet gave, inside a transaction of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from hamicommon.domain.ids import GpuUuid
-from hamicommon.events import event_subject
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.ledger.cards.moves import Move, exchanged, quota_changes
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import CardCounters, Change
+from hamicommon.ledger.model import Change, QuotaOf, Rules
 
-from hami_scheduler.adapters.postgres.allocations.cards import Swap
-from hami_scheduler.adapters.postgres.allocations.encoding import (
-    card_names,
-    event_payload,
-    share_columns,
-)
-from hami_scheduler.adapters.postgres.allocations.fragments import (
-    NEXT_SEQUENCE,
+from hami_scheduler.adapters.postgres.allocations.books import Books
+from hami_scheduler.adapters.postgres.allocations.reads import locked
+from hami_scheduler.adapters.postgres.allocations.writing import (
     SHARE_COLUMNS,
     SHARE_VALUES,
-    announced,
+    NewEvent,
+    columns,
+    insert_events,
+    share_rows,
 )
 from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of
 
-INSERT_SHARES = f"""
+_INSERT_SHARES = f"""
 INSERT INTO allocation_devices ({SHARE_COLUMNS})
 SELECT $1, {SHARE_VALUES}
   FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::text[],
@@ -31,40 +29,59 @@ SELECT $1, {SHARE_VALUES}
          AS s (container_index, position, container_name, role, device_uuid, vendor, memory_mib,
                core_percent, slots, type, detail)
 """
-DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
-
-RECORD_MOVE = f"""
-WITH allocation AS (
-  SELECT pod_uid, traceparent FROM allocations WHERE id = $1
-), event AS (
-  INSERT INTO allocation_events
-         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail)
-  SELECT a.pod_uid, {NEXT_SEQUENCE.format(pod_uid="a.pod_uid")}, $1, $2, $2, $3, $4, $5
-    FROM allocation a
-  RETURNING id, sequence, at
-), {announced("$6", "$7", "a.traceparent", "event, allocation a")}
-SELECT sequence FROM event
-"""
+_DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
+REASON = "moved to the cards that the kubelet gave"
 
 
-async def record_move(
-    connection: Connection, swap: Swap, counters: Mapping[GpuUuid, CardCounters]
-) -> Change:
-    """Writes what `exchange_cards` did: the allocation's slices, its event, its announcement."""
-    old, new = swap.old, swap.containers
-    touched = tuple(counters[uuid] for uuid in swap.cards)
-    await connection.execute(DELETE_SHARES, old.id)
-    await connection.execute(INSERT_SHARES, old.id, *share_columns(new))
-    reason = "moved to the cards that the kubelet gave"
-    sequence = await connection.fetchval(
-        RECORD_MOVE,
-        old.id,
-        old.state,
-        reason,
-        "node-agent",
-        {"before": card_names(old.containers), "after": card_names(new)},
-        event_subject("allocation", "moved"),
-        event_payload(old, old.state, reason, touched),
-    )
-    fresh = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
-    return Change(allocation=allocation_of(fresh), sequence=sequence, counters=touched)
+async def move(
+    connection: Connection, moves: Sequence[Move], rules: Rules, quota_of: QuotaOf
+) -> tuple[Change, ...] | None:
+    """Exchange the cards of all; None if one is not live under its token any more.
+
+    Raises: CapacityConflict, QuotaConflict.
+    """
+    moved: list[tuple[Allocation, Move]] = []
+    for each in sorted(moves, key=lambda each: each.allocation_id):
+        old = await locked(connection, each.allocation_id)
+        if old is None or old.token != each.token or not old.live:
+            return None
+        moved.append((old, each))
+    changes = quota_changes(moved, quota_of)
+    swaps = [(old, each, *exchanged(old.containers, each.containers, rules)) for old, each in moved]
+    cards = {card.uuid for _, _, given, taken in swaps for card in (*given, *taken)}
+    books = await Books.lock(connection, namespaces=set(changes), cards=cards)
+    for namespace, amounts in changes.items():
+        books.check_quota(namespace, amounts)
+        books.count_quota(namespace, amounts, 1)
+    for old, _, given, _ in swaps:
+        books.give_back(old.id, given)
+    for old, _, _, taken in swaps:
+        books.check_cards(old.node, taken, mutex=False)
+        books.take(old.id, taken, held=False)
+    await books.write(connection)
+    found = []
+    for old, each, given, taken in swaps:
+        touched = sorted({card.uuid for card in (*given, *taken)})
+        await connection.execute(_DELETE_SHARES, old.id)
+        shares = columns(share_rows(each.containers), 11)
+        await connection.execute(_INSERT_SHARES, old.id, *shares)
+        counters = books.counters(touched)
+        event = NewEvent(
+            allocation=old,
+            previous=old.state,
+            state=old.state,
+            reason=REASON,
+            actor="node-agent",
+            counters=counters,
+            detail={"before": _card_names(old.containers), "after": _card_names(each.containers)},
+            verb="moved",
+        )
+        [sequence] = await insert_events(connection, [event])
+        row = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
+        found.append(Change(allocation=allocation_of(row), sequence=sequence, counters=counters))
+    return tuple(found)
+
+
+def _card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
+    """The cards' ids by container name."""
+    return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}

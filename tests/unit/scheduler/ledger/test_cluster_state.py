@@ -1,20 +1,38 @@
-"""The view of the ledger's cards."""
+"""The cards and quotas in memory: read from the ledger, assumed, confirmed, forgotten."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.ledger.view import LedgerSnapshotCache
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.placement.draft import assumed_allocation
 from hami_scheduler.ports import LedgerCard, PairScores
+from hamicommon.domain.allocations import (
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+    DeviceShare,
+    Placement,
+)
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.errors import Unavailable
-from hamicommon.ledger.cards.demands import CardDemand
-from hamicommon.ledger.model import CardCounters
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import Conflict, HamiError, Unavailable
+from hamicommon.ledger.cards.demands import CardDemand, wanted_by
+from hamicommon.ledger.model import (
+    CardCounters,
+    Change,
+    Command,
+    Draft,
+    Entry,
+    QuotaUse,
+    StateStep,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +57,10 @@ class Reader:
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         return {}
 
+    async def used(self) -> list[QuotaUse]:
+        return list(self.quotas)
+
+    quotas: list[QuotaUse] = field(default_factory=list)
     entered: int = 0
 
     def next_version(self) -> int:
@@ -88,64 +110,238 @@ def counters(name: str, *, version: int, memory_mib: int) -> CardCounters:
     )
 
 
-def used(view: LedgerSnapshotCache, node: str = "n") -> list[int]:
+class NoGrants:
+    """A ledger without a grant."""
+
+    async def standing(self) -> AsyncIterator[list[Allocation]]:
+        for some in ():
+            yield some
+
+
+def state_of(reader: Reader, **options: Any) -> ClusterState:
+    made: Any = NoGrants()
+    quotas: Any = reader
+    return ClusterState(reader, quotas=quotas, grants=made, rules={}, **{"ttl_s": 60.0, **options})
+
+
+def assuming(
+    pod: str, card: str, memory_mib: int, detail: Mapping[str, Any] | None = None
+) -> Draft:
+    share = DeviceShare(
+        uuid=GpuUuid(card),
+        vendor="NVIDIA",
+        memory_mib=memory_mib,
+        core_percent=0,
+        detail=detail or {},
+    )
+    container = ContainerGrant(index=0, name="main", role="app", shares=(share,))
+    return Draft(
+        allocation_id=AllocationId(str(uuid.uuid4())),
+        pod_uid=PodUid(pod),
+        namespace="team",
+        pod_name=pod,
+        placement=Placement(node=NodeName("n"), containers=(container,)),
+        lease_s=60,
+    )
+
+
+def change_of(*counted: CardCounters, draft: Draft | None = None) -> Change:
+    draft = draft or assuming("other", "GPU-0", 1)
+    allocation = replace(
+        assumed_allocation(draft, datetime.now(UTC)), state=AllocationState.BINDING
+    )
+    return Change(allocation=allocation, sequence=1, counters=counted)
+
+
+def granted(draft: Draft, counted: CardCounters) -> tuple[Entry, Change]:
+    return Entry(draft=draft), change_of(counted, draft=draft)
+
+
+def used(view: ClusterState, node: str = "n") -> list[int]:
     return [state.usage.used_memory_mib for state in view.cluster.cards(NodeName(node))]
 
 
 async def test_counters_of_our_own_commit_need_no_reading() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
 
-    view.apply([reader.use("GPU-0", 400)])
+    view.apply(change_of(reader.use("GPU-0", 400)))
 
     assert used(view) == [400]
     assert not await view.refresh()
     assert reader.full_reads == 1
 
 
-async def test_a_promise_that_the_ledger_counts_as_it_was_made_changes_nothing() -> None:
+async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothing() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
-    first, second = demand("GPU-0", 100), demand("GPU-0", 300)
-    view.promise(first)
-    view.promise(second)
+    first, second = assuming("a", "GPU-0", 100), assuming("b", "GPU-0", 300)
+    view.assume(first)
+    view.assume(second)
     before = view.cluster.version
 
-    view.written([(first, [reader.use("GPU-0", 100)])])
+    view.on_committed([granted(first, reader.use("GPU-0", 100))])
 
     assert (view.cluster.version, used(view)) == (before, [400])
+    assert view.assumed(PodUid("a")) is None
     assert not await view.refresh(), "the ledger's version was not taken over"
-    view.settle(second)
+    assert view.forget(PodUid("b"), "test")
     assert used(view) == [100]
 
 
-async def test_where_the_ledger_counts_something_else_too_it_is_taken_over() -> None:
+async def test_counters_of_a_whole_batch_are_never_counted_beside_its_assumptions() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
-    one, gone = demand("GPU-0", 100), demand("GPU-1", 300)
-    view.promise(one)
-    view.promise(gone)
+    drafts = [assuming(pod, "GPU-0", 100) for pod in "abc"]
+    for one in drafts:
+        view.assume(one)
+
+    counted = reader.use("GPU-0", 300)
+    view.on_committed([granted(one, counted) for one in drafts])
+
+    assert used(view) == [300]
+
+
+async def test_a_grant_that_was_read_before_its_commit_was_answered_counts_once() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.refresh()
+    one = assuming("a", "GPU-0", 100)
+    view.assume(one)
+    counted = reader.use("GPU-0", 100)
+    await view.refresh()
+
+    view.on_committed([granted(one, counted)])
+
+    assert used(view) == [100]
+
+
+async def test_a_refused_grant_is_forgotten_and_waiting_pods_are_tried() -> None:
+    reader, freed = Reader(), list[str]()
+    reader.put("GPU-0")
+    view = state_of(reader, on_freed=lambda: freed.append("freed"))
+    await view.refresh()
+    one = assuming("a", "GPU-0", 100)
+    view.assume(one)
+
+    view.on_committed([(Entry(draft=one), Conflict("refused"))])
+
+    assert (view.assumed(PodUid("a")), used(view), freed) == (None, [0], ["freed"])
+
+
+async def test_a_commit_of_an_earlier_assumption_leaves_the_later_one() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.refresh()
+    early, late = assuming("a", "GPU-0", 100), assuming("a", "GPU-0", 200)
+    view.assume(early)
+    view.assume(late)
+
+    view.on_committed([(Entry(draft=early), Conflict("refused"))])
+
+    assert used(view) == [200]
+
+
+async def test_an_assumption_is_forgotten_when_its_time_is_over() -> None:
+    reader, now = Reader(), 0.0
+    reader.put("GPU-0")
+    view = state_of(reader, ttl_s=60.0, clock=lambda: now)
+    await view.refresh()
+    view.assume(assuming("a", "GPU-0", 100))
+    now = 59.0
+    view.assume(assuming("b", "GPU-0", 200))
+    view.expire()
+    assert used(view) == [300]
+
+    now = 61.0
+    view.expire()
+
+    assert used(view) == [200]
+
+
+async def test_where_another_grant_is_counted_too_the_counters_are_taken_over() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.refresh()
+    one = assuming("a", "GPU-0", 100)
+    view.assume(one)
     before = view.cluster.version
 
-    view.written([(one, [reader.use("GPU-0", 400)]), (gone, [])])
+    view.on_committed([granted(one, reader.use("GPU-0", 400))])
 
     assert view.cluster.version > before
     assert used(view) == [400]
 
 
+async def test_places_on_a_card_are_assumed_too() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.refresh()
+    place = {"placement": {"start": 0, "size": 4}}
+    view.assume(assuming("a", "GPU-0", 100, detail=place))
+    assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [(place,)]
+
+    view.forget(PodUid("a"), "test")
+
+    assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [()]
+
+
+async def test_a_pod_whose_binding_the_ledger_has_is_known_until_it_is_bound() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.load()
+    one = assuming("a", "GPU-0", 100)
+    command, change = granted(one, reader.use("GPU-0", 100))
+
+    view.on_committed([(command, change)])
+    assert view.binding_node(PodUid("a")) == "n"
+
+    bound = replace(change, allocation=replace(change.allocation, state=AllocationState.BOUND))
+    view.on_committed(
+        [
+            (
+                StateStep(
+                    allocation_id=one.allocation_id,
+                    sources=frozenset(),
+                    target=AllocationState.BOUND,
+                ),
+                bound,
+            )
+        ]
+    )
+    assert view.binding_node(PodUid("a")) is None
+
+
+async def test_loading_forgets_what_was_assumed_before() -> None:
+    reader = Reader()
+    reader.put("GPU-0")
+    view = state_of(reader)
+    await view.load()
+    view.assume(assuming("a", "GPU-0", 100))
+
+    await view.load()
+
+    assert used(view) == [0]
+
+
 async def test_an_older_count_changes_nothing() -> None:
     reader = Reader()
     reader.put("GPU-0", version=5)
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
 
-    view.apply([counters("GPU-0", version=5, memory_mib=999)])
+    view.apply(change_of(counters("GPU-0", version=5, memory_mib=999)))
 
     assert used(view) == [0]
 
@@ -153,7 +349,7 @@ async def test_an_older_count_changes_nothing() -> None:
 async def test_what_others_did_is_found_by_the_tally() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.use("GPU-0", 400)
 
@@ -164,11 +360,11 @@ async def test_what_others_did_is_found_by_the_tally() -> None:
 async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.put("GPU-0", version=2, memory_mib=500)
 
-    view.apply([reader.use("GPU-0", 400)])
+    view.apply(change_of(reader.use("GPU-0", 400)))
     await view.refresh()
 
     [state] = view.cluster.cards(NodeName("n"))
@@ -181,10 +377,10 @@ async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
 ) -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.put("GPU-0", version=2, memory_mib=500)
-    view.apply([reader.use("GPU-0", 400)])
+    view.apply(change_of(reader.use("GPU-0", 400)))
 
     async def away(_nodes: object) -> list[LedgerCard]:
         raise Unavailable("Postgres")
@@ -203,7 +399,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
     reader = Reader()
     reader.put("GPU-0")
     reader.put("GPU-1", node="m")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     del reader.rows["GPU-0"]
 
@@ -215,7 +411,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
 async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.put("GPU-0", node="m", version=2)
 
@@ -228,7 +424,7 @@ async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
 async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.put("GPU-0", node="m", version=2)
 
@@ -243,7 +439,7 @@ async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
 ) -> None:
     reader = Reader()
     reader.put("GPU-0")
-    view = LedgerSnapshotCache(reader)
+    view = state_of(reader)
     await view.refresh()
     reader.put("GPU-0", node="m", version=2)
     cards = reader.cards
@@ -271,9 +467,9 @@ change = st.one_of(
     st.tuples(st.just("refresh"), st.none(), st.none()),
     st.tuples(st.just("read"), st.sampled_from(["n", "m"]), st.none()),
     st.tuples(st.just("deliver"), st.integers(0, 30), st.none()),
-    st.tuples(st.just("promise"), st.sampled_from(CARDS), st.integers(1, 100)),
-    st.tuples(st.just("settle"), st.integers(0, 5), st.none()),
-    st.tuples(st.just("written"), st.integers(0, 3), st.integers(0, 1)),
+    st.tuples(st.just("assume"), st.sampled_from(CARDS), st.integers(1, 100)),
+    st.tuples(st.just("forget"), st.integers(0, 5), st.none()),
+    st.tuples(st.just("commit"), st.integers(0, 3), st.integers(0, 1)),
 )
 
 
@@ -285,37 +481,40 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
     """Events are lost, come late, twice and in any order; the ledger is compared now and then."""
 
     async def run() -> None:
-        reader, sent, promised = Reader(), [], []
+        reader, sent, assumed = Reader(), [], []
         for name in CARDS:
             reader.put(name)
-        live = LedgerSnapshotCache(reader)
+        live = state_of(reader)
         await live.refresh()
         names = dict(zip(CARDS, CARDS, strict=True))
-        for step, what, value in script:
+        for number, (step, what, value) in enumerate(script):
             if step == "refresh":
                 await live.refresh()
             elif step == "read":
                 await live.refresh_node(NodeName(what))
             elif step == "deliver":
-                live.apply(sent[what : what + 1])
-            elif step == "promise":
-                promised.append(demand(names[what], value))
-                live.promise(promised[-1])
-            elif step == "settle":
-                for one in promised[what : what + 1]:
-                    live.settle(one)
-                    promised.remove(one)
-            elif step == "written":
-                done, promised[:what] = promised[:what], []
-                batch = [one for one in done if one.uuid in reader.rows]
-                counted = [reader.take(one) for one in batch]
-                sent += counted
-                if value:  # the bus was quicker than the answer
-                    live.apply(counted)
-                live.written([(one, [each]) for one, each in zip(batch, counted, strict=True)])
+                for counted in sent[what : what + 1]:
+                    live.apply(change_of(counted))
+            elif step == "assume":
+                assumed.append(assuming(f"p{number}", names[what], value))
+                live.assume(assumed[-1])
+            elif step == "forget":
+                for one in assumed[what : what + 1]:
+                    live.forget(one.pod_uid, "test")
+                    assumed.remove(one)
+            elif step == "commit":
+                done, assumed[:what] = assumed[:what], []
+                commands: list[tuple[Command, Change | HamiError | None]] = []
                 for one in done:
-                    if one not in batch:
-                        live.settle(one)
+                    [card] = wanted_by(one, {})
+                    if card.uuid in reader.rows:
+                        sent.append(reader.take(card))
+                        commands.append(granted(one, sent[-1]))
+                    else:
+                        commands.append((Entry(draft=one), Conflict("the card is gone")))
+                if value:  # the comparison was quicker than the answer
+                    await live.refresh()
+                live.on_committed(commands)
             elif step == "use":
                 sent.append(reader.use(names[what], value))
             elif step == "swap":
@@ -335,33 +534,30 @@ def test_a_view_that_lived_through_it_all_is_the_one_that_is_built_again(
                     node=node, usage=usage, version=card.version + 1
                 )
         await live.refresh()
-        fresh = LedgerSnapshotCache(reader)
+        fresh = state_of(reader)
         await fresh.refresh()
         for node in ("n", "m"):
-            assert known(live, node, promised) == known(fresh, node)
-        for one in promised:
-            live.settle(one)
+            assert known(live, node, assumed) == known(fresh, node)
+        for one in assumed:
+            live.forget(one.pod_uid, "test")
         for node in ("n", "m"):
             assert known(live, node) == known(fresh, node)
 
     asyncio.run(run())
 
 
-def demand(name: str, memory_mib: int) -> CardDemand:
-    return CardDemand(uuid=GpuUuid(name), slots=1, memory_mib=memory_mib, core_percent=0)
-
-
 def known(
-    view: LedgerSnapshotCache, node: str, promised: Sequence[CardDemand] = ()
+    view: ClusterState, node: str, assumed: Sequence[Draft] = ()
 ) -> list[tuple[DeviceUsage, int]]:
-    """All that a view has of a node's cards, but for what is promised."""
+    """Everything that a state has of a node's cards, without what is assumed."""
     if NodeName(node) not in view.cluster.nodes:
         return []
     cards = view.cluster.cards(NodeName(node))
     found = []
     for state in cards:
         usage = state.usage
-        mine = [one for one in promised if one.uuid == usage.device.uuid]
+        wanted = [card for one in assumed for card in wanted_by(one, {})]
+        mine = [card for card in wanted if card.uuid == usage.device.uuid]
         pure = replace(
             usage,
             used_slots=usage.used_slots - len(mine),

@@ -1,1 +1,0 @@
-"""Many grants by one statement with one commit."""

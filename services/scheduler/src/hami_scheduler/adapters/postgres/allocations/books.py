@@ -1,0 +1,181 @@
+"""Cards and quotas that a transaction has locked: judged and counted in memory, written at once.
+
+Locks are taken in one order: allocations, then quotas, then cards by uuid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.errors import CapacityConflict, QuotaConflict
+from hamicommon.ledger.cards.demands import CardDemand
+from hamicommon.ledger.cards.room import CardRow
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.model import CardCounters, QuotaAmounts, QuotaUse
+
+_LOCK_QUOTAS = """
+SELECT namespace, resource, limit_amount, used_amount FROM quotas
+ WHERE namespace = ANY($1::text[]) ORDER BY namespace, resource FOR UPDATE
+"""
+_LOCK_CARDS = """
+SELECT uuid, node, present, healthy AND present AS is_offered, cordoned AS is_cordoned, slots,
+       memory_mib, core_percent, used_slots, used_memory_mib, used_core_percent, ceiling_slots,
+       ceiling_memory_mib, ceiling_core_percent, version, holdings
+  FROM devices WHERE uuid = ANY($1::text[]) ORDER BY uuid FOR NO KEY UPDATE
+"""
+_WRITE_QUOTAS = """
+UPDATE quotas q SET used_amount = w.used, updated_at = now()
+  FROM unnest($1::text[], $2::text[], $3::bigint[]) AS w (namespace, resource, used)
+ WHERE q.namespace = w.namespace AND q.resource = w.resource
+"""
+_WRITE_CARDS = """
+UPDATE devices d
+   SET used_slots = w.used_slots, used_memory_mib = w.used_memory_mib,
+       used_core_percent = w.used_core_percent, ceiling_slots = w.ceiling_slots,
+       ceiling_memory_mib = w.ceiling_memory_mib, ceiling_core_percent = w.ceiling_core_percent,
+       holdings = w.holdings, version = w.version, updated_at = now()
+  FROM unnest($1::text[], $2::int[], $3::int[], $4::int[], $5::int[], $6::int[], $7::int[],
+              $8::jsonb[], $9::bigint[])
+         AS w (uuid, used_slots, used_memory_mib, used_core_percent, ceiling_slots,
+               ceiling_memory_mib, ceiling_core_percent, holdings, version)
+ WHERE d.uuid = w.uuid
+"""
+
+
+@dataclass(slots=True)
+class _Quota:
+    limit: int | None
+    used: int
+
+
+class Books:
+    """The locked rows; nothing is written before `write`."""
+
+    def __init__(
+        self, cards: dict[GpuUuid, CardRow], quotas: dict[tuple[str, str], _Quota]
+    ) -> None:
+        self._cards = cards
+        self._quotas = quotas
+        self._changed_cards: set[GpuUuid] = set()
+        self._changed_quotas: set[tuple[str, str]] = set()
+
+    @classmethod
+    async def lock(
+        cls, connection: Connection, *, namespaces: Collection[str], cards: Collection[GpuUuid]
+    ) -> Self:
+        """Lock the quotas of the namespaces, then the cards."""
+        quotas = await connection.fetch(_LOCK_QUOTAS, sorted(namespaces)) if namespaces else ()
+        rows = await connection.fetch(_LOCK_CARDS, sorted(cards)) if cards else ()
+        return cls(
+            {GpuUuid(row["uuid"]): CardRow(**_fields(row)) for row in rows if row["present"]},
+            {
+                (row["namespace"], row["resource"]): _Quota(row["limit_amount"], row["used_amount"])
+                for row in quotas
+            },
+        )
+
+    def check_quota(self, namespace: str, amounts: QuotaAmounts) -> None:
+        """Raises: QuotaConflict."""
+        for resource, wanted in sorted(amounts.items()):
+            quota = self._quotas.get((namespace, resource))
+            if quota is None or quota.limit is None or wanted <= 0:
+                continue
+            if quota.used + wanted > quota.limit:
+                raise QuotaConflict(
+                    namespace, resource, limit=quota.limit, used=quota.used, wanted=wanted
+                )
+
+    def check_cards(self, node: NodeName, wanted: Sequence[CardDemand], *, mutex: bool) -> None:
+        """Raises: CapacityConflict, which names the first card that can't take its part."""
+        for want in wanted:
+            card = self._cards.get(want.uuid)
+            if card is None or not card.can_take(node, want, mutex=mutex):
+                raise CapacityConflict(
+                    want.uuid,
+                    f"card {want.uuid} on {node} can no longer hold {want.memory_mib} of memory "
+                    f"and {want.core_percent} of cores in {want.slots} slots",
+                )
+
+    def check_present(self, node: NodeName, held: Sequence[CardDemand]) -> None:
+        """Raises: CapacityConflict, which names the first card that the node does not have."""
+        for card in held:
+            row = self._cards.get(card.uuid)
+            if row is None or row.node != node:
+                raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
+
+    def take(self, owner: AllocationId, wanted: Iterable[CardDemand], *, held: bool) -> None:
+        """Count a grant; `held`: its slices are held already, so ceilings rise to them."""
+        for want in wanted:
+            row = self._card(want.uuid)
+            (row.count_held if held else row.take)(owner, want)
+
+    def give_back(self, owner: AllocationId, held: Iterable[CardDemand]) -> None:
+        """Return a grant's slices; a card that is no more in the ledger has none."""
+        for card in held:
+            if card.uuid in self._cards:
+                self._card(card.uuid).give_back(owner, card)
+
+    def count_quota(self, namespace: str, amounts: QuotaAmounts, sign: int) -> None:
+        """Add the amounts to what the namespace uses, or (`sign` -1) subtract them."""
+        for resource, amount in amounts.items():
+            quota = self._quotas.get((namespace, resource))
+            if quota is not None and amount:
+                quota.used = max(0, quota.used + sign * amount)
+                self._changed_quotas.add((namespace, resource))
+
+    async def write(self, connection: Connection) -> None:
+        """Write the rows that changed."""
+        if self._changed_quotas:
+            keys = sorted(self._changed_quotas)
+            await connection.execute(
+                _WRITE_QUOTAS,
+                [namespace for namespace, _ in keys],
+                [resource for _, resource in keys],
+                [self._quotas[key].used for key in keys],
+            )
+        if self._changed_cards:
+            rows = [_columns(self._cards[uuid]) for uuid in sorted(self._changed_cards)]
+            await connection.execute(_WRITE_CARDS, *map(list, zip(*rows, strict=True)))
+
+    def counters(self, uuids: Iterable[GpuUuid]) -> tuple[CardCounters, ...]:
+        """The counters of these cards as they are written."""
+        return tuple(self._cards[uuid].counters() for uuid in uuids if uuid in self._cards)
+
+    def quota_use(self, namespace: str, amounts: Mapping[str, int]) -> tuple[QuotaUse, ...]:
+        """The use of the namespace's quotas on these resources, as it is written."""
+        return tuple(
+            QuotaUse(namespace, resource, quota.limit, quota.used)
+            for resource in sorted(amounts)
+            if (quota := self._quotas.get((namespace, resource))) is not None
+        )
+
+    def _card(self, uuid: GpuUuid) -> CardRow:
+        row = self._cards[uuid]
+        if uuid not in self._changed_cards:
+            # Once a transaction, however many grants of it change the card.
+            self._changed_cards.add(uuid)
+            row.version += 1
+        return row
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    fields = {**dict(row), "holdings": dict(row["holdings"])}
+    del fields["present"]
+    return fields
+
+
+def _columns(card: CardRow) -> tuple[Any, ...]:
+    return (
+        card.uuid,
+        card.used_slots,
+        card.used_memory_mib,
+        card.used_core_percent,
+        card.ceiling_slots,
+        card.ceiling_memory_mib,
+        card.ceiling_core_percent,
+        card.holdings,
+        card.version,
+    )

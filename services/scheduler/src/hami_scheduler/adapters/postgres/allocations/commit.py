@@ -1,0 +1,292 @@
+"""Commands of the ledger inside one transaction: grants that begin, and steps of state.
+
+What a command needs is locked, judged on the locked rows in memory, and written together:
+allocations first, then quotas, then cards. Steps that end a grant give their cards back before new
+grants take theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hamicommon.domain.allocations import LIVE_STATES, Allocation, ContainerGrant
+from hamicommon.domain.ids import AllocationId, PodUid
+from hamicommon.errors import Conflict, HamiError
+from hamicommon.ledger.cards.demands import CardDemand, demands, wanted_by
+from hamicommon.ledger.claimed import counted, without
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.model import Change, Command, Entry, QuotaAmounts, QuotaOf, Rules, StateStep
+
+from hami_scheduler.adapters.postgres.allocations.books import Books
+from hami_scheduler.adapters.postgres.allocations.claims import (
+    counted_elsewhere,
+    passed_on,
+    record_claims,
+)
+from hami_scheduler.adapters.postgres.allocations.writing import (
+    NewEvent,
+    insert_events,
+    insert_grants,
+    write_steps,
+)
+from hami_scheduler.adapters.postgres.rows import (
+    LIVE_SQL,
+    SELECT_ALLOCATION,
+    SELECT_LIGHT,
+    allocation_of,
+)
+
+_LIVE_PODS = f"SELECT a.pod_uid FROM allocations a WHERE a.pod_uid = ANY($1::text[]) AND {LIVE_SQL}"
+_OF_IDS = "WHERE a.id = ANY($1::uuid[])"
+_LOCKED = f"{_OF_IDS} ORDER BY a.id FOR UPDATE OF a"
+Answer = Change | HamiError | None
+
+
+@dataclass(slots=True)
+class _Row:
+    """A locked allocation, as the steps of this transaction leave it."""
+
+    allocation: Allocation
+    last: StateStep | None = None
+    gives: tuple[ContainerGrant, ...] = ()
+    held: tuple[CardDemand, ...] = ()
+
+
+@dataclass(slots=True)
+class _Written:
+    """An event that is to be written, and which command it answers."""
+
+    number: int
+    event: NewEvent
+
+
+@dataclass(slots=True)
+class _Batch:
+    answers: list[Answer]
+    rows: dict[AllocationId, _Row] = field(default_factory=dict)
+    written: list[_Written] = field(default_factory=list)
+    granted: dict[int, Entry] = field(default_factory=dict)
+
+
+async def commit(
+    connection: Connection, commands: Sequence[Command], rules: Rules, quota_of: QuotaOf
+) -> list[Answer]:
+    """Carry out the commands: for each its change, why a grant was refused, or None for a step that
+    is not due.
+
+    Raises: Conflict and Unavailable for all of them, when one could not be written.
+    """
+    batch = _Batch([None] * len(commands))
+    steps = [(i, each) for i, each in enumerate(commands) if isinstance(each, StateStep)]
+    entries = [(i, each) for i, each in enumerate(commands) if isinstance(each, Entry)]
+    batch.rows = await _lock(connection, [step for _, step in steps])
+    for number, step in steps:
+        _take_step(batch, number, step)
+    for row in batch.rows.values():
+        if row.last is not None and row.last.target not in LIVE_STATES:
+            await _prepare_end(connection, row)
+    entries = [(i, await _beside_others(connection, each, quota_of)) for i, each in entries]
+    wanted = {i: wanted_by(each.draft, rules) for i, each in entries}
+
+    ending = [row for row in batch.rows.values() if row.held or row.gives]
+    books = await Books.lock(
+        connection,
+        namespaces={each.draft.namespace for _, each in entries if each.draft.quota}
+        | {row.allocation.namespace for row in ending if quota_of(row.gives)},
+        cards={card.uuid for cards in wanted.values() for card in cards}
+        | {card.uuid for row in ending for card in row.held},
+    )
+    for row in ending:
+        books.count_quota(row.allocation.namespace, quota_of(row.gives), -1)
+        books.give_back(row.allocation.id, row.held)
+    live = await _live_pods(connection, [each.draft.pod_uid for _, each in entries])
+    for number, entry in entries:
+        try:
+            _grant(books, live, entry, wanted[number])
+        except Conflict as exc:
+            batch.answers[number] = exc
+        else:
+            batch.granted[number] = entry
+    await books.write(connection)
+    await _write(connection, batch, books, wanted, quota_of)
+    return batch.answers
+
+
+async def _lock(connection: Connection, steps: Sequence[StateStep]) -> dict[AllocationId, _Row]:
+    """Lock the steps' allocations; those that end or get a new token are read whole."""
+    if not steps:
+        return {}
+    ids = sorted({step.allocation_id for step in steps})
+    rows = await connection.fetch(f"{SELECT_LIGHT} {_LOCKED}", ids)
+    whole = {s.allocation_id for s in steps if s.new_token or s.target not in LIVE_STATES}
+    found = {AllocationId(row["id"]): allocation_of(row) for row in rows}
+    if whole:
+        rows = await connection.fetch(f"{SELECT_ALLOCATION} {_OF_IDS}", sorted(whole))
+        found |= {AllocationId(row["id"]): allocation_of(row) for row in rows}
+    return {identity: _Row(allocation) for identity, allocation in found.items()}
+
+
+def _take_step(batch: _Batch, number: int, step: StateStep) -> None:
+    row = batch.rows.get(step.allocation_id)
+    if row is None or not _is_due(row.allocation, step):
+        return
+    event = NewEvent(
+        allocation=row.allocation,
+        previous=row.allocation.state,
+        state=step.target,
+        reason=step.reason,
+        actor=step.actor,
+    )
+    batch.written.append(_Written(number, event))
+    # Of several steps of one allocation the last is written, with a token if one of them wants it.
+    before = row.last
+    row.last = (
+        step if before is None else replace(step, new_token=before.new_token or step.new_token)
+    )
+    row.allocation = replace(row.allocation, state=step.target, reason=step.reason)
+
+
+def _is_due(allocation: Allocation, step: StateStep) -> bool:
+    return (
+        allocation.state in step.sources
+        and (step.token is None or allocation.token == step.token)
+        and (step.node is None or allocation.node == step.node)
+    )
+
+
+async def _prepare_end(connection: Connection, row: _Row) -> None:
+    """What the ended allocation gives back; slices that other pods hold, too, are counted for one
+    of those from now on."""
+    old = row.allocation
+    assert row.last is not None
+    kept = await passed_on(connection, old, row.last.actor)
+    row.gives = without(old.containers, old.claims, kept) if kept else old.containers
+    row.held = demands(row.gives)
+
+
+async def _beside_others(connection: Connection, entry: Entry, quota_of: QuotaOf) -> Entry:
+    """The entry without the slices that are counted for others who hold them."""
+    if not entry.claims:
+        return entry
+    held = await counted_elsewhere(connection, entry.claims)
+    if not held:
+        return entry
+    placement = entry.draft.placement
+    containers = without(placement.containers, entry.claims, held)
+    draft = replace(
+        entry.draft,
+        placement=replace(placement, containers=containers),
+        quota=quota_of(containers),
+    )
+    return replace(entry, draft=draft, claims=counted(entry.claims, held))
+
+
+async def _live_pods(connection: Connection, pod_uids: Sequence[PodUid]) -> set[PodUid]:
+    if not pod_uids:
+        return set()
+    rows = await connection.fetch(_LIVE_PODS, list(pod_uids))
+    return {PodUid(row["pod_uid"]) for row in rows}
+
+
+def _grant(books: Books, live: set[PodUid], entry: Entry, wanted: Sequence[CardDemand]) -> None:
+    """Count the grant, or nothing. Raises: Conflict, QuotaConflict, CapacityConflict."""
+    draft, node = entry.draft, entry.draft.placement.node
+    if draft.pod_uid in live:
+        raise Conflict(f"pod {draft.pod_uid} has a grant already")
+    if entry.guarded:
+        books.check_quota(draft.namespace, draft.quota)
+        books.check_cards(node, wanted, mutex=draft.mutex)
+    else:
+        books.check_present(node, wanted)
+    books.count_quota(draft.namespace, draft.quota, 1)
+    books.take(draft.allocation_id, wanted, held=not entry.guarded)
+    live.add(draft.pod_uid)
+
+
+async def _write(
+    connection: Connection,
+    batch: _Batch,
+    books: Books,
+    wanted: dict[int, tuple[CardDemand, ...]],
+    quota_of: QuotaOf,
+) -> None:
+    """Write the rows and their events, and answer with them."""
+    granted = batch.granted
+    rows = await insert_grants(connection, list(granted.values())) if granted else {}
+    stepped = [row.last for row in batch.rows.values() if row.last is not None]
+    changed = await write_steps(connection, stepped) if stepped else {}
+    events = []
+    for each in batch.written:
+        row = batch.rows[each.event.allocation.id]
+        ends = each.event.state not in LIVE_STATES
+        counters = books.counters(card.uuid for card in row.held) if ends else ()
+        events.append((each.number, replace(each.event, counters=counters)))
+    allocations: dict[int, Allocation] = {}
+    for number, entry in granted.items():
+        allocations[number] = _granted(entry, rows[entry.draft.allocation_id])
+        await record_claims(connection, entry.draft.allocation_id, entry.claims)
+        events.append(
+            (
+                number,
+                NewEvent(
+                    allocation=allocations[number],
+                    previous=None,
+                    state=entry.state,
+                    reason=entry.reason,
+                    actor=entry.draft.actor,
+                    counters=books.counters(card.uuid for card in wanted[number]),
+                    detail=entry.evidence,
+                ),
+            )
+        )
+    if not events:
+        return
+    sequences = await insert_events(connection, [event for _, event in events])
+    for (number, event), sequence in zip(events, sequences, strict=True):
+        quotas: QuotaAmounts = {}
+        if number in granted:
+            allocation = allocations[number]
+            quotas = granted[number].draft.quota
+        else:
+            row = batch.rows[event.allocation.id]
+            new = changed[event.allocation.id]
+            allocation = replace(
+                event.allocation,
+                state=event.state,
+                reason=event.reason,
+                token=new["token"],
+                deadline=new["deadline"],
+            )
+            if event.state not in LIVE_STATES:
+                quotas = quota_of(row.gives)
+        batch.answers[number] = Change(
+            allocation=allocation,
+            sequence=sequence,
+            counters=tuple(event.counters),
+            quotas=books.quota_use(allocation.namespace, quotas),
+        )
+
+
+def _granted(entry: Entry, row: Any) -> Allocation:
+    draft = entry.draft
+    return Allocation(
+        id=draft.allocation_id,
+        pod_uid=draft.pod_uid,
+        namespace=draft.namespace,
+        pod_name=draft.pod_name,
+        attempt=row["attempt"],
+        node=draft.placement.node,
+        state=entry.state,
+        token=row["token"],
+        containers=draft.placement.containers,
+        claims=entry.claims,
+        reserved_at=row["reserved_at"],
+        deadline=row["deadline"],
+        traceparent=draft.traceparent,
+        reason=entry.reason,
+        annotations=draft.annotations,
+        origin=entry.origin,
+        has_agent=row["has_agent"],
+    )

@@ -1,0 +1,268 @@
+"""The statements that write allocations: new grants, steps of state, and the events of both.
+
+Each takes arrays, one element per allocation, so a batch of one is a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hamicommon.domain.allocations import (
+    LIVE_STATES,
+    Allocation,
+    AllocationState,
+    ContainerGrant,
+)
+from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.events import event_subject
+from hamicommon.ledger.connection import Connection
+from hamicommon.ledger.model import CardCounters, Entry, StateStep
+
+SHARE_COLUMNS = """
+allocation_id, container_index, position, container_name, role, sidecar, device_uuid, vendor,
+memory_mib, core_percent, slots, type, detail
+"""
+# The version before 0033 knows two roles: to it a sidecar is one of the app containers.
+SHARE_VALUES = """
+s.container_index, s.position, s.container_name,
+CASE s.role WHEN 'sidecar' THEN 'app' ELSE s.role END, s.role = 'sidecar', s.device_uuid, s.vendor,
+s.memory_mib, s.core_percent, s.slots, s.type, s.detail
+"""
+
+# A server whose clock is behind the one before it starts no period within the pod's last one.
+_INSERT_GRANTS = f"""
+WITH given AS (
+  SELECT * FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[],
+                       $7::text[], $8::text[], $9::jsonb[], $10::float8[], $11::text[],
+                       $12::float8[], $13::jsonb[], $14::jsonb[])
+             AS g (id, pod_uid, namespace, pod_name, node, state, origin, reason, policy, score,
+                   traceparent, lease_s, annotations, owner)
+), allocation AS (
+  INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state, origin, reason,
+                           policy, score, traceparent, annotations, token, deadline, reserved_at,
+                           binding_at, bound_at, allocated_at, owner_kind, owner_name, owner_uid,
+                           deployment, service_account, created_by, labels)
+  SELECT g.id, g.pod_uid, g.namespace, g.pod_name, coalesce(before.attempt, 0) + 1, g.node, g.state,
+         g.origin, g.reason, g.policy, g.score, g.traceparent, g.annotations,
+         nextval('allocation_tokens'),
+         CASE WHEN g.lease_s <> 0 THEN now() + make_interval(secs => g.lease_s) END,
+         greatest(now(), before.ended_at),
+         CASE WHEN g.state = 'binding' THEN now() END,
+         CASE WHEN g.state <> 'binding' THEN now() END,
+         CASE WHEN g.state = 'allocated' THEN now() END,
+         g.owner->>'kind', g.owner->>'name', g.owner->>'uid', g.owner->>'deployment',
+         g.owner->>'service_account', g.owner->>'created_by', g.owner->'labels'
+    FROM given g CROSS JOIN LATERAL (
+           SELECT max(p.attempt) AS attempt, max(p.ended_at) AS ended_at
+             FROM allocations p WHERE p.pod_uid = g.pod_uid) AS before
+  RETURNING id, node, attempt, token, reserved_at, deadline
+), containers AS (
+  INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+  SELECT * FROM unnest($15::uuid[], $16::smallint[], $17::text[], $18::text[])
+), shares AS (
+  INSERT INTO allocation_devices ({SHARE_COLUMNS})
+  SELECT s.allocation_id, {SHARE_VALUES}
+    FROM unnest($19::uuid[], $20::smallint[], $21::smallint[], $22::text[], $23::text[],
+                $24::text[], $25::text[], $26::int[], $27::int[], $28::int[], $29::text[],
+                $30::jsonb[])
+           AS s (allocation_id, container_index, position, container_name, role, device_uuid,
+                 vendor, memory_mib, core_percent, slots, type, detail)
+)
+SELECT a.id::text AS id, a.attempt, a.token, a.reserved_at, a.deadline,
+       n.source = 'agent' AS has_agent
+  FROM allocation a JOIN nodes n ON n.name = a.node
+"""
+
+_WRITE_STEPS = """
+UPDATE allocations a
+   SET state = w.state, reason = w.reason,
+       token = CASE WHEN w.new_token THEN nextval('allocation_tokens') ELSE a.token END,
+       deadline = now() + make_interval(secs => w.lease_s),
+       binding_at = CASE WHEN w.state = 'binding' THEN now() ELSE a.binding_at END,
+       bound_at = CASE WHEN w.state IN ('bound', 'allocated') THEN coalesce(a.bound_at, now())
+                       ELSE a.bound_at END,
+       allocated_at = CASE WHEN w.state = 'allocated' THEN coalesce(a.allocated_at, now())
+                           ELSE a.allocated_at END,
+       ended_at = CASE WHEN w.ends THEN now() END
+  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bool[], $5::float8[], $6::bool[])
+         AS w (id, state, reason, new_token, lease_s, ends)
+ WHERE a.id = w.id
+RETURNING a.id::text AS id, a.token, a.deadline
+"""
+
+# `sequence` is the pod's highest plus one. Two writers of one pod are kept apart by the row lock of
+# its allocation and by the unique key, so the numbers have no gap.
+_INSERT_EVENTS = """
+WITH step AS (
+  SELECT s.*, row_number() OVER (PARTITION BY s.pod_uid ORDER BY s.number)
+              + (SELECT coalesce(max(e.sequence), 0) FROM allocation_events e
+                  WHERE e.pod_uid = s.pod_uid) AS sequence
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[],
+                $8::text[], $9::jsonb[], $10::text[]) WITH ORDINALITY
+           AS s (allocation_id, pod_uid, previous_state, state, reason, actor, detail, subject,
+                 payload, traceparent, number)
+), event AS (
+  INSERT INTO allocation_events
+         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail)
+  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail
+    FROM step ORDER BY number
+  RETURNING id, pod_uid, sequence, at
+), announced AS (
+  INSERT INTO outbox (subject, payload, traceparent)
+  SELECT s.subject, s.payload || jsonb_build_object('event_id', e.id, 'sequence', e.sequence,
+                                                    'at', e.at), s.traceparent
+    FROM event e JOIN step s USING (pod_uid, sequence) ORDER BY e.id
+)
+SELECT s.number, s.sequence FROM step s ORDER BY s.number
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewEvent:
+    """An event of an allocation, with what is announced of it."""
+
+    allocation: Allocation
+    previous: AllocationState | None
+    state: AllocationState
+    reason: str
+    actor: str
+    counters: Sequence[CardCounters] = ()
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    verb: str = ""
+    """The last part of the announcement's subject; empty: the state."""
+
+
+async def insert_grants(
+    connection: Connection, entries: Sequence[Entry]
+) -> dict[AllocationId, Any]:
+    """Write grants with their containers and slices.
+
+    Returns by id the rows (attempt, token, reserved_at, deadline, has_agent).
+    """
+    grants, containers, shares = [], [], []
+    for entry in entries:
+        draft = entry.draft
+        parts = draft.placement.containers
+        grants.append(
+            (
+                *(draft.allocation_id, draft.pod_uid, draft.namespace, draft.pod_name),
+                *(draft.placement.node, entry.state.value, entry.origin.value, entry.reason),
+                *(dict(draft.policy), draft.placement.score, draft.traceparent, draft.lease_s),
+                dict(draft.annotations),
+                None if draft.owner is None else _owner_json(draft.owner),
+            )
+        )
+        containers += [(draft.allocation_id, c.index, c.name, _stored_role(c)) for c in parts]
+        shares += [(draft.allocation_id, *row) for row in share_rows(parts)]
+    rows = await connection.fetch(
+        _INSERT_GRANTS, *columns(grants, 14), *columns(containers, 4), *columns(shares, 12)
+    )
+    return {AllocationId(row["id"]): row for row in rows}
+
+
+async def write_steps(
+    connection: Connection, steps: Sequence[StateStep]
+) -> dict[AllocationId, Any]:
+    """Write the last step of each allocation. Returns by id the rows (token, deadline)."""
+    rows = await connection.fetch(
+        _WRITE_STEPS,
+        *columns(
+            [
+                (
+                    *(step.allocation_id, step.target.value, step.reason, step.new_token),
+                    *(step.lease_s, step.target not in LIVE_STATES),
+                )
+                for step in steps
+            ],
+            6,
+        ),
+    )
+    return {AllocationId(row["id"]): row for row in rows}
+
+
+async def insert_events(connection: Connection, events: Sequence[NewEvent]) -> list[int]:
+    """Write the events and their announcements. Returns their numbers in the pods' histories."""
+    rows = await connection.fetch(
+        _INSERT_EVENTS,
+        *columns(
+            [
+                (
+                    *(event.allocation.id, event.allocation.pod_uid),
+                    None if event.previous is None else event.previous.value,
+                    *(event.state.value, event.reason, event.actor, dict(event.detail)),
+                    event_subject("allocation", event.verb or event.state.value),
+                    *(_announcement(event), event.allocation.traceparent),
+                )
+                for event in events
+            ],
+            10,
+        ),
+    )
+    return [row["sequence"] for row in rows]
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """The rows as one array per column."""
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[]] * width
+
+
+def share_rows(containers: Sequence[ContainerGrant]) -> list[tuple[Any, ...]]:
+    """The slices of the containers, in the order of SHARE_COLUMNS without the allocation."""
+    return [
+        (
+            *(container.index, position, container.name, container.role, share.uuid),
+            *(share.vendor, share.memory_mib, share.core_percent, share.slots, share.type),
+            dict(share.detail),
+        )
+        for container in containers
+        for position, share in enumerate(container.shares)
+    ]
+
+
+def _stored_role(container: ContainerGrant) -> str:
+    """The role in `allocation_containers`; that it is a sidecar is stored with its slices."""
+    return "init" if container.role == "init" else "app"
+
+
+def _owner_json(owner: PodOwner) -> dict[str, Any]:
+    return {
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "deployment": owner.deployment,
+        "service_account": owner.service_account,
+        "created_by": owner.created_by,
+        "labels": dict(owner.labels),
+    }
+
+
+def _announcement(event: NewEvent) -> dict[str, Any]:
+    """See events.AllocationEvent, short of the event's id, number and time (SQL adds them)."""
+    allocation = event.allocation
+    return {
+        "version": 1,
+        "allocation_id": allocation.id,
+        "pod_uid": allocation.pod_uid,
+        "namespace": allocation.namespace,
+        "pod_name": allocation.pod_name,
+        "node": allocation.node,
+        "state": event.state.value,
+        "reason": event.reason,
+        "counters": [_counters_json(card) for card in event.counters],
+    }
+
+
+def _counters_json(card: CardCounters) -> dict[str, Any]:
+    """See events.DeviceCounters."""
+    counters = {
+        "node": card.node,
+        "uuid": card.uuid,
+        "used_slots": card.used_slots,
+        "used_memory_mib": card.used_memory_mib,
+        "used_core_percent": card.used_core_percent,
+        "device_version": card.version,
+    }
+    return counters | {"holdings": list(card.holdings)} if card.holdings else counters

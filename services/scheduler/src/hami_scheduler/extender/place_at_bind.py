@@ -1,0 +1,75 @@
+"""Placing a pod that comes to /bind without an assumption, on exactly the node that was chosen.
+
+After a restart between /filter and /bind, for `allocate_at=bind`, and for pods whose devices come
+by ResourceClaims.
+"""
+
+from __future__ import annotations
+
+import time
+
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.errors import NotFound, Unavailable
+from hamicommon.ledger.model import Draft
+from opentelemetry.trace import get_tracer
+
+from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
+from hami_scheduler.extender.protocol import BindArgs
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.draft import assumed_allocation
+from hami_scheduler.placement.placer import Placer
+from hami_scheduler.placement.pod_requests import PodRequests
+from hami_scheduler.placement.refusals import NoRoom
+from hami_scheduler.ports import PodApi
+
+tracer = get_tracer(__name__)
+
+
+class PlaceAtBind:
+    """Places such pods (`bind.PlaceOnNode`)."""
+
+    def __init__(
+        self,
+        *,
+        state: ClusterState,
+        placer: Placer,
+        claims: ClaimsAtBind,
+        pods: PodApi,
+        requests: PodRequests,
+        recorder: DecisionQueue,
+    ) -> None:
+        self._state = state
+        self._placer = placer
+        self._claims = claims
+        self._pods = pods
+        self._requests = requests
+        self._recorder = recorder
+
+    async def __call__(self, args: BindArgs) -> Draft | Allocation | None:
+        """Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
+        Unavailable."""
+        namespace, name, uid = args.pod_namespace, args.pod_name, PodUid(args.pod_uid)
+        pod = await self._pods.get(namespace, name)
+        if pod["metadata"]["uid"] != uid:
+            raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
+        node = NodeName(args.node)
+        trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
+        request = trace.request = self._requests.of(pod)
+        if not request.wants_devices:
+            return await self._claims.on_node(namespace, name, uid, node)
+        if not self._state.loaded:
+            raise Unavailable("the ledger has not been read yet; the pod is tried again")
+        with tracer.start_as_current_span("filter"):
+            found = self._placer.place(request, [node], trace)
+            if not isinstance(found, Draft):
+                assert found.refusal is not None
+                trace.refuse(found.refusal.reasons, found.refusal.shortfalls)
+                self._recorder.add(trace)
+                raise NoRoom(node, found.refusal.reasons[node])
+            trace.outcome, trace.message = "placed", "placed at /bind"
+            trace.allocation = assumed_allocation(found, trace.decided_at)
+            self._recorder.add(trace)
+        return found

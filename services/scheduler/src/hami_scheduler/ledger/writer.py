@@ -1,0 +1,128 @@
+"""The writer of grants: commands that arrive together are committed together.
+
+A batch takes what arrived while the last commit ran, or within one window of its begin, so a burst
+costs a few commits and a single pod waits for none but its own. A command that fails alone fails
+alone, whatever the error: a value that Postgres refuses never ends the process or keeps others out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from hamicommon.errors import HamiError, Unavailable
+from hamicommon.ledger.model import Change, Command, Entry, StateStep
+
+from hami_scheduler.ports import AllocationStore
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH = 128
+"""Commands in one transaction: some 20 ms of Postgres."""
+
+Answer = Change | HamiError | None
+"""The change, why the command was refused, or None for a step that is not due."""
+OnCommitted = Callable[[Sequence[tuple[Command, Answer]]], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Queued:
+    command: Command
+    answer: asyncio.Future[Answer] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class LedgerWriter:
+    """Commits commands in batches."""
+
+    def __init__(
+        self, store: AllocationStore, *, window_s: float, on_committed: OnCommitted
+    ) -> None:
+        """`window_s`: two commits begin at least this far apart; `on_committed` gets what each
+        transaction did, before the callers do."""
+        self._store = store
+        self._window_s = window_s
+        self._on_committed = on_committed
+        self._queue: asyncio.Queue[_Queued] = asyncio.Queue()
+        self._stopped = False
+
+    async def enter(self, entry: Entry) -> Change:
+        """Begin a grant. Raises: as `AllocationStore.enter`."""
+        answer = await self.submit(entry)
+        if isinstance(answer, HamiError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    async def advance(self, step: StateStep) -> Change | None:
+        """Carry out a step; None if it is not due. Raises: as `AllocationStore.advance`."""
+        answer = await self.submit(step)
+        if isinstance(answer, HamiError):
+            raise answer
+        return answer
+
+    def submit(self, command: Command) -> asyncio.Future[Answer]:
+        """Queue a command without waiting; commands are carried out in this order."""
+        queued = _Queued(command)
+        if self._stopped:
+            self._answer([queued], [_stopped()])
+        else:
+            self._queue.put_nowait(queued)
+        return queued.answer
+
+    async def run(self) -> None:
+        """Commit until cancelled."""
+        batch: list[_Queued] = []
+        try:
+            while True:
+                batch = [await self._queue.get()]
+                began = time.monotonic()
+                self._take_waiting(batch, MAX_BATCH)
+                await self._commit(batch)
+                batch = []
+                await asyncio.sleep(max(0.0, self._window_s - (time.monotonic() - began)))
+        finally:
+            self._stopped = True
+            self._take_waiting(batch, len(batch) + self._queue.qsize())
+            self._answer(batch, [_stopped()] * len(batch))
+
+    def _take_waiting(self, batch: list[_Queued], limit: int) -> None:
+        while len(batch) < limit and not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+
+    async def _commit(self, batch: Sequence[_Queued]) -> None:
+        answers: Sequence[Answer]
+        try:
+            answers = await self._store.commit([each.command for each in batch])
+        except Exception as exc:  # noqa: BLE001 - the callers get it
+            if len(batch) > 1 and not isinstance(exc, Unavailable):
+                extra = {"count": len(batch), "error": str(exc)}
+                logger.info("Failed to commit a batch, committing each command alone", extra=extra)
+                for each in batch:
+                    await self._commit([each])
+                return
+            answers = [_in_tree(exc)] * len(batch)
+        commands = [each.command for each in batch]
+        self._on_committed(list(zip(commands, answers, strict=True)))
+        self._answer(batch, answers)
+
+    def _answer(self, batch: Sequence[_Queued], answers: Sequence[Answer]) -> None:
+        for each, answer in zip(batch, answers, strict=True):
+            if not each.answer.done():  # otherwise its caller is gone
+                each.answer.set_result(answer)
+
+
+def _stopped() -> HamiError:
+    return Unavailable("the scheduler stops; the pod is tried again")
+
+
+def _in_tree(error: Exception) -> HamiError:
+    """The error as callers know it; one from outside the tree is a mistake of ours."""
+    if isinstance(error, HamiError):
+        return error
+    logger.error("Failed to write to the ledger", exc_info=error)
+    return Unavailable(f"the ledger can't store what this pod needs: {error}")
