@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import nats.errors
 from hami_node_agent.dra.slices import offered_devices, slice_name, wanted_slice
 from hami_node_agent.grants.feed import node_grant
 from hamicommon.bus.inventories import card_of
+from hamicommon.bus.permissions import asker_inboxes
 from hamicommon.dra.claims import claim_names, claim_path
 from hamicommon.dra.devices import DRIVER
 from hamicommon.errors import NotFound, Unavailable
@@ -25,6 +28,7 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import ControlPlane
 from hamilocal.supervisor.ports import free_port
+from nats.aio.client import Client
 
 from bench.filter.system import CHILD, stop
 from bench.pods.played import WRITERS, PlayedNodes
@@ -44,6 +48,8 @@ class ClaimNodes(PlayedNodes):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.agents = Client()
+        """Connection by which the nodes' agents ask, each with an inbox of its own."""
         self._slices: dict[str, Json] = {}
         self.refused: dict[str, str] = {}
         """By uid: why the ledger refused what was allocated to a pod; it is asked again."""
@@ -99,13 +105,22 @@ class ClaimNodes(PlayedNodes):
             namespace=metadata["namespace"],
             pod_name=metadata["name"],
         )
-        body = await self._bus.request(claims_subject(node), asked, timeout_s=ASK_S)
-        reply = UnmanagedReply.model_validate_json(body)
+        reply = UnmanagedReply.model_validate_json(await self._ask(node, asked))
         if reply.grant is None:
             self.refused[metadata["uid"]] = reply.refused
             raise Unavailable(f"{metadata['name']} was refused: {reply.refused}")
         self.refused.pop(metadata["uid"], None)
         self._grants[metadata["uid"]] = reply.grant
+
+    async def _ask(self, node: str, request: ClaimsRequest) -> bytes:
+        inbox = f"{asker_inboxes(claims_subject(node))}{uuid.uuid4().hex}"
+        subscription = await self.agents.subscribe(inbox, max_msgs=1)
+        body = request.model_dump_json().encode()
+        await self.agents.publish(claims_subject(node), body, reply=inbox)
+        try:
+            return (await subscription.next_msg(timeout=ASK_S)).data
+        except nats.errors.TimeoutError as exc:
+            raise Unavailable(f"{claims_subject(node)} was not answered") from exc
 
 
 class LedNodes(ClaimNodes):

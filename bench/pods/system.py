@@ -235,7 +235,9 @@ async def _ours(
         bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran
     )
     bench.played = played
-    if wanted.claims:
+    if isinstance(played, claims.ClaimNodes):
+        await played.agents.connect(env["HAMI_NATS_URL"])
+        stack.push_async_callback(played.agents.close)
         await claims.set_up(bench.api)
         stack.enter_context(claims.controllers(plane, folder))
         env["HAMI_SCHEDULER_DRA_MODE"] = wanted.claims

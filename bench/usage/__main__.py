@@ -14,6 +14,8 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,11 +24,13 @@ from typing import Any
 import asyncpg
 import nats
 from hami_metrics.adapters.postgres import COLUMNS, PostgresUsageStore
-from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.rollup import FINE_S, bucket_of
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.deliveries import USAGE
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.ledger.pool import open_pool
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import SecretStr
 
@@ -120,7 +124,9 @@ async def read_again(at: Measured) -> Row:
     await js.delete_consumer(USAGE.stream, USAGE.consumer)
     await client.close()
     samples = state.messages * ROUND_SAMPLES // 1000
-    await at.until("repeated", repeated + samples)
+    # Makes the consumer again.
+    async with settling_bus(at.nats_url):
+        await at.until("repeated", repeated + samples)
     return figures(
         "the bus read again", samples, time.perf_counter() - began, spent(before, at.cpu())
     )
@@ -152,6 +158,17 @@ async def summed(at: Measured, nodes: int, starts: list[datetime], samples: int)
     return row
 
 
+@asynccontextmanager
+async def settling_bus(url: str) -> AsyncIterator[Bus]:
+    """The scheduler's connection, which acknowledges what the service has settled."""
+    async with open_bus(NatsSettings(url=url), SCHEDULER_USER, owns_streams=True) as bus:
+        settling = asyncio.create_task(bus.settle_deliveries("scheduler"))
+        try:
+            yield bus
+        finally:
+            await end([settling])
+
+
 async def measure(at: Measured, arguments: argparse.Namespace) -> Row:
     """All of it."""
     found = [await copied(at, arguments.rounds, keys=keys) for keys in (False, True)]
@@ -159,7 +176,7 @@ async def measure(at: Measured, arguments: argparse.Namespace) -> Row:
     day = bucket_of(datetime.now(UTC) - timedelta(minutes=30), FINE_S)
     connection = await asyncpg.connect(at.dsn)
     try:
-        async with open_bus(NatsSettings(url=at.nats_url), "bench", owns_streams=True) as bus:
+        async with settling_bus(at.nats_url) as bus:
             await connection.execute(
                 "SELECT hami_ensure_partition('usage_samples', $1)", day.date()
             )

@@ -16,6 +16,7 @@ from hamicommon import events
 from hamicommon.bus import connecting
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.process.outages import Outage
 from hamicommon.settings import NatsSettings
@@ -137,7 +138,7 @@ async def test_a_service_ends_in_order_after_the_server_went_away_under_tls(
         return events.Readiness(node="a", ready=True)
 
     server = start(plan, die_with_parent=True)
-    async with open_bus(settings, "test", owns_streams=True) as bus:
+    async with open_bus(settings, SCHEDULER_USER, owns_streams=True) as bus:
         await connected(bus)
         serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
         await _until_served(
@@ -166,7 +167,7 @@ async def test_who_asked_before_the_end_is_answered_and_who_asks_later_learns_th
         question = events.ReadinessRequest(node="a")
         return await of.request(events.readiness_subject("a"), question)
 
-    async with open_bus(NatsSettings(url=nats_url), "asks") as other:
+    async with open_bus(NatsSettings(url=nats_url), SCHEDULER_USER) as other:
         serving = asyncio.create_task(bus.serve(events.readiness_subject("a"), "", answer))
         first, second = (asyncio.ensure_future(_until_served(partial(ask, other))) for _ in "12")
         async with asyncio.timeout(PATIENCE_S):

@@ -13,11 +13,11 @@ from uuid import uuid4
 
 import pytest
 from hamicommon import events
-from hamicommon.bus import client, consumer
+from hamicommon.bus import client, consumer, pull
 from hamicommon.bus.client import Bus, Message, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.consumer import STANDBY_S
-from hamicommon.bus.pull import FETCH_BATCH, FETCH_WAIT_S
+from hamicommon.bus.pull import FETCH_BATCH, FETCH_WAIT_S, Outcome
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.process import outages
 from hamicommon.process.shutdown import end
@@ -78,7 +78,7 @@ class Logged(logging.Handler):
 async def test_an_outage_of_the_backend_is_one_line_for_all_its_messages(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consumer, "RETRY_DELAY_S", 0.01)
+    monkeypatch.setitem(pull.ACKNOWLEDGEMENTS, Outcome.RETRY, b'-NAK {"delay": 10000000}')
     monkeypatch.setattr(consumer, "BACKEND_CALM_S", 1e9)
     inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
     logger.addHandler(logged)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nats
 import nats.errors
+import pytest
 from hamicommon import events
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
@@ -112,8 +113,9 @@ async def _foreign_subjects_are_refused(url: str) -> None:
         await client.close()
 
 
+@pytest.mark.parametrize("reply", ["hami.reports.v1.b", "_INBOX_agent-b.x", "_INBOX_agent-ab.x"])
 async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
-    tmp_path: Path,
+    tmp_path: Path, reply: str
 ) -> None:
     """The server compares no reply subject with the rights of who asks."""
     tmp_path.chmod(0o755)
@@ -130,17 +132,17 @@ async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
         async with open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin:
             tasks = [
                 asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer)),
-                asyncio.create_task(admin.follow(["hami.reports.v1.b"], heard.take)),
+                asyncio.create_task(admin.follow([reply], heard.take)),
             ]
             client = await nats.connect(
                 plan.url, user="agent-a", password="x", inbox_prefix=b"_INBOX_agent-a"
             )
             while not answered.is_set():
-                await client.publish("hami.grants.snapshot.a", b"", reply="hami.reports.v1.b")
+                await client.publish("hami.grants.snapshot.a", b"", reply=reply)
                 # Served by then, and after it in order.
                 with contextlib.suppress(nats.errors.NoRespondersError):
                     await client.request("hami.grants.snapshot.a", b"", timeout=PATIENCE_S)
-            await admin.publish("hami.reports.v1.b", inventory("b"), message_id="end")
+            await admin.broadcast(reply, inventory("b"))
             assert b'"agent_id"' in (await heard.next()).data
             await client.close()
             for task in tasks:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from hamicommon.bus.client import NobodyAnswers
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 from pydantic import BaseModel
@@ -87,7 +88,7 @@ async def test_who_was_refused_at_first_is_asked_in_the_end(
         async with (
             refusing(url, *ways) as front,
             open_bus(NatsSettings(url=front, connect_timeout_s=1), "refused") as bus,
-            open_bus(NatsSettings(url=url), "asks") as other,
+            open_bus(NatsSettings(url=url), SCHEDULER_USER) as other,
         ):
             serving = asyncio.create_task(bus.serve(SUBJECT, "", _answer))
             await eventually(lambda: bus.connected and bus.was_up, "the login is taken")

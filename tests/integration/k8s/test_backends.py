@@ -14,16 +14,17 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_metrics.adapters.ledger import PostgresLedger
 from hami_metrics.adapters.postgres import PostgresUsageStore
-from hami_metrics.bootstrap import USAGE
 from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import UsageRetention, keep_days
 from hamicommon import events
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.client import Bus, Feed, Message
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.deliveries import USAGE, Delivery
 from hamicommon.errors import Unavailable
 from hamicommon.events import Usage
 from hamicommon.ledger.migrations import rights
 from hamicommon.ledger.pool import open_pool
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import BaseModel, SecretStr
 
@@ -119,33 +120,30 @@ async def test_each_service_reaches_its_own_streams(tmp_path: Path) -> None:
 
 async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Path) -> None:
     numbers = events.ClusterNumbers(taken_at=NOW, agent_nodes=1, foreign_vendors=())
-    ledger = Subscription(
-        stream=events.LEDGER_STREAM,
-        subject="hami.ledger.v1.>",
-        consumer="hami-webhook-1-ledger",
-        deliver=Deliver.LAST_PER_SUBJECT,
-        ephemeral=True,
-    )
     with bus_server(tmp_path, Ed25519PrivateKey.generate().public_key()) as url:
         async with (
             open_bus(login(url, "hami-scheduler"), "s", owns_streams=True) as scheduler,
             open_bus(login(url, "hami-webhook"), "w") as webhook,
         ):
             await scheduler.publish(events.LEDGER_CLUSTER_SUBJECT, numbers, message_id="1")
-            assert await first(webhook, ledger, events.ClusterNumbers) == numbers
+            serving = asyncio.create_task(scheduler.serve_feeds("scheduler"))
+            assert await first(webhook, Feed.LEDGER_NUMBERS, events.ClusterNumbers) == numbers
+            await end([serving])
             with pytest.raises(Unavailable):
                 await webhook.publish(events.grants_subject("n"), numbers, message_id="2")
 
 
-async def first(bus: Bus, what: Subscription, kind: type[M]) -> M:
-    """The first message that the consumer gets."""
+async def first(bus: Bus, what: Delivery | Feed, kind: type[M]) -> M:
+    """The first message that comes."""
     got: asyncio.Future[M] = asyncio.get_running_loop().create_future()
 
     async def handle(message: Message) -> None:
         if not got.done():
             got.set_result(kind.model_validate_json(message.data))
 
-    task = asyncio.create_task(bus.consume(what, handle))
+    task = asyncio.create_task(
+        bus.consume(what, handle) if isinstance(what, Delivery) else bus.follow_feed(what, handle)
+    )
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await got

@@ -11,10 +11,10 @@ from pathlib import Path
 import nats
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_metrics.bootstrap import REFUSALS, USAGE
 from hamicommon import events
-from hamicommon.bus.client import Message, Subscription
+from hamicommon.bus.client import Feed, Message
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.deliveries import DELIVERIES, REFUSALS, USAGE
 from hamicommon.bus.permissions import METRICS_USER, SCHEDULER_USER, WEBHOOK_USER
 from hamicommon.errors import InvalidRequest
 from hamicommon.settings import NatsSettings
@@ -24,6 +24,8 @@ from tests.integration.k8s.bus import bus_server
 from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.integration
+
+INBOXES = f"_INBOX_{SCHEDULER_USER}".encode()
 
 
 def as_user(url: str, name: str) -> NatsSettings:
@@ -81,8 +83,12 @@ async def test_metrics_takes_in_usage_and_refusals_and_buries_what_it_can_not_re
             )
             for name in (SCHEDULER_USER, WEBHOOK_USER, METRICS_USER)
         ]
-        for what in (USAGE, REFUSALS):
-            stack.callback(asyncio.create_task(metrics.consume(what, take)).cancel)
+        loops = [
+            *(metrics.consume(what, take) for what in (USAGE, REFUSALS)),
+            scheduler.settle_deliveries("scheduler"),
+        ]
+        for loop in loops:
+            stack.callback(asyncio.create_task(loop).cancel)
         for number in (1, 2, 3):
             await scheduler.publish("hami.usage.v1.a", usage(number), message_id=f"u{number}")
             await webhook.publish(
@@ -90,7 +96,7 @@ async def test_metrics_takes_in_usage_and_refusals_and_buries_what_it_can_not_re
             )
         async with asyncio.timeout(PATIENCE_S):
             got = sorted([await read.get() for _ in range(4)])
-            while await scheduler.letters.kept() < 2:
+            while await scheduler.letters.kept() < 2 or await unsettled(url):
                 await asyncio.sleep(0.05)
         assert got == [events.ADMISSION_REFUSED_SUBJECT] * 2 + ["hami.usage.v1.a"] * 2
         assert {letter.user for letter in await scheduler.letters.latest(5)} == {METRICS_USER}
@@ -110,14 +116,8 @@ async def test_the_webhook_reads_the_cluster_and_its_quotas(
         open_bus(as_user(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True) as scheduler,
         open_bus(as_user(url, WEBHOOK_USER), WEBHOOK_USER) as webhook,
     ):
-        sources = {
-            events.INVENTORY_STREAM: "hami.inventory.v1.*",
-            events.LEDGER_STREAM: "hami.ledger.v1.>",
-        }
-        tasks = [
-            asyncio.create_task(webhook.consume(one_of(stream, subject), take))
-            for stream, subject in sources.items()
-        ]
+        tasks = [asyncio.create_task(webhook.follow_feed(feed, take)) for feed in Feed]
+        tasks.append(asyncio.create_task(scheduler.serve_feeds("scheduler")))
         subjects = [events.LEDGER_CLUSTER_SUBJECT, events.ledger_quota_subject("team-a")]
         subjects.append(events.inventory_subject("a"))
         for subject in subjects:
@@ -134,6 +134,7 @@ async def test_the_webhook_reads_the_cluster_and_its_quotas(
 async def test_neither_of_them_writes_what_the_scheduler_or_a_node_does(
     url: str, name: str
 ) -> None:
+    stream, consumer, subjects = USAGE.stream, USAGE.consumer, USAGE.subject
     errors: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_error(exc: Exception) -> None:
@@ -155,10 +156,16 @@ async def test_neither_of_them_writes_what_the_scheduler_or_a_node_does(
                 events.event_subject("allocation", "released"),
                 events.LEADER_SUBJECT,
                 events.replica_subject("some", "bind"),
-                f"$JS.API.CONSUMER.DELETE.{events.USAGE_STREAM}.hami-metrics-usage",
-                f"$JS.API.STREAM.PURGE.{events.EVENTS_STREAM}",
+                f"$JS.API.CONSUMER.CREATE.{stream}.x.{subjects}",
+                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
+                f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
+                f"$JS.API.CONSUMER.DELETE.{stream}.{consumer}",
+                f"$JS.API.STREAM.PURGE.{stream}",
+                f"$JS.API.DIRECT.GET.{stream}",
+                f"$JS.ACK.{stream}.{consumer}.1.1.1.1.0",
+                f"$JS.FC.{stream}.{consumer}.x",
             ):
-                await client.publish(subject, b"{}")
+                await client.publish(subject, b"{}", reply=f"_INBOX_{name}.x")
                 async with asyncio.timeout(PATIENCE_S):
                     message = await errors.get()
                 assert "permissions violation" in message, message
@@ -171,9 +178,15 @@ class Anything(BaseModel):
     """A message whose content nobody reads here."""
 
 
-def one_of(stream: str, subject: str) -> Subscription:
-    """As each replica of the webhook has it."""
-    return Subscription(stream=stream, subject=subject, consumer="webhook-replica", ephemeral=True)
+async def unsettled(url: str) -> int:
+    """Messages of deliveries that nobody has acknowledged."""
+    client = await nats.connect(url, user=SCHEDULER_USER, password="secret", inbox_prefix=INBOXES)
+    try:
+        js = client.jetstream()
+        found = [await js.consumer_info(each.stream, each.consumer) for each in DELIVERIES]
+    finally:
+        await client.close()
+    return sum(each.num_ack_pending + each.num_pending for each in found)
 
 
 def refused(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -1,5 +1,6 @@
 """The metrics service as it runs, and reports for it."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -13,6 +14,7 @@ from hamicommon import events
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
 from hamicommon.events import ContainerSample, DeviceSample, Usage
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings, PostgresSettings
 from pydantic import SecretStr
 
@@ -43,8 +45,13 @@ async def running(
 
 @asynccontextmanager
 async def bus(nats_url: str) -> AsyncIterator[Bus]:
+    """The scheduler's connection, which settles what the service has read."""
     async with open_bus(NatsSettings(url=nats_url), "test", owns_streams=True) as client:
-        yield client
+        settling = asyncio.create_task(client.settle_deliveries("scheduler"))
+        try:
+            yield client
+        finally:
+            await end([settling])
 
 
 @asynccontextmanager

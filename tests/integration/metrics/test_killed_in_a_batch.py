@@ -14,9 +14,9 @@ from pathlib import Path
 
 import nats
 import pytest
-from hami_metrics.bootstrap import USAGE
 from hamicommon import events
-from hamicommon.bus.client import Outgoing
+from hamicommon.bus.client import Bus, Outgoing
+from hamicommon.bus.deliveries import USAGE
 
 from tests.integration.metrics.service import bus, grant, report, running, sql, until
 
@@ -49,11 +49,12 @@ async def process(postgres_dsn: str, nats_url: str) -> AsyncIterator[asyncio.sub
         await child.wait()
 
 
-async def read_again(nats_url: str) -> None:
-    """The bus forgets what was acknowledged."""
+async def read_again(bus: Bus, nats_url: str) -> None:
+    """The bus forgets what was acknowledged, and the scheduler makes the consumer again."""
     client = await nats.connect(nats_url)
     await client.jetstream().delete_consumer(USAGE.stream, USAGE.consumer)
     await client.close()
+    await bus.streams.check()
 
 
 async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
@@ -93,7 +94,7 @@ async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
             child.send_signal(signal.SIGKILL)
             await child.wait()
         await held.rollback()
-        await read_again(nats_url)
+        await read_again(client, nats_url)
 
         async with running(postgres_dsn, nats_url) as (app, _):
 
@@ -107,7 +108,7 @@ async def test_a_kill_in_a_batch_and_two_replays_store_every_sample_once(
 
             await until("every sample stored", all_stored)
             before = repeated()
-            await read_again(nats_url)
+            await read_again(client, nats_url)
 
             async def all_repeated() -> bool:
                 return repeated() >= before + REPORTS * SAMPLES_EACH

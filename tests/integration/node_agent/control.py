@@ -10,6 +10,7 @@ from typing import Any
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant, GrantedContainer, GrantedShare
 from hamicommon.settings import NatsSettings
@@ -162,7 +163,7 @@ class Control:
 
 @asynccontextmanager
 async def open_control(nats_url: str) -> AsyncIterator[Control]:
-    async with open_bus(NatsSettings(url=nats_url), "scheduler", owns_streams=True) as bus:
+    async with open_bus(NatsSettings(url=nats_url), SCHEDULER_USER, owns_streams=True) as bus:
         control = Control(bus, nats_url)
         hearing = asyncio.create_task(control.hear())
         try:

@@ -16,6 +16,7 @@ import httpx
 import pytest
 from hami_scheduler.settings import Settings
 from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
@@ -94,7 +95,9 @@ async def world(
     )
     async with AsyncExitStack() as stack:
         api = await stack.enter_async_context(open_kube_api(kubeconfig_file))
-        bus = await stack.enter_async_context(open_bus(settings.nats, "test", owns_streams=True))
+        bus = await stack.enter_async_context(
+            open_bus(settings.nats, SCHEDULER_USER, owns_streams=True)
+        )
         database = await stack.enter_async_context(
             open_database(settings.postgres, application="test")
         )

@@ -21,6 +21,8 @@ from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.settings import Settings
 from hamicommon import events
 from hamicommon.bus.client import Bus
+from hamicommon.bus.connecting import open_bus
+from hamicommon.bus.permissions import agent_user
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import NotFound
 from hamicommon.grants.grant import Grant
@@ -116,6 +118,11 @@ class World:
         return events.Readiness(
             node=node, ready=True, taken=taken, late=node in self.late, alike=node in self.alike
         )
+
+    async def ask(self, node: str, subject: str, request: events.Payload) -> bytes:
+        """The scheduler's answer to a node's agent."""
+        async with open_bus(self.settings.nats, agent_user(node)) as bus:
+            return await bus.request(subject, request, timeout_s=20)
 
     async def replica(self, **changes: Any) -> Replica:
         """Starts a replica and waits until it is ready."""

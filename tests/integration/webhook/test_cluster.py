@@ -17,6 +17,7 @@ from hamicommon.bus.client import Bus, Deliver, Message, Subscription
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import WEBHOOK_USER
 from hamicommon.k8s.types import Json
+from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.certificates import Authority
 from hamilocal.servers.data import nats as nats_server
@@ -64,6 +65,17 @@ async def webhook(certificate: Path, nats: OptionalNats) -> AsyncIterator[httpx.
     )
     async with asyncio.timeout(PATIENCE_S), open_app(settings) as app, _client(app) as http:
         yield http
+
+
+@asynccontextmanager
+async def scheduler(settings: NatsSettings) -> AsyncIterator[Bus]:
+    """Its connection, which opens feeds."""
+    async with open_bus(settings, "boss", owns_streams=True) as bus:
+        serving = asyncio.create_task(bus.serve_feeds("scheduler"))
+        try:
+            yield bus
+        finally:
+            await end([serving])
 
 
 def _client(app: WebhookApp) -> httpx.AsyncClient:
@@ -130,7 +142,7 @@ async def test_cards_and_quotas_are_learnt_with_the_webhooks_own_rights(
         heard.put_nowait(message.data)
 
     with running(plan):
-        async with open_bus(boss, "boss", owns_streams=True) as bus:
+        async with scheduler(boss) as bus:
             await publish_cluster(bus)
             async with webhook(certificate, mine) as http:
                 denied = await until(http, {GPU: 1, MEM: 90_000}, "over-quota")
@@ -178,7 +190,7 @@ async def test_without_a_bus_pods_are_admitted_and_the_audit_shows_it(certificat
 async def test_it_opens_and_closes_again_and_again_with_messages_on_the_way(
     certificate: Path, nats_url: str
 ) -> None:
-    async with open_bus(NatsSettings(url=nats_url), "boss", owns_streams=True) as bus:
+    async with scheduler(NatsSettings(url=nats_url)) as bus:
         for used in range(5):
             async with webhook(certificate, OptionalNats(url=nats_url)) as http:
                 await publish_cluster(bus, used=used)

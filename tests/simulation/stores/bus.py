@@ -20,13 +20,8 @@ from hamicommon.bus.client import (
     Responder,
     Subscription,
 )
-from hamicommon.bus.consumer import (
-    ACK_WAIT_S,
-    MAX_DELIVERIES,
-    RETRY_DELAY_S,
-    STANDBY_S,
-    BatchHandler,
-)
+from hamicommon.bus.consumer import MAX_DELIVERIES, STANDBY_S, BatchHandler
+from hamicommon.bus.pull import ACK_WAIT_S, RETRY_DELAY_S
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
 
@@ -140,6 +135,14 @@ class BusConnection:
         """As Bus; none waits for the one before."""
         del queue, together
         self._hub.serve(self, subject, respond)
+        await asyncio.Event().wait()
+
+    async def serve_feeds(self, queue: str) -> None:
+        """Waits: no webhook is played that asks for one."""
+        await asyncio.Event().wait()
+
+    async def settle_deliveries(self, queue: str) -> None:
+        """Waits: no metrics service is played that settles one."""
         await asyncio.Event().wait()
 
     async def follow(self, subjects: Sequence[str], handle: Handler) -> None:

@@ -12,17 +12,14 @@ from functools import partial
 from importlib.metadata import version
 
 from fastapi import APIRouter
-from hamicommon import events, telemetry
+from hamicommon import telemetry
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.access.scraping import scrape_access
-from hamicommon.bus.client import Bus, Message, Subscription
+from hamicommon.bus.client import Bus, Message
 from hamicommon.bus.connecting import open_bus
-from hamicommon.bus.permissions import (
-    METRICS_REFUSALS_CONSUMER,
-    METRICS_USAGE_CONSUMER,
-    METRICS_USER,
-)
+from hamicommon.bus.deliveries import REFUSALS, USAGE
+from hamicommon.bus.permissions import METRICS_USER
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
@@ -53,14 +50,6 @@ from hami_metrics.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-USAGE = Subscription(
-    stream=events.USAGE_STREAM, subject="hami.usage.v1.*", consumer=METRICS_USAGE_CONSUMER
-)
-REFUSALS = Subscription(
-    stream=events.EVENTS_STREAM,
-    subject=events.ADMISSION_REFUSED_SUBJECT,
-    consumer=METRICS_REFUSALS_CONSUMER,
-)
 # Partitions are made days ahead, so an hour is early enough.
 KEEP_DAYS_INTERVAL_S = 3600.0
 # Hours end once an hour; late usage is taken in a few times.
@@ -260,7 +249,7 @@ def _loops(
             for name, one, interval_s in rounds
         ),
         _ingest_usage(bus, history),
-        _ingest(bus, REFUSALS, refusals.ingest),
+        _ingest_refusals(bus, refusals),
     ]
 
 
@@ -277,10 +266,8 @@ async def _ingest_usage(bus: Bus, history: UsageHistory) -> None:
     await bus.consume_all(USAGE, history.ingest)
 
 
-async def _ingest(
-    bus: Bus, source: Subscription, ingest: Callable[[bytes], Awaitable[None]]
-) -> None:
+async def _ingest_refusals(bus: Bus, refusals: RefusalHistory) -> None:
     async def handle(message: Message) -> None:
-        await ingest(message.data)
+        await refusals.ingest(message.data)
 
-    await bus.consume(source, handle)
+    await bus.consume(REFUSALS, handle)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -112,11 +111,10 @@ async def _follow_and_publish(
     settings: NatsSettings, follower: ClusterFollower, refusals: RefusalPublisher
 ) -> None:
     """All that goes over the bus, until cancelled. Reviews wait for none of it."""
-    name = f"{NAME}-{secrets.token_hex(4)}"
     async with open_bus(settings, NAME) as bus:
         loops = [
-            asyncio.create_task(follower.follow_inventories(bus, name), name="inventories"),
-            asyncio.create_task(follower.follow_numbers(bus, name), name="ledger-numbers"),
+            asyncio.create_task(follower.follow_inventories(bus), name="inventories"),
+            asyncio.create_task(follower.follow_numbers(bus), name="ledger-numbers"),
             asyncio.create_task(refusals.run(bus), name="publish-refusals"),
         ]
         try:

@@ -1,8 +1,9 @@
 """What the bus carries of the cluster: inventories of nodes, and the ledger's statistics.
 
-In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject; out:
-`Knowledge` for each review. What is stale or not complete yet counts as unknown, and what is
-unknown refuses no pod (docs/admission.md). Reviews wait for nothing of this.
+In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject, by feeds
+that the scheduler opens; out: `Knowledge` for each review. What is stale or not complete yet counts
+as unknown, and what is unknown refuses no pod (docs/admission.md). Reviews wait for nothing of
+this.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hamicommon import events
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
 from hamicommon.admission.verdicts import Knowledge
-from hamicommon.bus.client import Bus, Deliver, Message, Subscription
+from hamicommon.bus.client import Bus, Feed, Message
 from hamicommon.bus.consumer import LOG_LINES_PER_S
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reader import read, read_of_node
@@ -54,15 +55,13 @@ class ClusterFollower:
         self._limits: dict[str, NamespaceQuotas] = {}
         self._cluster: events.ClusterNumbers | None = None
 
-    async def follow_inventories(self, bus: Bus, name: str) -> None:
-        """Until cancelled; `name` is this replica's own."""
-        what = _newest(events.INVENTORY_STREAM, "hami.inventory.v1.*", f"{name}-inventory")
-        await bus.consume(what, self.take_inventory)
-
-    async def follow_numbers(self, bus: Bus, name: str) -> None:
+    async def follow_inventories(self, bus: Bus) -> None:
         """Until cancelled."""
-        what = _newest(events.LEDGER_STREAM, "hami.ledger.v1.>", f"{name}-ledger")
-        await bus.consume(what, self.take_numbers)
+        await bus.follow_feed(Feed.INVENTORIES, self.take_inventory)
+
+    async def follow_numbers(self, bus: Bus) -> None:
+        """Until cancelled."""
+        await bus.follow_feed(Feed.LEDGER_NUMBERS, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:
         """One node's cards; what can't be read is logged, and refused by the scheduler too."""
@@ -135,14 +134,3 @@ class ClusterFollower:
             foreign_vendors=frozenset(cluster.foreign_vendors),
             quotas=self._limits,
         )
-
-
-def _newest(stream: str, subject: str, consumer: str) -> Subscription:
-    """The last message of every subject, then what comes; forgotten with the connection."""
-    return Subscription(
-        stream=stream,
-        subject=subject,
-        consumer=consumer,
-        deliver=Deliver.LAST_PER_SUBJECT,
-        ephemeral=True,
-    )

@@ -83,9 +83,8 @@ async def test_the_grant_is_announced_and_in_the_snapshot(world: World) -> None:
     await replica.bind(pod, "n1")
     await world.until(pod, "bound")
 
-    reply = await world.bus.request(
-        events.snapshot_subject("n1"), events.GrantSnapshotRequest(node="n1")
-    )
+    question = events.GrantSnapshotRequest(node="n1")
+    reply = await world.ask("n1", events.snapshot_subject("n1"), question)
 
     snapshot = events.GrantSnapshot.model_validate_json(reply)
     assert snapshot.complete

@@ -27,9 +27,8 @@ async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
     wanted = events.WantedMove(
         allocation_id=grant["id"], token=grant["token"], container="main", uuids=(other,)
     )
-    reply = await world.bus.request(
-        events.moves_subject("n1"), events.MoveRequest(node="n1", owner=wanted), timeout_s=20
-    )
+    request = events.MoveRequest(node="n1", owner=wanted)
+    reply = await world.ask("n1", events.moves_subject("n1"), request)
 
     assert events.MoveReply.model_validate_json(reply).refused == ""
     assert await world.used(other) == (1, 4096, 0)

@@ -34,8 +34,7 @@ async def ask(world: World, pod: Json, **changes: Any) -> events.UnmanagedReply:
         namespace=metadata["namespace"],
         pod_name=metadata["name"],
     ).model_copy(update=changes)
-    subject = events.claims_subject("n1")
-    reply = await world.bus.request(subject, request, timeout_s=20)
+    reply = await world.ask("n1", events.claims_subject("n1"), request)
     return events.UnmanagedReply.model_validate_json(reply)
 
 

@@ -37,7 +37,7 @@ async def ask(world: World, pod: Json, node: str, *cards: str, **changes: Any) -
         pod_name=metadata["name"],
         containers=(events.TakenContainer(container="main", uuids=cards),),
     ).model_copy(update=changes)
-    reply = await world.bus.request(events.unmanaged_subject(node), request, timeout_s=20)
+    reply = await world.ask(node, events.unmanaged_subject(node), request)
     return events.UnmanagedReply.model_validate_json(reply)
 
 

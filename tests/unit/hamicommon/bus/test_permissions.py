@@ -1,9 +1,19 @@
-"""Where a dead letter may go back to, by who buried it."""
+"""Rights below the server's own subjects, inboxes of who asks, and ways back of dead letters."""
 
 from __future__ import annotations
 
 import pytest
-from hamicommon.bus.permissions import may_return
+from hamicommon.bus.permissions import (
+    ASK_SUBJECT,
+    FEEDS_SUBJECT,
+    Permissions,
+    agent_permissions,
+    asker_inboxes,
+    may_return,
+    metrics_permissions,
+    webhook_permissions,
+)
+from hamicommon.events import subjects
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +24,7 @@ from hypothesis import strategies as st
         ("hami-scheduler", "HAMI_INVENTORY", "hami.inventory.v1.node-1"),
         ("hami-scheduler", "HAMI_REPORTS", "hami.reports.v1.node_example"),
         ("hami-metrics", "HAMI_USAGE", "hami.usage.v1.node-1"),
-        ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1.quota.team-a"),
+        ("hami-metrics", "HAMI_EVENTS", "hami.events.v1.admission.refused"),
     ],
 )
 def test_a_letter_goes_back_to_the_stream_that_its_user_reads(
@@ -32,8 +42,8 @@ def test_a_letter_goes_back_to_the_stream_that_its_user_reads(
         ("hami-scheduler", "HAMI_REPORTS", "hami.inventory.v1.a"),
         # A pod may be ended on it, and when it was true is not known any more.
         ("hami-scheduler", "HAMI_LIMITS", "hami.limits.v1.a"),
-        ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1"),
-        ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1.$x"),
+        # Of an older release: the webhook buries nothing.
+        ("hami-webhook", "HAMI_LEDGER", "hami.ledger.v1.cluster"),
         ("hami-webhook", "HAMI_INVENTORY", "hami.inventory.v1.a"),
         ("hami-metrics", "HAMI_GRANTS", "hami.grants.v1.a"),
         ("agent-", "HAMI_GRANTS", "hami.grants.v1.a"),
@@ -56,3 +66,36 @@ def test_no_letter_reaches_the_servers_own_subjects(user: str, stream: str, subj
     if may_return(user, stream, subject):
         assert subject.startswith("hami.")
         assert not set(subject) & set("$*> \t")
+
+
+@pytest.mark.parametrize(
+    "rights",
+    [agent_permissions("a"), metrics_permissions(), webhook_permissions()],
+    ids=["node-agent", "metrics", "webhook"],
+)
+def test_no_login_but_the_schedulers_has_a_right_on_the_servers_own_subjects(
+    rights: Permissions,
+) -> None:
+    """An acknowledgement too is answered on any subject: on `$JS.API.STREAM.DELETE.X`."""
+    own = [each for each in (*rights.publish, *rights.subscribe) if not each[0].isalpha()]
+    assert [each for each in own if not each.startswith("_INBOX_")] == []
+
+
+@pytest.mark.parametrize(
+    ("subject", "inboxes"),
+    [
+        (subjects.snapshot_subject("b.example"), "_INBOX_agent-b_example."),
+        (subjects.unmanaged_subject("a"), "_INBOX_agent-a."),
+        (subjects.claims_subject("a"), "_INBOX_agent-a."),
+        (subjects.moves_subject("a"), "_INBOX_agent-a."),
+        (FEEDS_SUBJECT, "_INBOX_hami-webhook."),
+        (subjects.readiness_subject("a"), "_INBOX_hami-scheduler."),
+        (subjects.holdings_subject("a"), "_INBOX_hami-scheduler."),
+        (subjects.replica_subject("r", "bind"), "_INBOX_hami-scheduler."),
+        (ASK_SUBJECT, "$SYS._INBOX."),
+    ],
+)
+def test_an_answer_goes_to_an_inbox_of_the_only_login_that_may_ask(
+    subject: str, inboxes: str
+) -> None:
+    assert asker_inboxes(subject) == inboxes

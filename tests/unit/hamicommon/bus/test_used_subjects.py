@@ -9,8 +9,11 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from hamicommon.bus import permissions
+from hamicommon.bus import deliveries, permissions
+from hamicommon.bus.deliveries import DELIVERIES
+from hamicommon.bus.feeds import SOURCES
 from hamicommon.bus.permissions import (
+    FEEDS_SUBJECT,
     METRICS_USER,
     SCHEDULER_USER,
     WEBHOOK_USER,
@@ -26,8 +29,6 @@ from hamicommon.events import subjects
 
 SERVICES = Path(__file__).parents[4] / "services"
 NODE = "a"
-OWN = "own-consumer"
-"""Of a service whose every replica has one of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,6 @@ class Service:
     folder: str
     user: str
     allowed: Permissions
-    consumers: tuple[str, ...]
 
     @property
     def source(self) -> str:
@@ -44,31 +44,16 @@ class Service:
 
 
 ALL = [
-    Service(
-        folder="scheduler", user=SCHEDULER_USER, allowed=scheduler_permissions(), consumers=(OWN,)
-    ),
-    Service(
-        folder="metrics",
-        user=METRICS_USER,
-        allowed=metrics_permissions(),
-        consumers=tuple(
-            str(value)
-            for name, value in vars(permissions).items()
-            if name.startswith("METRICS_") and name.endswith("_CONSUMER")
-        ),
-    ),
-    Service(folder="webhook", user=WEBHOOK_USER, allowed=webhook_permissions(), consumers=(OWN,)),
-    Service(
-        folder="node-agent",
-        user=agent_user(NODE),
-        allowed=agent_permissions(NODE),
-        consumers=(),
-    ),
+    Service(folder="scheduler", user=SCHEDULER_USER, allowed=scheduler_permissions()),
+    Service(folder="metrics", user=METRICS_USER, allowed=metrics_permissions()),
+    Service(folder="webhook", user=WEBHOOK_USER, allowed=webhook_permissions()),
+    Service(folder="node-agent", user=agent_user(NODE), allowed=agent_permissions(NODE)),
 ]
 _NAMED = re.compile(r"\b(\w+_subject|\w+_SUBJECT)\b")
 NO_SUBJECTS: frozenset[str] = frozenset()
 """Texts that only look like one."""
 _CALLED = re.compile(r"\.(publish|request|serve)\(\s*(?:events\.)?(\w+_subject|\w+_SUBJECT)\b")
+_DELIVERED = re.compile(r"\.consume(?:_all)?\(\s*([A-Z]+)\b")
 _WRITTEN = re.compile(r'"(hami\.[a-z]+\.[^"\s]+)"')
 
 
@@ -112,23 +97,23 @@ def stream_of(subject: str) -> str | None:
 
 
 def may_read(service: Service, subject: str) -> bool:
-    """With one of its consumers: made, asked about, pulled from, answered, and what can't be read
-    buried."""
+    """By a consumer of its own, a delivery, or a feed; what can't be read is buried."""
     stream = stream_of(subject)
     if stream is None:
         return False
-    return any(
-        all(
-            may_publish(service, each)
-            for each in (
-                f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
-                f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
-                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-                f"$JS.ACK.{stream}.{consumer}.1.2.3.4.5",
-                dead_letter_subject(stream, service.user, "a"),
-            )
-        )
-        for consumer in service.consumers
+    buries = may_publish(service, dead_letter_subject(stream, service.user, "a"))
+    consumer = (f"$JS.API.CONSUMER.CREATE.{stream}.x.{subject}", f"$JS.ACK.{stream}.x.1.2.3.4.5")
+    delivered = any(
+        covers(each.subject, subject)
+        and may_serve(service, each.deliver_subject)
+        and may_publish(service, each.settled_subject)
+        for each in DELIVERIES
+    )
+    fed = any(covers(each, subject) for _, each in SOURCES.values())
+    return (
+        (buries and all(may_publish(service, each) for each in consumer))
+        or (buries and delivered)
+        or (fed and may_publish(service, FEEDS_SUBJECT))
     )
 
 
@@ -138,6 +123,7 @@ def test_a_service_has_a_right_for_every_subject_that_it_uses(service: Service) 
     called = {(how, subject_of(name, source)) for how, name in _CALLED.findall(source)}
     used = {subject_of(name, source) for name in _NAMED.findall(source) if hasattr(subjects, name)}
     used |= set(_WRITTEN.findall(source)) - NO_SUBJECTS
+    used |= {getattr(deliveries, name).subject for name in _DELIVERED.findall(source)}
 
     assert used, "nothing was found: are the subjects named otherwise now?"
     for how, subject in called:

@@ -24,27 +24,32 @@ from hamicommon import telemetry
 from hamicommon.bus.consumer import (
     LOG_LINES_PER_S,
     PUBLISH_TIMEOUT_S,
-    RETRY_DELAY_S,
     BatchHandler,
     Consumer,
     Deliver,
     Handler,
     Message,
     Subscription,
+    message_of,
     outage_of,
     trace_of,
 )
 from hamicommon.bus.dead_letters import DeadLetters
-from hamicommon.bus.permissions import ASK_SUBJECT
+from hamicommon.bus.deliveries import SETTLED_SUBJECTS, Delivery, acknowledgements
+from hamicommon.bus.feeds import Feed, Feeds, read_feed
+from hamicommon.bus.permissions import FEEDS_SUBJECT, asker_inboxes
 from hamicommon.bus.publisher import Outgoing, store, store_all
+from hamicommon.bus.pull import RETRY_DELAY_S
 from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.outages import Outage
 from hamicommon.process.rate_limit import RateLimit
 from hamicommon.process.shutdown import end, propagate_cancellation
 
 __all__ = [
     "Bus",
     "Deliver",
+    "Feed",
     "Handler",
     "Message",
     "NobodyAnswers",
@@ -58,9 +63,6 @@ logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 2.0
 CLOSE_TIMEOUT_S = 3.0
 LAST_ANSWERS_S = 1.0
-INBOXES = "_INBOX"
-SERVER_INBOXES = "$SYS._INBOX."
-"""Subjects of answers: to clients, and to the server's own questions."""
 
 
 class NobodyAnswers(Unavailable):
@@ -88,7 +90,9 @@ class Bus:
         self._lines = RateLimit(burst=1, per_s=LOG_LINES_PER_S)
         self.trusted_until: datetime | None = None
         """When the last authority that verifies the server expires; None: unknown, or no TLS."""
-        self.streams = StreamKeeper(js, replicas=stream_replicas)
+        self.streams = StreamKeeper(
+            js, replicas=stream_replicas, is_connected=lambda: self.connected
+        )
         self.letters = DeadLetters(js)
 
     @property
@@ -191,16 +195,13 @@ class Bus:
 
         Requests that arrived by then are still answered. A later one fails at once with "no
         responders", where silence would mean that nothing is known. `together`: none waits for the
-        answer to the one before. A question whose answer would go elsewhere than to an inbox has
-        none.
+        answer to the one before. A question whose answer would go elsewhere than to an inbox of the
+        user that may ask there (`asker_inboxes`) has none.
         """
         under_way: set[asyncio.Task[None]] = set()
 
-        # An answer to another subject would be ours, with our rights, and the place the asker's.
-        replies = SERVER_INBOXES if subject == ASK_SUBJECT else INBOXES
-
         async def on_message(message: Msg) -> None:
-            if not message.reply.startswith(replies):
+            if not message.reply.startswith(asker_inboxes(message.subject)):
                 return
             with trace_of(message):
                 try:
@@ -232,8 +233,10 @@ class Bus:
                     await self._client.flush()
             await end(under_way)
 
-    async def follow(self, subjects: Sequence[str], handle: Handler) -> None:
+    async def follow(self, subjects: Sequence[str], handle: Handler, *, queue: str = "") -> None:
         """Calls `handle` for each message on them from now on, at most once, until cancelled.
+
+        Followers in one `queue` share the messages.
 
         For caches that can do without one: nothing is stored, acknowledged or delivered again, and
         what passes while the connection is away is missed. With `echo=False` the messages of this
@@ -249,7 +252,10 @@ class Bus:
                     self._warn("message skipped", raw.subject, exc)
 
         await self._was_up.wait()
-        made = [await self._client.subscribe(subject, cb=on_message) for subject in subjects]
+        made = [
+            await self._client.subscribe(subject, queue=queue, cb=on_message)
+            for subject in subjects
+        ]
         try:
             await asyncio.Event().wait()
         finally:
@@ -257,20 +263,68 @@ class Bus:
                 for subscription in made:
                     await subscription.unsubscribe()
 
-    async def consume(self, what: Subscription, handle: Handler) -> None:
+    async def settle_deliveries(self, queue: str) -> None:
+        """Acknowledges for the readers of deliveries what they settled, until cancelled.
+
+        Replicas in one `queue` share the work; a reader has no right to do it.
+        """
+
+        async def on_settled(message: Message) -> None:
+            for reply, body in acknowledgements(message.subject, message.data):
+                await self._client.publish(reply, body)
+
+        await self.follow([SETTLED_SUBJECTS], on_settled, queue=queue)
+
+    async def serve_feeds(self, queue: str) -> None:
+        """Opens the feeds that the webhook asks for, until cancelled."""
+        await self.serve(FEEDS_SUBJECT, queue, Feeds(self._js).respond)
+
+    async def follow_feed(self, feed: Feed, handle: Handler) -> None:
+        """Calls `handle` for the newest message of each subject, and for each one to come.
+
+        Until cancelled or closed. Everything comes again after a message was missed, and on each
+        connection. A message that `handle` fails on is logged and passed over.
+        """
+        outage = Outage(
+            logger,
+            failed="Failed to follow a feed, retrying",
+            again="Followed the feed again",
+            about={"feed": feed},
+        )
+
+        async def take(raw: Msg) -> None:
+            with trace_of(raw):
+                try:
+                    await handle(message_of(raw))
+                except (InvalidRequest, Unavailable) as exc:
+                    self._warn("message skipped", raw.subject, exc)
+                except Exception:
+                    logger.exception("Failed to handle a message", extra={"subject": raw.subject})
+
+        await self._was_up.wait()
+        while not self._closed:
+            try:
+                await read_feed(self._client, feed, take, self.request, outage.worked)
+            except (Unavailable, nats.errors.Error, OSError) as exc:
+                if self._closed:
+                    return
+                outage.failed(exc)
+                await asyncio.sleep(RETRY_DELAY_S)
+
+    async def consume(self, what: Subscription | Delivery, handle: Handler) -> None:
         """Calls `handle` for every message, in order, until cancelled or the bus is closed.
 
-        It waits for a stream that is not there yet, and for a server that is away.
+        It waits for a stream or a delivery that is not there yet, and for a server that is away.
         """
         await self._consume(what, handle=handle)
 
-    async def consume_all(self, what: Subscription, handle_all: BatchHandler) -> None:
+    async def consume_all(self, what: Subscription | Delivery, handle_all: BatchHandler) -> None:
         """As `consume`, with those messages at once that came together."""
         await self._consume(what, handle_all=handle_all)
 
     async def _consume(
         self,
-        what: Subscription,
+        what: Subscription | Delivery,
         *,
         handle: Handler | None = None,
         handle_all: BatchHandler | None = None,

@@ -13,8 +13,9 @@ import nats.errors
 from nats.aio.client import Client
 
 from hamicommon.bus.client import Bus
-from hamicommon.bus.consumer import PUBLISH_TIMEOUT_S, RETRY_DELAY_S
+from hamicommon.bus.consumer import PUBLISH_TIMEOUT_S
 from hamicommon.bus.permissions import inbox_prefix
+from hamicommon.bus.pull import RETRY_DELAY_S
 from hamicommon.process.outages import Outage
 from hamicommon.process.shutdown import end, propagate_cancellation
 from hamicommon.process.trusted_authorities import trusted_until

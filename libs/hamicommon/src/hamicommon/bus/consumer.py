@@ -1,4 +1,4 @@
-"""One consumer of a stream: pulls messages, hands them over, and settles what comes of each.
+"""One consumer of a stream: hands its messages over, and settles what comes of each.
 
 Delivery is at least once: handlers are idempotent by the id in their payload. A message that can't
 be read (`InvalidRequest`) or that failed `MAX_DELIVERIES` times goes to the dead letters with its
@@ -24,7 +24,8 @@ from opentelemetry import context as otel_context
 
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
-from hamicommon.bus.pull import FETCH_BATCH, Pull
+from hamicommon.bus.deliveries import Delivery, Push
+from hamicommon.bus.pull import ACK_WAIT_S, MAX_ACK_PENDING, Outcome, Pull
 from hamicommon.bus.streams import LETTERS_OF_A_SENDER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.outages import Outage
@@ -34,8 +35,6 @@ from hamicommon.process.shutdown import end, propagate_cancellation
 logger = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 2.0
-ACK_WAIT_S = 30.0
-RETRY_DELAY_S = 1.0
 STANDBY_S = 1.0
 """So long a message that the other one left waits for one that stands by, at most."""
 MAX_DELIVERIES = 10
@@ -76,15 +75,13 @@ def _never() -> bool:
 class Subscription:
     """What to consume; the same `consumer` name shares the work among replicas.
 
-    `ephemeral` consumers are forgotten by the server when nobody pulls for a while; then the next
-    one starts again at `deliver`.
+    Only the scheduler may; other services read a `Delivery` or a `Feed`.
     """
 
     stream: str
     subject: str
     consumer: str
     deliver: Deliver = Deliver.ALL
-    ephemeral: bool = False
     stands_by: Callable[[], bool] = _never
     """While it holds, messages are for another of the same `consumer`: what that one leaves for
     `STANDBY_S` is taken."""
@@ -96,7 +93,7 @@ BatchHandler = Callable[[Sequence[Message]], Awaitable[Sequence[Exception | None
 called again, with what comes next, before it is done."""
 
 
-def outage_of(what: Subscription) -> Outage:
+def outage_of(what: Subscription | Delivery) -> Outage:
     """Of a subscription that can't be consumed."""
     return Outage(
         logger,
@@ -113,7 +110,7 @@ class Consumer:
         self,
         client: Client,
         js: JetStreamContext,
-        what: Subscription,
+        what: Subscription | Delivery,
         handle: Handler | None = None,
         *,
         handle_all: BatchHandler | None = None,
@@ -122,7 +119,7 @@ class Consumer:
         on_answer: Callable[[], object],
     ) -> None:
         """One of `handle` and `handle_all` is given. `user` is ours on the bus; `on_answer` is
-        called after each pull that was answered.
+        called after each wait for messages.
         """
         self._client = client
         self._js = js
@@ -150,47 +147,60 @@ class Consumer:
 
         Raises: nats.errors.Error, OSError or TimeoutError when it must be started again.
         """
-        what = self._what
+        if isinstance(self._what, Delivery):
+            push = Push(self._client, self._what)
+            await self._run(push, push.next)
+        else:
+            await self._run_pulled(self._what)
+
+    async def _run_pulled(self, what: Subscription) -> None:
         config = ConsumerConfig(
             name=what.consumer,
-            durable_name=None if what.ephemeral else what.consumer,
+            durable_name=what.consumer,
             filter_subject=what.subject,
             deliver_policy=DeliverPolicy(what.deliver.value),
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=ACK_WAIT_S,
-            max_ack_pending=FETCH_BATCH * 4,
-            inactive_threshold=60.0 if what.ephemeral else None,
+            max_ack_pending=MAX_ACK_PENDING,
         )
         await self._js.add_consumer(what.stream, config=config)
-        running: set[asyncio.Task[None]] = set()
         pull = Pull(self._client, stream=what.stream, consumer=what.consumer)
-        async with pull.opened():
+        await self._run(pull, lambda: self._pull(pull, what))
+
+    async def _run(self, source: Pull | Push, wait: Callable[[], Awaitable[Sequence[Msg]]]) -> None:
+        running: set[asyncio.Task[None]] = set()
+        async with source.opened():
             try:
                 while True:
                     with propagate_cancellation():
-                        await self._take(pull, running)
+                        await self._take(await wait(), source, running)
                     self._on_answer()
             finally:
                 await end(running)
 
-    async def _take(self, pull: Pull, running: set[asyncio.Task[None]]) -> None:
+    async def _pull(self, pull: Pull, what: Subscription) -> Sequence[Msg]:
         messages: Sequence[Msg] = ()
-        standing_by = self._what.stands_by()
+        standing_by = what.stands_by()
         if standing_by and not pull.pending:
             # Not a request that waits at the server: that would share what comes with the other.
             await asyncio.sleep(STANDBY_S)
             if not await self._left():
-                return
+                return ()
         with contextlib.suppress(TimeoutError):
             messages = await pull.next(waits=not standing_by)
         if not messages:
             # Nothing new, or the consumer is gone: an unknown one must be made again.
-            await self._js.consumer_info(self._what.stream, self._what.consumer)
-        elif self._handle_all is None:
+            await self._js.consumer_info(what.stream, what.consumer)
+        return messages
+
+    async def _take(
+        self, messages: Sequence[Msg], source: Pull | Push, running: set[asyncio.Task[None]]
+    ) -> None:
+        if self._handle_all is None:
             for raw in messages:
-                await self._deliver(raw)
-        else:
-            running.add(asyncio.create_task(self._deliver_all(messages)))
+                await self._deliver(raw, source)
+        elif messages:
+            running.add(asyncio.create_task(self._deliver_all(messages, source)))
             if len(running) >= MOST_BATCHES:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in running if task.done()]:
@@ -210,41 +220,44 @@ class Consumer:
         waits = bool(info.num_pending or info.num_ack_pending)
         return waits and self._seen is not None and self._seen == seen
 
-    async def _deliver_all(self, messages: Sequence[Msg]) -> None:
+    async def _deliver_all(self, messages: Sequence[Msg], source: Pull | Push) -> None:
         assert self._handle_all is not None
-        answers = await self._handle_all([_message(raw) for raw in messages])
-        for raw, error in zip(messages, answers, strict=True):
-            await self._settle(raw, error)
+        answers = await self._handle_all([message_of(raw) for raw in messages])
+        outcomes: list[tuple[Msg, Outcome]] = []
+        try:
+            for raw, error in zip(messages, answers, strict=True):
+                outcomes.append((raw, await self._outcome(raw, error)))
+        finally:
+            await source.settle(outcomes)
 
-    async def _deliver(self, raw: Msg) -> None:
+    async def _deliver(self, raw: Msg, source: Pull | Push) -> None:
         assert self._handle is not None
         error: Exception | None = None
         with trace_of(raw):
             try:
-                await self._handle(_message(raw))
-            except Exception as exc:  # noqa: BLE001 - settled below, with its traceback
+                await self._handle(message_of(raw))
+            except Exception as exc:  # noqa: BLE001 - judged below, with its traceback
                 error = exc
-            await self._settle(raw, error)
+            await source.settle([(raw, await self._outcome(raw, error))])
 
-    async def _settle(self, raw: Msg, error: Exception | None) -> None:
+    async def _outcome(self, raw: Msg, error: Exception | None) -> Outcome:
+        """What becomes of a message after it was handled; a bad one is buried here."""
         if error is None:
-            await raw.ack()
             self._backend.worked()
-        elif isinstance(error, Unavailable):
+            return Outcome.DONE
+        if isinstance(error, Unavailable):
             self._backend.failed(error)
-            await raw.nak(delay=RETRY_DELAY_S)
-        elif isinstance(error, InvalidRequest):
-            await self._bury(raw, str(error))
-        else:
-            if (left_out := self._lines.take(raw.subject, at_s=time.monotonic())) is not None:
-                extra = {"subject": raw.subject, "left_out": left_out}
-                logger.error("handler failed", extra=extra, exc_info=error)
-            if raw.metadata.num_delivered < MAX_DELIVERIES:
-                await raw.nak(delay=RETRY_DELAY_S)
-            else:
-                await self._bury(raw, f"{type(error).__name__}: {error}")
+            return Outcome.RETRY
+        if isinstance(error, InvalidRequest):
+            return await self._bury(raw, str(error))
+        if (left_out := self._lines.take(raw.subject, at_s=time.monotonic())) is not None:
+            extra = {"subject": raw.subject, "left_out": left_out}
+            logger.error("handler failed", extra=extra, exc_info=error)
+        if raw.metadata.num_delivered < MAX_DELIVERIES:
+            return Outcome.RETRY
+        return await self._bury(raw, f"{type(error).__name__}: {error}")
 
-    async def _bury(self, raw: Msg, reason: str) -> None:
+    async def _bury(self, raw: Msg, reason: str) -> Outcome:
         self._on_dead_letter()
         now_s = time.monotonic()
         if (left_out := self._lines.take(raw.subject, at_s=now_s)) is not None:
@@ -263,10 +276,11 @@ class Consumer:
                 traceparent=(raw.headers or {}).get("traceparent", ""),
                 timeout_s=PUBLISH_TIMEOUT_S,
             )
-        await raw.term()
+        return Outcome.BURIED
 
 
-def _message(raw: Msg) -> Message:
+def message_of(raw: Msg) -> Message:
+    """What the server delivered, with what it reports of the delivery."""
     metadata = raw.metadata
     return Message(
         subject=raw.subject,

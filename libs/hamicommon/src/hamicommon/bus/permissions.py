@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 
 from hamicommon import events
+from hamicommon.bus.deliveries import DELIVERIES
 from hamicommon.bus.streams import dead_letter_subject
 
 
@@ -28,10 +29,11 @@ _TOKEN = re.compile(r"[^\s.*>$]+")
 SCHEDULER_USER = "hami-scheduler"
 METRICS_USER = "hami-metrics"
 WEBHOOK_USER = "hami-webhook"
-METRICS_USAGE_CONSUMER = "hami-metrics-usage"
-METRICS_REFUSALS_CONSUMER = "hami-metrics-refusals"
 ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 """Where the server asks about logins (`logins.py`)."""
+FEEDS_SUBJECT = "hami.feeds.v1.webhook"
+"""Where the webhook asks for what is known of the cluster (`feeds.py`)."""
+_AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|unmanaged|claims|moves)\.([^.]+)")
 
 
 def agent_user(node: str) -> str:
@@ -44,11 +46,27 @@ def inbox_prefix(user: str) -> str:
     return f"_INBOX_{user}".replace(".", "_")
 
 
+def asker_inboxes(subject: str) -> str:
+    """Beginning of the inboxes of the only user that may ask on `subject`.
+
+    An answer that went elsewhere would be a message with the rights of who answers, on a subject
+    that the asker chose.
+    """
+    if subject == ASK_SUBJECT:
+        return "$SYS._INBOX."
+    if found := _AGENTS_QUESTIONS.fullmatch(subject):
+        user = agent_user(found[2])
+    else:
+        user = WEBHOOK_USER if subject == FEEDS_SUBJECT else SCHEDULER_USER
+    return f"{inbox_prefix(user)}."
+
+
 def agent_permissions(node: str) -> Permissions:
     """Rights that the agent of `node` needs, and no others.
 
-    No right on the server's own subjects: what a consumer pushes, or is asked for, the server sends
-    to any subject that the question names, whatever the rights of who asks.
+    No user but the scheduler has a right on the server's own subjects (`deliveries`): what a
+    consumer pushes, is asked for, or answers to an acknowledgement, the server sends to any
+    subject that the question names, whatever the rights of who asks.
     """
     return Permissions(
         publish=(
@@ -81,56 +99,34 @@ def scheduler_permissions() -> Permissions:
 
 
 def metrics_permissions() -> Permissions:
-    """Reads usage and refusals, each with one consumer that all replicas share."""
-    read = (
-        (events.USAGE_STREAM, METRICS_USAGE_CONSUMER, "hami.usage.v1.*"),
-        (events.EVENTS_STREAM, METRICS_REFUSALS_CONSUMER, events.ADMISSION_REFUSED_SUBJECT),
-    )
+    """Reads usage and refusals that the scheduler has delivered to it."""
     return Permissions(
         publish=tuple(
             allowed
-            for stream, consumer, subject in read
+            for each in DELIVERIES
             for allowed in (
-                f"$JS.API.CONSUMER.CREATE.{stream}.{consumer}.{subject}",
-                f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",
-                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-                f"$JS.ACK.{stream}.{consumer}.>",
-                dead_letter_subject(stream, METRICS_USER, "*"),
+                each.settled_subject,
+                dead_letter_subject(each.stream, METRICS_USER, "*"),
             )
         ),
-        subscribe=(f"{inbox_prefix(METRICS_USER)}.>",),
+        subscribe=(
+            f"{inbox_prefix(METRICS_USER)}.>",
+            *(each.deliver_subject for each in DELIVERIES),
+        ),
     )
 
 
 def webhook_permissions() -> Permissions:
-    """Reads what is known of the cluster, publishes refusals; no grant and no report is its own.
-
-    Every replica has consumers of its own, which the server forgets when nobody pulls.
-    """
-    read = (events.INVENTORY_STREAM, events.LEDGER_STREAM)
+    """Asks for what is known of the cluster, and publishes refusals."""
     return Permissions(
-        publish=(
-            *(
-                subject
-                for stream in read
-                for subject in (
-                    f"$JS.API.CONSUMER.CREATE.{stream}.>",
-                    f"$JS.API.CONSUMER.INFO.{stream}.*",
-                    f"$JS.API.CONSUMER.MSG.NEXT.{stream}.*",
-                    f"$JS.ACK.{stream}.>",
-                    dead_letter_subject(stream, WEBHOOK_USER, "*"),
-                )
-            ),
-            events.ADMISSION_REFUSED_SUBJECT,
-        ),
+        publish=(FEEDS_SUBJECT, events.ADMISSION_REFUSED_SUBJECT),
         subscribe=(f"{inbox_prefix(WEBHOOK_USER)}.>",),
     )
 
 
 # Of each service, the streams into which a message of its own choice does no harm: the scheduler
-# may publish everywhere, and the others are the only readers there. An inventory that the webhook
-# buried would be read by the scheduler, so it is not among them; the node reports again anyway. Nor
-# are limit checks: one that is sent again has a fresh time, and pods are ended on fresh ones.
+# may publish everywhere, and metrics is the only reader there. Limit checks are not among them: one
+# that is sent again has a fresh time, and pods are ended on fresh ones.
 _RETURNS = {
     SCHEDULER_USER: {
         events.INVENTORY_STREAM: "hami.inventory.v1.*",
@@ -140,7 +136,6 @@ _RETURNS = {
         events.USAGE_STREAM: "hami.usage.v1.*",
         events.EVENTS_STREAM: events.ADMISSION_REFUSED_SUBJECT,
     },
-    WEBHOOK_USER: {events.LEDGER_STREAM: "hami.ledger.v1.>"},
 }
 
 

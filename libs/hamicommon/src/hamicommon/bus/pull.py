@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 
 import nats.errors
 import orjson
@@ -26,7 +27,27 @@ from nats.js.errors import APIError
 FETCH_WAIT_S = 2.0
 ANSWER_S = 0.5
 FETCH_BATCH = 64
+MAX_ACK_PENDING = FETCH_BATCH * 4
+ACK_WAIT_S = 30.0
+RETRY_DELAY_S = 1.0
 _OVER = frozenset({StatusCode.NO_MESSAGES, StatusCode.REQUEST_TIMEOUT, StatusCode.CONFLICT})
+
+
+class Outcome(StrEnum):
+    """What became of a message."""
+
+    DONE = "done"
+    RETRY = "retry"
+    UNREAD = "unread"
+    BURIED = "buried"
+
+
+ACKNOWLEDGEMENTS = {
+    Outcome.DONE: b"+ACK",
+    Outcome.RETRY: b'-NAK {"delay": %d}' % int(RETRY_DELAY_S * 1e9),
+    Outcome.UNREAD: b"-NAK",
+    Outcome.BURIED: b"+TERM",
+}
 
 
 class Pull:
@@ -51,8 +72,7 @@ class Pull:
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
-                for message in self._came:
-                    await message.nak()
+                await self.settle([(message, Outcome.UNREAD) for message in self._came])
 
     @property
     def pending(self) -> bool:
@@ -79,6 +99,11 @@ class Pull:
         messages = [message for message in came if not self._is_end(message)]
         self._wanted = max(0, self._wanted - len(messages))
         return messages
+
+    async def settle(self, outcomes: Sequence[tuple[Msg, Outcome]]) -> None:
+        """Reports what became of messages; one that the server does not hear of comes again."""
+        for message, outcome in outcomes:
+            await self._client.publish(message.reply, ACKNOWLEDGEMENTS[outcome])
 
     async def _ask(self, wait_s: float) -> None:
         until = {"expires": int(wait_s * 1e9)} if wait_s else {"no_wait": True}

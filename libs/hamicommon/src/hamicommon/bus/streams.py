@@ -1,12 +1,13 @@
-"""The JetStream streams with their limits, created idempotently by the services that may.
+"""The JetStream streams with their limits, created idempotently by the scheduler.
 
-Agents may not: a node's credentials reach its own subjects only (architecture 8).
+No other service may: the server's own subjects reach past the rights of a login (`deliveries`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import nats.errors
@@ -15,12 +16,13 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
+from hamicommon.bus.deliveries import DELIVERIES, ensure
 from hamicommon.process.shutdown import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-_RETRY_MOST_S = 60.0
+_INTERVAL_S = 60.0
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 1024 * 1024
@@ -93,45 +95,61 @@ STREAMS = (
 
 
 class StreamKeeper:
-    """Creates and updates the streams, and tries again while one can't be."""
+    """Creates and updates streams and deliveries, and tries again while one can't be."""
 
-    def __init__(self, js: JetStreamContext, *, replicas: int = 1) -> None:
+    def __init__(
+        self, js: JetStreamContext, *, replicas: int = 1, is_connected: Callable[[], bool]
+    ) -> None:
         """`replicas`: servers of a cluster that hold each stream."""
         self._js = js
+        self._is_connected = is_connected
         self._replicas = replicas
         self._again: asyncio.Task[None] | None = None
         self.problems: dict[str, str] = {}
-        """Stream -> what is wrong with it. It is used as it is, and the others are unaffected."""
+        """Stream, or consumer of a delivery -> what is wrong with it. It is used as it is, and the
+        others are unaffected."""
 
     async def check(self) -> None:
-        """Creates what is missing and brings limits up to date; what fails is tried again later."""
+        """Creates what is missing and brings limits up to date, now and every minute.
+
+        What fails is tried again sooner.
+        """
         await self.close()
         await self._check()
-        if self.problems:
-            self._again = asyncio.create_task(self._try_again(), name="nats-streams")
+        self._again = asyncio.create_task(self._check_again(), name="nats-streams")
 
     async def close(self) -> None:
-        """Ends the tries."""
+        """Ends the checks."""
         if self._again is not None:
             await end([self._again])
 
-    async def _try_again(self) -> None:
-        pause_s = _RETRY_S
-        while self.problems:
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MOST_S)
-            await self._check()
+    async def _check_again(self) -> None:
+        retry_s = _RETRY_S
+        while True:
+            await asyncio.sleep(retry_s if self.problems else _INTERVAL_S)
+            retry_s = min(2 * retry_s, _INTERVAL_S) if self.problems else _RETRY_S
+            if self._is_connected():
+                await self._check()
 
     async def _check(self) -> None:
         problems: dict[str, str] = {}
-        for config in STREAMS:
-            assert config.name is not None
+
+        async def attempt(name: str, making: Awaitable[None]) -> None:
             try:
                 with propagate_cancellation():
-                    await _ensure(self._js, replace(config, num_replicas=self._replicas))
+                    await making
             except (nats.errors.Error, OSError, TimeoutError) as exc:
                 reason = getattr(exc, "description", None) or str(exc) or type(exc).__name__
-                problems[config.name] = reason
+                problems[name] = reason
+
+        for config in STREAMS:
+            assert config.name is not None
+            replicated = replace(config, num_replicas=self._replicas)
+            await attempt(config.name, _ensure(self._js, replicated))
+        for delivery in DELIVERIES:
+            await attempt(delivery.consumer, ensure(self._js, delivery))
+            if delivery.stream in problems:  # one line about it is enough
+                problems.pop(delivery.consumer, None)
         if problems != self.problems:
             for name, reason in problems.items():
                 logger.error(

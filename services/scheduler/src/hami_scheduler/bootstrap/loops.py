@@ -267,6 +267,8 @@ def bus_loops(
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
+        ("feeds", lambda: bus.serve_feeds(QUEUE)),
+        ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
     ]
     if connections.ledger_stats is not None:
         publisher = LedgerStatsPublisher(

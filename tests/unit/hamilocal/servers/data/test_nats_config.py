@@ -9,7 +9,7 @@ from hamilocal.servers.data.nats_config import NatsUser, render_nats_config
 def test_it_listens_on_loopback_and_keeps_streams_in_the_given_folder() -> None:
     config = json.loads(render_nats_config(port=4222, store_dir="/data", server_name="one"))
     assert (config["host"], config["port"]) == ("127.0.0.1", 4222)
-    assert config["jetstream"] == {"store_dir": "/data"}
+    assert config["jetstream"] == {"store_dir": "/data", "strict": True}
     assert "authorization" not in config
 
 

@@ -83,7 +83,8 @@ def render_nats_config(
         "server_name": server_name,
         "host": LOOPBACK,  # the server's own default is every interface
         "port": port,
-        "jetstream": {"store_dir": store_dir},
+        # Strict: an acknowledgement that a client has sent to the API is no request.
+        "jetstream": {"store_dir": store_dir, "strict": True},
     }
     if users:
         config["authorization"] = {"users": [_user(user) for user in users]}

@@ -1,0 +1,186 @@
+"""Consumers that the scheduler makes and settles for the metrics service.
+
+The server answers an acknowledgement, and a request to JetStream, on whatever reply subject it
+names, without asking for the sender's right to that subject: an answer without content on
+`$JS.API.STREAM.DELETE.<stream>` deletes the stream. Only the scheduler therefore has rights below
+`$JS`. It makes these consumers, which push to one fixed subject; the service subscribes to that
+one, and reports on another what became of each message (`Settled`), which the scheduler passes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
+from nats.js.errors import NotFoundError
+from pydantic import Field
+
+from hamicommon import events
+from hamicommon.bus.pull import (
+    ACK_WAIT_S,
+    ACKNOWLEDGEMENTS,
+    FETCH_BATCH,
+    FETCH_WAIT_S,
+    MAX_ACK_PENDING,
+    Outcome,
+)
+from hamicommon.bus.reader import read
+from hamicommon.errors import InvalidRequest
+
+MAX_SETTLED = 1000
+SETTLED_SUBJECTS = "hami.settled.v1.*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """A consumer whose messages the server pushes; its readers share them."""
+
+    stream: str
+    subject: str
+    consumer: str
+    replaces: str
+    """Durable consumer of the previous release: this one starts where that one was."""
+
+    @property
+    def deliver_subject(self) -> str:
+        """Subject of the messages, for readers in the queue group named as the consumer."""
+        return f"hami.deliver.v1.{self.consumer}"
+
+    @property
+    def settled_subject(self) -> str:
+        """Subject on which the readers report what became of them."""
+        return f"hami.settled.v1.{self.consumer}"
+
+
+USAGE = Delivery(
+    stream=events.USAGE_STREAM,
+    subject="hami.usage.v1.*",
+    consumer="metrics-usage",
+    replaces="hami-metrics-usage",
+)
+REFUSALS = Delivery(
+    stream=events.EVENTS_STREAM,
+    subject=events.ADMISSION_REFUSED_SUBJECT,
+    consumer="metrics-refusals",
+    replaces="hami-metrics-refusals",
+)
+DELIVERIES = (USAGE, REFUSALS)
+
+
+class Settled(events.Payload):
+    """Reply subjects of delivered messages, with what became of each."""
+
+    messages: tuple[tuple[str, Outcome], ...] = Field(max_length=MAX_SETTLED)
+
+
+def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
+    """The subject and the body of each acknowledgement that a message on a settled subject means.
+
+    Raises: InvalidRequest when it settles another message than one of its own consumer.
+    """
+    found = [each for each in DELIVERIES if each.settled_subject == subject]
+    if not found:
+        raise InvalidRequest(f"{subject} settles no consumer")
+    own = re.escape(f"$JS.ACK.{found[0].stream}.{found[0].consumer}")
+    settled = read(Settled, data, "settled messages").messages
+    for reply, _ in settled:
+        if not re.fullmatch(rf"{own}(\.[0-9]{{1,20}}){{5}}", reply):
+            raise InvalidRequest(f"{subject} settles no message of {reply!r}")
+    return [(reply, ACKNOWLEDGEMENTS[outcome]) for reply, outcome in settled]
+
+
+async def ensure(js: JetStreamContext, delivery: Delivery) -> None:
+    """Makes the consumer, or brings it up to date, and deletes the one that it replaces.
+
+    It starts after what the replaced one has acknowledged without a gap. A replaced one from which
+    somebody still pulls stays until the next call: deleted, it would be made again from the start.
+
+    Raises: nats.errors.Error, OSError, TimeoutError.
+    """
+    known = await _info(js, delivery.stream, delivery.consumer)
+    before = await _info(js, delivery.stream, delivery.replaces)
+    config = ConsumerConfig(
+        name=delivery.consumer,
+        durable_name=delivery.consumer,
+        filter_subject=delivery.subject,
+        deliver_subject=delivery.deliver_subject,
+        deliver_group=delivery.consumer,
+        deliver_policy=DeliverPolicy.ALL,
+        ack_policy=AckPolicy.EXPLICIT,
+        ack_wait=ACK_WAIT_S,
+        max_ack_pending=MAX_ACK_PENDING,
+    )
+    if known is not None:
+        policy, start = known.config.deliver_policy, known.config.opt_start_seq
+        config = replace(config, deliver_policy=policy, opt_start_seq=start)
+    elif before is not None:
+        floor = 0 if before.ack_floor is None else before.ack_floor.stream_seq
+        policy = DeliverPolicy.BY_START_SEQUENCE
+        config = replace(config, deliver_policy=policy, opt_start_seq=floor + 1)
+    await js.add_consumer(delivery.stream, config)
+    if before is not None and not before.num_waiting:
+        with contextlib.suppress(NotFoundError):  # another replica did
+            await js.delete_consumer(delivery.stream, delivery.replaces)
+
+
+async def _info(js: JetStreamContext, stream: str, consumer: str) -> ConsumerInfo | None:
+    try:
+        found: ConsumerInfo = await js.consumer_info(stream, consumer)
+        return found
+    except NotFoundError:
+        return None
+
+
+class Push:
+    """The messages of a delivery that reach this reader."""
+
+    def __init__(self, client: Client, delivery: Delivery) -> None:
+        self._client = client
+        self._delivery = delivery
+        self._came: list[Msg] = []
+        self._woken = asyncio.Event()
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Push]:
+        """Listens; at the end, what came and was not handed over is left to the other readers."""
+        subscription = await self._client.subscribe(
+            self._delivery.deliver_subject, queue=self._delivery.consumer, cb=self._on_message
+        )
+        try:
+            yield self
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await subscription.unsubscribe()
+                await self.settle([(message, Outcome.UNREAD) for message in self._came])
+
+    async def next(self) -> list[Msg]:
+        """What has come, or comes first; empty when nothing did for a while."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FETCH_WAIT_S):
+                await self._woken.wait()
+        messages, self._came = self._came[:FETCH_BATCH], self._came[FETCH_BATCH:]
+        if not self._came:
+            self._woken.clear()
+        return messages
+
+    async def settle(self, outcomes: Sequence[tuple[Msg, Outcome]]) -> None:
+        """Reports what became of messages, at most once: one that is not heard of comes again."""
+        for first in range(0, len(outcomes), MAX_SETTLED):
+            some = outcomes[first : first + MAX_SETTLED]
+            body = Settled(messages=tuple((message.reply, outcome) for message, outcome in some))
+            await self._client.publish(
+                self._delivery.settled_subject, body.model_dump_json().encode()
+            )
+
+    async def _on_message(self, message: Msg) -> None:
+        self._came.append(message)
+        self._woken.set()
