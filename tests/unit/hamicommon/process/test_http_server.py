@@ -1,17 +1,24 @@
 """Serving HTTP inside a service's own loop."""
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import httpx
 import pytest
 from hamicommon.errors import HamiError, InvalidRequest
+from hamicommon.process import http_server
 from hamicommon.process.http_server import JoinedWrites, run, serving
+from hamilocal.servers.certificates import Authority
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
+
+from tests.waiting import PATIENCE_S
 
 
 async def test_a_request_in_flight_is_answered_before_the_end() -> None:
@@ -29,6 +36,37 @@ async def test_a_request_in_flight_is_answered_before_the_end() -> None:
             await begun.wait()
             asyncio.get_running_loop().call_later(0.05, go_on.set)
         assert (await answer).text == "done"
+
+
+async def test_an_idle_client_that_reads_nothing_does_not_delay_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not answer the end of TLS, for which the server would wait out its time."""
+    monkeypatch.setattr(http_server, "GRACE_S", 10 * PATIENCE_S)
+    files = {"certificate_file": tmp_path / "tls.crt", "key_file": tmp_path / "tls.key"}
+    Authority.new("test").make_serving("test", **files)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files["certificate_file"], files["key_file"])
+    app = Starlette(routes=[Route("/", lambda _request: PlainTextResponse("done"))])
+
+    # asyncio itself would wait for 30 s.
+    async with asyncio.timeout(20.0):
+        async with serving(app, "127.0.0.1:0", ssl_context=context) as port:
+            client = await asyncio.to_thread(asked, port)
+        client.close()
+
+
+def asked(port: int) -> ssl.SSLSocket:
+    """A connection on which one request was answered."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
+    client = context.wrap_socket(connection)
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    answer = b""
+    while not answer.endswith(b"done"):
+        answer += client.recv(4096)
+    return client
 
 
 class Transport(asyncio.Transport):

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
+# An idle client that does not read does not answer the end of TLS; it is not waited for longer.
+TLS_END_S = 1.0
 # kube-scheduler and the API server keep connections for 90 s: we must not close them first.
 KEEP_ALIVE_S = 120
 
@@ -88,6 +90,12 @@ class _Connection(HttpToolsProtocol):
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, _CLIENT_NAME: _common_name(certificate)}
+
+    def shutdown(self) -> None:
+        """Ends the connection: an idle one immediately, another after its answer."""
+        super().shutdown()
+        if self.transport.is_closing() and not self.flow.write_paused:
+            asyncio.get_running_loop().call_later(TLS_END_S, self.transport.abort)
 
 
 def _common_name(certificate: dict[str, Any]) -> str:
