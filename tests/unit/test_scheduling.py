@@ -23,7 +23,7 @@ def test_a_file_with_systems_of_its_own_waits_for_no_other_file() -> None:
 def test_cases_of_one_running_system_stay_with_one_worker() -> None:
     assert scope("tests/e2e/test_usage.py") == scope("tests/e2e/hostile/test_bad_input.py")
     assert scope("tests/faults/test_secrets.py") != scope("tests/e2e/test_usage.py")
-    assert scope("tests/unit/test_a.py") != scope("tests/unit/test_b.py")
+    assert scope("tests/unit/test_traps.py") != scope("tests/unit/test_waiting.py")
 
 
 def test_no_such_file_uses_a_system_that_others_share() -> None:

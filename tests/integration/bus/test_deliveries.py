@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import nats
 import nats.errors
 import pytest
 from hamicommon import events
+from hamicommon.bus import deliveries
 from hamicommon.bus.client import Bus, Handler, Message
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.deliveries import USAGE
@@ -160,6 +165,36 @@ async def test_a_reader_that_is_there_before_the_scheduler_waits_for_it(url: str
     ):
         await publish(scheduler, 7)
         assert number_of(await inbox.next()) == 7
+
+
+async def test_a_reader_that_was_refused_reads_once_the_server_has_its_new_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that only reads its configuration again closes no connection."""
+    monkeypatch.setattr(deliveries, "MAX_QUIET_S", 0.0)
+    monkeypatch.setattr(deliveries, "FETCH_WAIT_S", 0.1)
+    tmp_path.chmod(0o755)
+    users = [
+        replace(each, subscribe=("_INBOX_hami-metrics.>",)) if each.name == METRICS_USER else each
+        for each in service_nats_users(lambda _user: "x")
+    ]
+    plan = nats_server.prepare(tmp_path / "nats", users=users)
+    inbox = Inbox()
+    with running(plan, die_with_parent=True) as server:
+        async with (
+            scheduler_of(plan.url) as scheduler,
+            metrics_of(plan.url) as metrics,
+            under_way(metrics.consume(USAGE, inbox.take)),
+        ):
+            await publish(scheduler, 7)
+            [file] = [Path(each) for each in plan.argv if each.endswith(".conf")]
+            config = json.loads(file.read_text())
+            for user in config["authorization"]["users"]:
+                if user["user"] == METRICS_USER:
+                    user["permissions"]["subscribe"]["allow"].append(USAGE.deliver_subject)
+            file.write_text(json.dumps(config))
+            os.kill(server.value.pid, signal.SIGHUP)
+            assert number_of(await inbox.next()) == 7
 
 
 async def test_an_upgrade_reads_on_where_the_replaced_consumer_was(

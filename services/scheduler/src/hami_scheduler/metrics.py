@@ -165,7 +165,7 @@ class SchedulerInstruments:
             "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"
         )
         self.stream_problems = self._gauge(
-            "stream_problems", "Streams of the bus that are not as they should be"
+            "stream_problems", "Streams and consumers of the bus that are not as they should be"
         )
         self.bound_late = self._gauge(
             "bound_late", "Pods that are bound for long and have not got their cards"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo, DeliverPolicy
 from nats.js.errors import NotFoundError
@@ -37,6 +39,8 @@ from hamicommon.bus.reader import read
 from hamicommon.errors import InvalidRequest
 
 MAX_SETTLED = 1000
+MAX_QUIET_S = 60.0
+"""A reader to whom nothing comes for so long subscribes again."""
 SETTLED_SUBJECTS = "hami.settled.v1.*"
 
 
@@ -146,20 +150,20 @@ class Push:
     def __init__(self, client: Client, delivery: Delivery) -> None:
         self._client = client
         self._delivery = delivery
+        self._subscription: Subscription | None = None
+        self._quiet_since_s = 0.0
         self._came: list[Msg] = []
         self._woken = asyncio.Event()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Push]:
         """Listens; at the end, what came and was not handed over is left to the other readers."""
-        subscription = await self._client.subscribe(
-            self._delivery.deliver_subject, queue=self._delivery.consumer, cb=self._on_message
-        )
+        await self._subscribe()
         try:
             yield self
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
-                await subscription.unsubscribe()
+                await self._unsubscribe()
                 await self.settle([(message, Outcome.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
@@ -167,10 +171,24 @@ class Push:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FETCH_WAIT_S):
                 await self._woken.wait()
+        if not self._came and time.monotonic() - self._quiet_since_s > MAX_QUIET_S:
+            # One that was refused stays so when the server reads a new configuration.
+            await self._unsubscribe()
+            await self._subscribe()
         messages, self._came = self._came[:FETCH_BATCH], self._came[FETCH_BATCH:]
         if not self._came:
             self._woken.clear()
         return messages
+
+    async def _subscribe(self) -> None:
+        self._quiet_since_s = time.monotonic()
+        self._subscription = await self._client.subscribe(
+            self._delivery.deliver_subject, queue=self._delivery.consumer, cb=self._on_message
+        )
+
+    async def _unsubscribe(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.unsubscribe()
 
     async def settle(self, outcomes: Sequence[tuple[Msg, Outcome]]) -> None:
         """Reports what became of messages, at most once: one that is not heard of comes again."""
@@ -183,4 +201,5 @@ class Push:
 
     async def _on_message(self, message: Msg) -> None:
         self._came.append(message)
+        self._quiet_since_s = time.monotonic()
         self._woken.set()
