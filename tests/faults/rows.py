@@ -33,7 +33,7 @@ class Row:
     """One fault at one point."""
 
     name: str
-    """What `-k` selects, for example `FAULT-8-store.reserve.after-kill`."""
+    """What `-k` selects, for example `FAULT-8-store.commit.after-kill`."""
     point: str
     """Of the survey (FAULT-1 .. FAULT-45), several with spaces between, or a promise: SAFE-1."""
     fault: str

@@ -99,8 +99,8 @@ def test_f36_postgres_goes_with_a_full_batch(faulty: Faulty) -> None:
     system = faulty.system
     stage = Stage(faulty)
     stage.run_before(1)
-    # The first batch is late, so those of all other pods wait behind it.
-    faulty.plan("store.advance_all.before=delay:3*1")
+    # The nodes' reports are late, so `bound` waits for them a while.
+    faulty.plan("node_bus.publish.before=delay:3*16")
     stage.come(4)
     wait(
         lambda: sum("nodeName" in pod["spec"] for pod in stage.mine()) == 5,
