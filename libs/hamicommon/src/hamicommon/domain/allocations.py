@@ -23,6 +23,7 @@ class AllocationState(StrEnum):
     """Where an allocation is on its way."""
 
     RESERVED = "reserved"
+    """Of releases that wrote grants in /filter; not written any more."""
     BINDING = "binding"
     BOUND = "bound"
     ALLOCATED = "allocated"
@@ -56,7 +57,7 @@ TRANSITIONS: Mapping[AllocationState, frozenset[AllocationState]] = {
     AllocationState.BINDING: frozenset(
         {
             AllocationState.BOUND,
-            AllocationState.RESERVED,
+            AllocationState.ALLOCATED,
             AllocationState.EXPIRED,
             AllocationState.FAILED,
             AllocationState.RELEASING,
