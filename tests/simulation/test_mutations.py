@@ -22,10 +22,9 @@ from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
-from hami_scheduler.adapters.redis.node_lock import RedisNodeLock
+from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.state_machine import POD_DELETED, Transition
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants.grant import Grant
 from hamicommon.ledger.model import StateStep
@@ -104,10 +103,10 @@ async def _yes(*_args: Any) -> bool:
 def _answers_late(real: Callable[..., Any]) -> Callable[..., Any]:
     """The node knows the grant for two seconds before the pod is bound."""
 
-    async def offer(self: NatsGrantAnnouncer, grant: Grant) -> AllocateOrder:
-        order: AllocateOrder = await real(self, grant)
+    async def offer(self: NatsGrantAnnouncer, grant: Grant) -> bool | None:
+        binds_late: bool | None = await real(self, grant)
         await asyncio.sleep(2.0)
-        return order
+        return binds_late
 
     return offer
 

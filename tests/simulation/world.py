@@ -22,11 +22,11 @@ from tests.simulation.cluster.api_server import ApiServer, now_text
 from tests.simulation.cluster.kube_scheduler import KubeScheduler
 from tests.simulation.cluster.kubelet import Kubelet
 from tests.simulation.cluster.processes import Weather
-from tests.simulation.cluster.replica import RULES, SETTINGS, Replica, quota_of
+from tests.simulation.cluster.replica import RULES, Replica, quota_of
 from tests.simulation.model import Broken, Model
 from tests.simulation.scripts import Scenario
 from tests.simulation.stores.hub import Hub
-from tests.simulation.stores.ledger import SimLease, SimLedger
+from tests.simulation.stores.ledger import SimLedger
 from tests.simulation.stores.redis_server import RedisServer
 
 MEMORY_MIB = 10_000
@@ -55,7 +55,6 @@ class World:
         self.api = ApiServer()
         self.hub = Hub()
         self.redis = RedisServer()
-        self.lease = SimLease(SETTINGS.lock_s)
         self.ledger = SimLedger(on_commit=self._committed, quota_of=quota_of, rules=RULES)
         self.replicas: dict[str, Replica] = {}
         self.agents: dict[str, Agent] = {}
@@ -172,7 +171,6 @@ class World:
                 seed=self._seed,
                 weather=self.weather,
                 ledger=self.ledger,
-                lease=self.lease,
                 redis=self.redis,
                 hub=self.hub,
                 api=self.api,

@@ -1,4 +1,4 @@
-"""What every NodeLock promises: the same cases on the fake, Redis, and Redis being away."""
+"""What every NodeLock promises: the same cases on the fake and on Redis."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.ports import NodeLock
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
+from hamicommon.settings import RedisSettings
 from hamicommon.testing.locks import FakeNodeLock
 
-from tests.contract.ledger.node_locks import NODE, holder, opened_lock
+from tests.contract.ledger.node_locks import LOCK_S, NODE, holder
 from tests.waiting import PATIENCE_S
 
 
@@ -19,14 +21,14 @@ from tests.waiting import PATIENCE_S
     params=[
         "fake",
         pytest.param("redis", marks=pytest.mark.integration),
-        pytest.param("redis-away", marks=pytest.mark.integration),
     ]
 )
 async def lock(request: pytest.FixtureRequest) -> AsyncIterator[NodeLock]:
     if request.param == "fake":
-        yield FakeNodeLock(lock_s=30)
+        yield FakeNodeLock(lock_s=LOCK_S)
         return
-    async with opened_lock(request, away=request.param == "redis-away") as opened:
+    url = request.getfixturevalue("redis_url")
+    async with open_node_lock(RedisSettings(url=url), lock_s=LOCK_S) as opened:
         yield opened
 
 

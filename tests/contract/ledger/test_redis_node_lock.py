@@ -1,194 +1,190 @@
-"""What the lock in Redis promises beside: many in one call, replicas, a Redis that fails."""
+"""What the lock in Redis promises beside: replicas, odd keys, a Redis that fails."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
+from collections.abc import AsyncIterator
 
 import pytest
 import redis.asyncio
-from hami_scheduler.adapters.redis.node_lock import OPEN_S, RedisNodeLock
+from hami_scheduler.adapters.redis import POLL_INTERVAL_S, RedisNodeLock, open_node_lock
 from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Conflict
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.settings import RedisSettings
 
-from tests.contract.ledger.node_locks import NODE, holder, opened_lock
-from tests.waiting import PATIENCE_S, eventually
+from tests.contract.ledger.node_locks import KEY, LOCK_S, NODE, holder
+from tests.waiting import PATIENCE_S
 
-
-@pytest.mark.integration
-@pytest.mark.parametrize("away", [False, True], ids=["redis", "redis-away"])
-async def test_a_holder_that_the_ledger_knows_to_be_done_holds_up_nobody(
-    request: pytest.FixtureRequest, away: bool
-) -> None:
-    async with opened_lock(request, away=away, done=[1]) as lock:
-        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
-
-        await lock.acquire(NODE, holder(2), wait_s=PATIENCE_S)
-
-        assert await lock.holder(NODE) == holder(2)
-        with pytest.raises(Conflict):
-            await lock.acquire(NODE, holder(3), wait_s=2.5)
+pytestmark = pytest.mark.integration
 
 
-@pytest.mark.integration
+@pytest.fixture
+async def lock(redis_url: str) -> AsyncIterator[RedisNodeLock]:
+    async with open_node_lock(RedisSettings(url=redis_url), lock_s=LOCK_S) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def client(redis_url: str) -> AsyncIterator[redis.asyncio.Redis]:
+    async with redis.asyncio.from_url(redis_url) as opened:
+        yield opened
+
+
 async def test_redis_that_lost_its_keys_costs_the_order_and_nothing_else(
-    request: pytest.FixtureRequest, redis_url: str
+    lock: RedisNodeLock, client: redis.asyncio.Redis
 ) -> None:
-    async with opened_lock(request, away=False) as lock:
-        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
-        waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))
-        async with redis.asyncio.from_url(redis_url) as client:
-            await client.flushall()
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))
+    await client.flushall()
 
-        await waiter
+    await waiter
 
-        # What the first holder does late frees nobody else's lock.
-        assert not await lock.release(NODE, 1)
-        assert await lock.holder(NODE) == holder(2)
+    # What the first holder does late frees nobody else's lock.
+    assert not await lock.release(NODE, 1)
+    assert await lock.holder(NODE) == holder(2)
 
 
-@pytest.mark.integration
-async def test_a_redis_that_hangs_is_asked_once_and_then_left_alone_for_a_while(
-    request: pytest.FixtureRequest,
+async def test_replicas_that_ask_at_the_same_moment_get_one_lock_once(
+    lock: RedisNodeLock, redis_url: str
 ) -> None:
-    asked: list[bytes] = []
-
-    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        asked.append(await reader.read(1))
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        began_s = time.monotonic()
-        async with opened_lock(request, away=True, url=f"redis://127.0.0.1:{port}/0") as lock:
-            for number in range(1, 9):
-                await lock.acquire(NODE, holder(number), wait_s=PATIENCE_S)
-                assert await lock.holder(NODE) == holder(number)
-                assert await lock.release(NODE, number)
-
-        took_s = time.monotonic() - began_s
-        assert 1 <= len(asked) <= 1 + took_s / OPEN_S, "every operation waited for it"
-
-
-@pytest.mark.integration
-async def test_what_is_asked_for_in_one_turn_goes_as_one_call(
-    request: pytest.FixtureRequest, redis_url: str
-) -> None:
-    nodes = [NodeName(f"turn-{number}") for number in range(20)]
-    async with (
-        opened_lock(request, away=False) as lock,
-        redis.asyncio.from_url(redis_url) as client,
-    ):
-        await lock.acquire(NODE, holder(99), wait_s=PATIENCE_S)
-        await lock.release(NODE, 99)
-
-        async def calls() -> int:
-            counted = await client.info("commandstats")
-            return int(counted["cmdstat_evalsha"]["calls"])
-
-        before = await calls()
-        async with asyncio.TaskGroup() as tasks:
-            for number, node in enumerate(nodes):
-                tasks.create_task(lock.acquire(node, holder(number), wait_s=PATIENCE_S))
-        assert [await lock.holder(node) for node in nodes] == [holder(n) for n in range(20)]
-        freed = await asyncio.gather(
-            *(lock.release(node, number % 10) for number, node in enumerate(nodes))
-        )
-
-        assert freed == [True] * 10 + [False] * 10
-        assert await calls() == before + 2
-        assert [await lock.holder(node) for node in nodes[9:11]] == [None, holder(10)]
-
-
-@pytest.mark.integration
-async def test_replicas_that_ask_in_the_same_turn_get_one_lock_once(
-    request: pytest.FixtureRequest,
-) -> None:
-    async with opened_lock(request, away=False) as mine, opened_lock(request, away=False) as other:
+    async with open_node_lock(RedisSettings(url=redis_url), lock_s=LOCK_S) as other:
         both = await asyncio.gather(
-            mine.acquire(NODE, holder(1), wait_s=0.5),
+            lock.acquire(NODE, holder(1), wait_s=0.5),
             other.acquire(NODE, holder(2), wait_s=0.5),
             return_exceptions=True,
         )
 
         assert [type(each) for each in both].count(Conflict) == 1
         winner = both.index(None) + 1
-        assert await mine.holder(NODE) == holder(winner)
+        assert await lock.holder(NODE) == holder(winner)
 
 
-@pytest.mark.integration
-async def test_who_was_cancelled_costs_those_that_asked_with_it_nothing(
-    request: pytest.FixtureRequest,
+async def test_a_lock_that_another_replica_frees_is_noticed(
+    lock: RedisNodeLock, redis_url: str
 ) -> None:
-    async with opened_lock(request, away=False) as lock:
-        gone, stays = (
-            asyncio.create_task(lock.acquire(NodeName(f"c{n}"), holder(n), wait_s=PATIENCE_S))
-            for n in (1, 2)
-        )
-        await asyncio.sleep(0)
-        gone.cancel()
+    async with open_node_lock(RedisSettings(url=redis_url), lock_s=LOCK_S) as other:
+        await other.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+        waiter = asyncio.create_task(lock.acquire(NODE, holder(2), wait_s=PATIENCE_S))
+        done, _ = await asyncio.wait([waiter], timeout=2 * POLL_INTERVAL_S)
+        assert not done
 
-        await stays
-
-        assert gone.cancelled()
-        assert await lock.holder(NodeName("c2")) == holder(2)
-
-
-@pytest.mark.integration
-async def test_releases_are_heard_from_replicas_of_before_as_well(
-    request: pytest.FixtureRequest, redis_url: str
-) -> None:
-    heard: asyncio.Queue[tuple[NodeName, int]] = asyncio.Queue()
-
-    async def on_freed(node: NodeName, token: int) -> None:
-        heard.put_nowait((node, token))
-
-    async with opened_lock(request, away=False) as lock:
-        assert isinstance(lock, RedisNodeLock)
-        listening = asyncio.create_task(lock.listen(on_freed))
-        async with redis.asyncio.from_url(redis_url) as client:
-
-            async def published() -> bool:
-                return bool(await client.publish("hami:nodelock:released", "node-b 4"))
-
-            await eventually(published, "the lock to listen")
-            assert await heard.get() == ("node-b", 4)
-            await client.publish("hami:nodelock:released", "node-b")
-            await client.publish("hami:nodelock:freed", "node-b 5\nnode-c 6")
-
-        assert [await heard.get() for _ in range(3)] == [
-            ("node-b", 0),
-            ("node-b", 5),
-            ("node-c", 6),
-        ]
-        listening.cancel()
-
-
-@pytest.mark.integration
-async def test_a_token_that_is_given_back_under_another_ones_hold_is_announced(
-    request: pytest.FixtureRequest, redis_url: str
-) -> None:
-    heard: asyncio.Queue[int] = asyncio.Queue()
-
-    async def on_freed(node: NodeName, token: int) -> None:
-        assert node == NODE
-        heard.put_nowait(token)
-
-    async with opened_lock(request, away=False) as mine, opened_lock(request, away=False) as other:
-        assert isinstance(mine, RedisNodeLock)
-        listening = asyncio.create_task(mine.listen(on_freed))
-        async with redis.asyncio.from_url(redis_url) as client:
-
-            async def subscribed() -> bool:
-                [(_, count)] = await client.pubsub_numsub("hami:nodelock:freed")
-                return bool(count)
-
-            await eventually(subscribed, "the lock to listen")
-        await mine.acquire(NODE, holder(1), wait_s=PATIENCE_S)
-
-        assert not await other.release(NODE, 2)
         assert await other.release(NODE, 1)
 
-        assert [await heard.get(), await heard.get()] == [2, 1]
-        listening.cancel()
+        await waiter
+
+
+async def test_a_lock_expires_after_the_time_of_the_setting(redis_url: str) -> None:
+    async with open_node_lock(RedisSettings(url=redis_url), lock_s=0.3) as lock:
+        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+        await lock.acquire(NODE, holder(2), wait_s=PATIENCE_S)
+
+        assert not await lock.release(NODE, 1)
+
+
+async def test_a_waiter_that_is_cancelled_holds_up_nobody(lock: RedisNodeLock) -> None:
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    gone, stays = (
+        asyncio.create_task(lock.acquire(NODE, holder(n), wait_s=PATIENCE_S)) for n in (2, 3)
+    )
+    await asyncio.sleep(0)
+    gone.cancel()
+    await lock.release(NODE, 1)
+
+    await stays
+
+    assert await lock.holder(NODE) == holder(3)
+
+
+async def test_nodes_that_nobody_waits_for_are_forgotten(lock: RedisNodeLock) -> None:
+    for number in range(20):
+        await lock.acquire(NodeName(f"node-{number}"), holder(number), wait_s=PATIENCE_S)
+    with pytest.raises(Conflict):
+        await lock.acquire(NodeName("node-1"), holder(99), wait_s=0.05)
+
+    assert not lock._turns
+
+
+@pytest.mark.parametrize("garbage", ["nonsense", "7", "[]", '{"token": "x"}', "\xff"])
+async def test_a_value_that_no_scheduler_wrote_is_named_and_replaced(
+    lock: RedisNodeLock,
+    client: redis.asyncio.Redis,
+    caplog: pytest.LogCaptureFixture,
+    garbage: str,
+) -> None:
+    await client.set(KEY, garbage, ex=300)
+
+    with caplog.at_level(logging.WARNING):
+        await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+    assert await lock.holder(NODE) == holder(1)
+    [line] = caplog.records
+    assert vars(line)["key"] == KEY
+
+
+async def test_a_key_of_another_type_is_named_and_replaced(
+    lock: RedisNodeLock, client: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await client.hset(KEY, "token", "1")
+
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+    assert await lock.holder(NODE) == holder(1)
+    [line] = caplog.records
+    assert vars(line)["type"] == "hash"
+
+
+async def test_a_lock_that_would_never_expire_is_named_and_replaced(
+    lock: RedisNodeLock, client: redis.asyncio.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    await client.persist(KEY)
+
+    await lock.acquire(NODE, holder(2), wait_s=PATIENCE_S)
+
+    assert await lock.holder(NODE) == holder(2)
+    assert 0 < await client.pttl(KEY) <= LOCK_S * 1000
+    [line] = caplog.records
+    assert vars(line)["expires"] is False
+
+
+async def test_freeing_a_key_that_is_no_lock_of_ours_is_no_outage(
+    lock: RedisNodeLock, client: redis.asyncio.Redis
+) -> None:
+    await client.rpush(KEY, "x")
+
+    assert not await lock.release(NODE, 1)
+    assert await lock.holder(NODE) is None
+
+
+async def test_while_redis_is_unavailable_no_lock_is_taken_and_the_error_names_it() -> None:
+    async with open_node_lock(RedisSettings(url="redis://127.0.0.1:1/0"), lock_s=LOCK_S) as lock:
+        with pytest.raises(Unavailable, match=r"Redis is unavailable .* the pod is tried again"):
+            await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+        with pytest.raises(Unavailable, match="Redis is unavailable"):
+            await lock.release(NODE, 1)
+
+
+async def test_a_redis_that_hangs_costs_an_attempt_its_time_out() -> None:
+    async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
+        url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
+        async with open_node_lock(RedisSettings(url=url, timeout_s=0.2), lock_s=LOCK_S) as lock:
+            with pytest.raises(Unavailable, match="Redis is unavailable"):
+                await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+
+async def test_a_redis_that_refuses_is_not_called_unavailable(
+    lock: RedisNodeLock, client: redis.asyncio.Redis
+) -> None:
+    before = (await client.config_get("maxmemory"))["maxmemory"]
+    await client.config_set("maxmemory", 1)
+    try:
+        with pytest.raises(Unavailable, match=r"Redis refused the node lock .*memory"):
+            await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+    finally:
+        await client.config_set("maxmemory", before)

@@ -119,7 +119,7 @@ CASES = (
         "FAULT-39",
         "lock.acquire.after",
         "the lock is held, the holder is gone",
-        "who waits asks the ledger whether the holder still needs it",
+        "the pod's next binding takes it over, or it expires",
         ("error", "kill", "delay"),
         (),
         (("delay", "delay:2*2"),),
@@ -128,7 +128,7 @@ CASES = (
         "FAULT-39",
         "lock.release.before",
         "the lock's release",
-        "who waits frees it, or it expires",
+        "it expires",
         ("error", "kill", "duplicate", "lose"),
     ),
     Case(

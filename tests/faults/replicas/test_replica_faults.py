@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -16,7 +14,7 @@ import pytest
 from hamicommon.k8s.types import Json
 
 from tests.e2e.system import wait
-from tests.faults.nodes.node import KUBELET, NODE
+from tests.faults.nodes.node import NODE
 from tests.faults.processes import paused, replica, stopped
 from tests.faults.stage import Faulty, Stage, since
 from tests.waiting import PATIENCE_S, Unhurried
@@ -151,29 +149,6 @@ def test_f39_holder_stopped_past_its_expiry(faulty: Faulty, tmp_path: Path) -> N
     stage.report(since(continued_s), more=f"the late binding: {error or 'bound'}")
 
 
-@pytest.mark.emulator_only
-@pytest.mark.row(
-    point="FAULT-39",
-    fault="the replica is killed under whose hold of the lock three equal pods are on their way",
-    kind="kill",
-    answer="another replica takes their reports; who waits asks the ledger; each has its own",
-    promise="SAFE-1..3 LIVE-1 LIVE-2",
-)
-def test_f39_holder_of_a_shared_lock_killed(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
-    with replica(system, tmp_path) as (url, pid), stopped(system, "kube-scheduler"):
-        # What the agent answers is known from the first binding on.
-        _come_bound(stage, url, 1)
-        stage.settle()
-        with stopped(system, KUBELET):
-            _come_bound(stage, url, 3)
-            os.kill(pid, signal.SIGKILL)
-            killed_s = time.monotonic()
-    stage.come(2, node=NODE)
-    stage.recover(since_s=killed_s)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
@@ -271,17 +246,6 @@ def _metric(url: str, name: str) -> float:
 def _alive(pid: int) -> bool:
     """Whether it runs; killed, it is not reaped before its case ends."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def _come_bound(stage: Stage, url: str, count: int) -> None:
-    """Equal pods that the replica binds to the node at once."""
-    stage.come(count, node=NODE, alike=True)
-    pods = [pod for pod in stage.mine() if not pod["spec"].get("nodeName")]
-    for pod in pods:
-        assert _filter(url, pod, NODE) == NODE
-    with ThreadPoolExecutor(count) as threads:
-        bound = [threads.submit(_bind, url, pod, NODE) for pod in pods]
-        assert [answer.result() for answer in bound] == [""] * count
 
 
 def _slowest(url: str, pod: Json) -> float:

@@ -99,8 +99,6 @@ class World:
     """Nodes whose agent answers that it can't."""
     late: set[str] = field(default_factory=set)
     """Nodes whose containers get their slices only when they start."""
-    alike: set[str] = field(default_factory=set)
-    """Nodes where pods with equal grants may be on their way together."""
     offered: dict[str, Grant] = field(default_factory=dict)
     """Grants that agents were offered, by pod uid."""
 
@@ -115,9 +113,7 @@ class World:
         if asked.grant is not None:
             self.offered[asked.grant.pod_uid] = asked.grant
         taken = asked.grant is not None
-        return events.Readiness(
-            node=node, ready=True, taken=taken, late=node in self.late, alike=node in self.alike
-        )
+        return events.Readiness(node=node, ready=True, taken=taken, late=node in self.late)
 
     async def ask(self, node: str, subject: str, request: events.Payload) -> bytes:
         """The scheduler's answer to a node's agent."""

@@ -16,7 +16,7 @@ from hami_scheduler.adapters.kubernetes import (
     KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
-from hami_scheduler.adapters.redis.lock_keys import LockKeys
+from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.after_bursts import AfterBursts
 from hami_scheduler.api.service import Service
@@ -24,7 +24,6 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import PodEvent
 from hami_scheduler.settings import Settings
@@ -32,7 +31,7 @@ from hamicommon import device_config
 from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import public_key, sign
 from hamicommon.k8s.types import Json
-from hamicommon.ledger.model import LockHolder, QuotaAmounts
+from hamicommon.ledger.model import QuotaAmounts
 from hamicommon.settings import NatsSettings, PostgresSettings, RedisSettings
 from hamicommon.vendors.registry import Vendors
 
@@ -40,9 +39,9 @@ from tests.simulation.cluster.api_server import ApiServer, Connection
 from tests.simulation.cluster.processes import Process, Weather
 from tests.simulation.stores.bus import BusConnection
 from tests.simulation.stores.hub import Hub
-from tests.simulation.stores.ledger import Decisions, Everlasting, SimLease, SimLedger
+from tests.simulation.stores.ledger import Decisions, Everlasting, SimLedger
 from tests.simulation.stores.outbox import SimRelay
-from tests.simulation.stores.redis_server import RedisConnection, RedisServer, SimLock
+from tests.simulation.stores.redis_server import RedisConnection, RedisServer
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 VENDORS = Vendors.from_config(device_config.load(None))
@@ -83,7 +82,6 @@ class Replica:
         seed: str,
         weather: Weather,
         ledger: SimLedger,
-        lease: SimLease,
         redis: RedisServer,
         hub: Hub,
         api: ApiServer,
@@ -91,7 +89,7 @@ class Replica:
         self.process = Process(name, seed, weather)
         self._hub = hub
         self._bus = BusConnection(hub, self.process, weather, seed)
-        self.service = self._service(seed, weather, ledger, lease, redis, api)
+        self.service = self._service(seed, weather, ledger, redis, api)
         for _loop_name, loop in self.service.loops:
             self.process.start(cast(Any, loop()))
 
@@ -100,7 +98,6 @@ class Replica:
         seed: str,
         weather: Weather,
         ledger: SimLedger,
-        lease: SimLease,
         redis: RedisServer,
         api: ApiServer,
     ) -> Service:
@@ -108,18 +105,10 @@ class Replica:
         connection = Connection(api, process, weather, seed)
         store = process.wire(ledger, "ledger")
 
-        async def still_needed(holder: LockHolder) -> bool:
-            return needs_node_lock(await store.get(holder.allocation_id), holder.token)
-
         def signed(grant: Grant) -> str:
             return sign(grant, KEY)
 
-        lock = SimLock(
-            LockKeys(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s),
-            process.wire(lease, "ledger"),
-            lock_s=SETTINGS.lock_s,
-            still_needed=still_needed,
-        )
+        lock = RedisNodeLock(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s)
         deferred = DeferredWrites()
         connections: dict[str, Any] = {
             "replica": process.name,

@@ -1,4 +1,4 @@
-"""The database of the simulation: grants with their announcements, quotas, leases.
+"""The database of the simulation: grants with their announcements, quotas.
 
 `FakeLedger` guards, `Inventories` adds nodes and cards; `tests/contract/ledger`
 holds all of it to what Postgres does. Each method is one transaction: nothing awaits inside.
@@ -6,7 +6,6 @@ holds all of it to what Postgres does. Each method is one transaction: nothing a
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -22,7 +21,7 @@ from hamicommon.errors import HamiError
 from hamicommon.events import event_subject
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.granted_cards import PodCard
-from hamicommon.ledger.model import Change, Command, Entry, LockHolder, QuotaUse, StateStep
+from hamicommon.ledger.model import Change, Command, Entry, QuotaUse, StateStep
 
 from tests.simulation.stores.inventories import Inventories
 
@@ -223,34 +222,3 @@ class Decisions:
     async def arrivals(self, limit: int) -> list[PodRequest]:
         """None are kept: the mix of pods decides nothing under this policy."""
         return []
-
-
-class SimLease:
-    """As `PostgresNodeLease`, over the simulated database."""
-
-    def __init__(self, lock_s: float) -> None:
-        self._lock_s = lock_s
-        self._held: dict[NodeName, tuple[LockHolder, float]] = {}
-
-    async def attempt(self, node: NodeName, holder: LockHolder) -> bool:
-        """See adapters.redis.node_lock.Lease."""
-        held = await self.holder(node)
-        if held is not None and held.allocation_id != holder.allocation_id:
-            return False
-        self._held[node] = (holder, asyncio.get_running_loop().time() + self._lock_s)
-        return True
-
-    async def release(self, node: NodeName, token: int) -> bool:
-        """See adapters.redis.node_lock.Lease."""
-        held = self._held.get(node)
-        if held is None or held[0].token != token:
-            return False
-        del self._held[node]
-        return True
-
-    async def holder(self, node: NodeName) -> LockHolder | None:
-        """See adapters.redis.node_lock.Lease."""
-        held = self._held.get(node)
-        if held is None or held[1] <= asyncio.get_running_loop().time():
-            return None
-        return held[0]

@@ -1,14 +1,13 @@
-"""Redis as the node lock uses it: two scripts and GET, with expiry on the loop's clock."""
+"""Redis as the node lock uses it: SET NX PX, a look and a script, on the loop's clock."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Any, TypeVar
 
-import orjson
 import redis.exceptions
-from hami_scheduler.adapters.redis.node_lock import OnFreed, RedisNodeLock
 from hamicommon.errors import Unavailable
 
 from tests.simulation.cluster.processes import Process
@@ -26,55 +25,82 @@ class RedisServer:
         """A fail-over to a replica that had not heard of the locks yet."""
         self._keys.clear()
 
-    async def get(self, key: str) -> bytes | None:
-        """GET."""
-        held = self._keys.get(key)
-        if held is None or held[1] <= asyncio.get_running_loop().time():
-            return None
-        return held[0]
+    async def look(self, key: str) -> list[Any]:
+        """TYPE, PTTL and GET in one transaction."""
+        now = asyncio.get_running_loop().time()
+        value, end = self._keys.get(key, (b"", now))
+        if end <= now:
+            return [b"none", -2, None]
+        return [b"string", int((end - now) * 1000), value]
 
-    async def take(self, keys: list[str], args: list[Any]) -> list[int]:
-        """The script that takes locks."""
-        taken = []
-        for number, key in enumerate(keys):
-            value, allocation_id = args[1 + 2 * number : 3 + 2 * number]
-            held = await self.get(key)
-            free = held is None or orjson.loads(held)["allocation_id"] == allocation_id
-            if free:
-                self._keys[key] = (value, asyncio.get_running_loop().time() + args[0] / 1000)
-            taken.append(int(free))
-        return taken
+    async def set_nx(self, key: str, value: bytes, px: int) -> bool:
+        """SET NX PX."""
+        if (await self.look(key))[2] is not None:
+            return False
+        self._keys[key] = (value, asyncio.get_running_loop().time() + px / 1000)
+        return True
 
-    async def free(self, keys: list[str], args: list[Any]) -> list[int]:
-        """The script that frees them."""
-        freed = []
-        for number, key in enumerate(keys):
-            held = await self.get(key)
-            mine = held is not None and orjson.loads(held)["token"] == args[1 + 2 * number]
-            if mine:
-                del self._keys[key]
-            freed.append(int(mine))
-        return freed
+    async def delete_if(self, key: str, value: bytes) -> int:
+        """The script that compares and deletes."""
+        if (await self.look(key))[2] != value:
+            return 0
+        del self._keys[key]
+        return 1
 
 
 class RedisConnection:
-    """The part of `redis.asyncio.Redis` that `LockKeys` calls."""
+    """The part of `redis.asyncio.Redis` that the lock calls."""
 
     def __init__(self, server: RedisServer, process: Process) -> None:
         self._server = process.wire(server, "redis")
 
-    async def get(self, key: str) -> bytes | None:
-        """GET."""
-        return await _translated(self._server.get(key))
+    async def set(self, key: str, value: bytes, *, nx: bool, px: int) -> bool:
+        """SET NX PX."""
+        assert nx
+        return await _translated(self._server.set_nx(key, value, px))
 
-    def register_script(self, text: str) -> Callable[..., Awaitable[list[int]]]:
-        """Both scripts are known by what they do."""
-        work = self._server.take if "'SET'" in text else self._server.free
+    def pipeline(self, *, transaction: bool) -> _Look:
+        """The one transaction that the lock has."""
+        assert transaction
+        return _Look(self._server)
 
-        async def script(*, keys: list[str], args: list[Any]) -> list[int]:
-            return await _translated(work(keys, args))
+    def register_script(self, text: str) -> Callable[..., Awaitable[int]]:
+        """The one script that the lock has."""
+        assert "'DEL'" in text
+
+        async def script(*, keys: list[str], args: list[bytes]) -> int:
+            return await _translated(self._server.delete_if(*keys, *args))
 
         return script
+
+
+class _Look:
+    """TYPE, PTTL and GET of one key."""
+
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._key = ""
+
+    async def __aenter__(self) -> _Look:
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None: ...
+
+    def type(self, key: str) -> None:
+        """TYPE."""
+        self._key = key
+
+    pttl = get = type
+
+    async def execute(self, *, raise_on_error: bool) -> list[Any]:
+        """The three answers."""
+        del raise_on_error
+        return await _translated(self._server.look(self._key))
 
 
 async def _translated(call: Awaitable[T]) -> T:
@@ -82,12 +108,3 @@ async def _translated(call: Awaitable[T]) -> T:
         return await call
     except Unavailable as exc:
         raise redis.exceptions.ConnectionError(str(exc)) from exc
-
-
-class SimLock(RedisNodeLock):
-    """The real lock; a release by another replica is found by its polling alone."""
-
-    async def listen(self, on_freed: OnFreed) -> None:
-        """Hears nothing."""
-        del on_freed
-        await asyncio.Event().wait()

@@ -56,12 +56,12 @@ def test_no_page_names_a_metric_that_nobody_exposes() -> None:
 
 def test_what_only_rises_is_a_counter() -> None:
     instruments = SchedulerInstruments()
-    instruments.lock_fallbacks.set(3)
-    instruments.lock_fallbacks.set(2)
+    instruments.decisions_dropped.set(3)
+    instruments.decisions_dropped.set(2)
 
     page = generate_latest(instruments.registry).decode()
 
-    assert "# TYPE hami_scheduler_lock_fallbacks_total counter" in page
-    assert "hami_scheduler_lock_fallbacks_total 3.0" in page
-    for name in ("decisions_dropped", "events_dropped", "outbox_published", "dead_letters"):
+    assert "# TYPE hami_scheduler_decisions_dropped_total counter" in page
+    assert "hami_scheduler_decisions_dropped_total 3.0" in page
+    for name in ("events_dropped", "outbox_published", "dead_letters"):
         assert f"# TYPE hami_scheduler_{name}_total counter" in page

@@ -116,9 +116,6 @@ class SchedulerInstruments:
         self.grants_unannounced = self._counter(
             "grants_unannounced", "Binds that went on without the bus"
         )
-        self.lock_fallbacks = self._total(
-            "lock_fallbacks", "Lock operations done in Postgres because Redis was away"
-        )
         self.decisions_dropped = self._total(
             "decisions_dropped", "Decision records that did not fit into the queue"
         )

@@ -26,7 +26,7 @@ from hami_metrics.domain.rollup import FINE_S, bucket_of
 from hami_metrics.domain.samples import Sample, Series
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
-from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal, PostgresNodeLease
+from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
@@ -39,7 +39,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger import pool as connections
 from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.model import Draft, LockHolder, StateStep
+from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.ledger.pool import open_pool
 from hamicommon.settings import PostgresSettings
@@ -195,11 +195,6 @@ def _decision(outcome: str) -> DecisionRow:
 
 async def _beside(database: Database) -> None:
     await PostgresJournal(database).drift("c", "s", "d", repaired=True)
-    lease = PostgresNodeLease(database, lock_s=30)
-    holder = LockHolder(pod_uid=PodUid("pod-1"), allocation_id=next(_ids()), token=1)
-    assert await lease.attempt(NODE, holder)
-    await lease.holder(NODE)
-    await lease.release(NODE, 1)
     queries = PostgresQueries(database)
     await queries.allocations(namespace="team")
     await queries.nodes()

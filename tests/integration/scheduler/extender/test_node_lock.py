@@ -27,30 +27,6 @@ async def test_the_node_lock_is_handed_on_when_the_node_reports(world: World) ->
     assert await waiting == ""
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-async def test_pods_with_equal_grants_share_a_hold_of_the_lock_from_the_first_on(
-    world: World, replicas: int
-) -> None:
-    world.alike.add("n1")
-    # Each of them may get the reports.
-    replica, *_ = [await world.replica() for _ in range(replicas)]
-    await world.add_node("n1")
-    pods = [await world.pod(name) for name in "abcd"]
-    other = await world.pod("other", memory_mib=2048)
-    for pod in (*pods, other):
-        await replica.filter(pod, "n1")
-
-    # The node's agent was never asked before, and nothing is allocated yet.
-    answers = await asyncio.gather(*(replica.bind(pod, "n1") for pod in pods))
-    assert answers == ["", "", "", ""]
-    waiting = asyncio.create_task(replica.bind(other, "n1"))
-    await world.until(other, "binding")
-    for pod in pods:
-        await world.publish_report(events.Allocated, await world.until(pod, "bound"))
-
-    assert await waiting == ""
-
-
 async def test_where_slices_are_bound_late_no_pod_waits_for_another_ones_report(
     world: World,
 ) -> None:

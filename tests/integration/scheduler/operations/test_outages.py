@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
-from hamicommon import events
 from pydantic import SecretStr
 
 from tests.integration.scheduler.world import World
@@ -16,22 +13,33 @@ pytestmark = pytest.mark.integration
 NOBODY_LISTENS = "127.0.0.1:1"
 
 
-async def test_without_redis_pods_are_bound_all_the_same(world: World) -> None:
+async def test_without_redis_a_node_that_needs_its_lock_gets_no_pod_and_the_others_go_on(
+    world: World,
+) -> None:
+    world.late.add("late")
     replica = await world.replica(
         redis=world.settings.redis.model_copy(
             update={"url": SecretStr(f"redis://{NOBODY_LISTENS}/0")}
         )
     )
-    await world.add_node("n1")
-    first, second = await world.pod("a"), await world.pod("b")
-    for pod in (first, second):
-        await replica.filter(pod, "n1")
+    for node in ("locked", "late"):
+        await world.add_node(node)
+    refused, bound = await world.pod("refused"), await world.pod("bound")
+    await replica.filter(refused, "locked")
+    await replica.filter(bound, "late")
 
-    assert await replica.bind(first, "n1") == ""
-    waiting = asyncio.create_task(replica.bind(second, "n1"))
-    await world.until(second, "binding")
-    await world.publish_report(events.Allocated, await world.until(first, "bound"))
-    assert await waiting == ""
+    error = await replica.bind(refused, "locked")
+
+    assert error.startswith("Redis is unavailable")
+    assert error.endswith(
+        "nodes that need the node lock get no pod; start it again, the pod is tried again"
+    )
+    await world.until(refused, "failed")
+    assert await replica.bind(bound, "late") == ""
+
+    with_redis = await world.replica()
+    await with_redis.filter(refused, "locked")
+    assert await with_redis.bind(refused, "locked") == ""
 
 
 async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> None:

@@ -9,7 +9,6 @@ import pytest
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AgentNotReady, GrantAnnouncer
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.ids import NodeName
 
 NODE = NodeName("n1")
@@ -18,12 +17,12 @@ NODE = NodeName("n1")
 class Announcer:
     """An agent that answers when it is let, and counts the questions."""
 
-    def __init__(self, answer: AllocateOrder | AgentNotReady | None) -> None:
+    def __init__(self, answer: bool | AgentNotReady | None) -> None:
         self.answer = answer
         self.may_answer = asyncio.Event()
         self.asked = 0
 
-    async def order(self, node: NodeName) -> AllocateOrder | None:
+    async def binds_late(self, node: NodeName) -> bool | None:
         """See the port."""
         assert node == NODE
         self.asked += 1
@@ -42,9 +41,9 @@ def offers_of(announcer: Announcer, unanswered: list[NodeName]) -> AgentOffers:
 
 
 async def test_all_that_wait_for_a_node_ask_its_agent_once() -> None:
-    announcer = Announcer(AllocateOrder.TEMPLATE)
+    announcer = Announcer(True)
     offers = offers_of(announcer, [])
-    asking = [asyncio.create_task(offers.order(NODE)) for _ in range(5)]
+    asking = [asyncio.create_task(offers.binds_late(NODE)) for _ in range(5)]
     await asyncio.sleep(0)  # each of them has asked
     asking[0].cancel()
     announcer.may_answer.set()
@@ -52,7 +51,7 @@ async def test_all_that_wait_for_a_node_ask_its_agent_once() -> None:
     answers = await asyncio.gather(*asking, return_exceptions=True)
 
     assert isinstance(answers[0], asyncio.CancelledError)
-    assert answers[1:] == [AllocateOrder.TEMPLATE] * 4
+    assert answers[1:] == [True] * 4
     assert announcer.asked == 1
 
 
@@ -63,7 +62,7 @@ async def test_an_agent_that_can_take_no_pod_is_reported_and_asked_again() -> No
     offers = offers_of(announcer, unanswered)
     for _ in range(2):
         with pytest.raises(AgentNotReady, match="kubelet is away"):
-            await offers.order(NODE)
+            await offers.binds_late(NODE)
 
     assert unanswered == [NODE, NODE]
     assert announcer.asked == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
@@ -106,9 +105,7 @@ class FakePodEvents:
 class FakeGrantAnnouncer:
     """Keeps what would have been announced to nodes; `away` is a bus that is down.
 
-    `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late, on
-    those in `alike` pods with equal grants may be on their way together, and on those in
-    `exchanging` pods of one template.
+    `not_ready` maps nodes to the reason why they can't take a pod; those in `late` bind late.
     """
 
     def __init__(self) -> None:
@@ -117,20 +114,14 @@ class FakeGrantAnnouncer:
         self.withdrawn_ones: list[tuple[Allocation, str]] = []
         self.not_ready: dict[NodeName, str] = {}
         self.late: set[NodeName] = set()
-        self.alike: set[NodeName] = set()
-        self.exchanging: set[NodeName] = set()
 
-    async def offer(self, grant: Grant) -> AllocateOrder:
+    async def offer(self, grant: Grant) -> bool | None:
         """See the port."""
         node = NodeName(grant.node)
         if not self.away and node in self.not_ready:
             raise Conflict(f"node {node} can't take a pod now: {self.not_ready[node]}")
         await self.granted(grant)
-        if node in self.late:
-            return AllocateOrder.ANY
-        if node in self.exchanging:
-            return AllocateOrder.TEMPLATE
-        return AllocateOrder.ALIKE if node in self.alike else AllocateOrder.ONE_BY_ONE
+        return node in self.late
 
     async def granted(self, grant: Grant) -> None:
         """See the port."""

@@ -7,7 +7,6 @@ import logging
 
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.reader import read_of_node
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
@@ -44,17 +43,17 @@ class NatsGrantAnnouncer:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
-    async def offer(self, grant: Grant) -> AllocateOrder:
+    async def offer(self, grant: Grant) -> bool | None:
         """See the port."""
         answer = await self._asked(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
             await self.granted(grant)
-        return AllocateOrder.ONE_BY_ONE if answer is None else _order_of(answer)
+        return None if answer is None else answer.late
 
-    async def order(self, node: NodeName) -> AllocateOrder | None:
+    async def binds_late(self, node: NodeName) -> bool | None:
         """See the port."""
         answer = await self._asked(node, None)
-        return None if answer is None else _order_of(answer)
+        return None if answer is None else answer.late
 
     async def _asked(self, node: NodeName, grant: Grant | None) -> Readiness | None:
         """The agent's yes; None: it is not known. Raises: AgentNotReady."""
@@ -106,14 +105,6 @@ class NatsGrantAnnouncer:
             message_id=f"withdrawn-{allocation.id}-{token}",
             timeout_s=PUBLISH_WAIT_S,
         )
-
-
-def _order_of(answer: Readiness) -> AllocateOrder:
-    if answer.late:
-        return AllocateOrder.ANY
-    if answer.alike and answer.exchanges:
-        return AllocateOrder.TEMPLATE
-    return AllocateOrder.ALIKE if answer.alike else AllocateOrder.ONE_BY_ONE
 
 
 class NatsNodeWitness:

@@ -22,7 +22,6 @@ from hamicommon.grants.grant import Grant, read_signed
 from hamicommon.grants.signing import load_private_key, public_key, sign
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.model import LockHolder
 from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.held import HeldSpans
@@ -41,14 +40,13 @@ from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresCallJournal,
     PostgresJournal,
-    PostgresNodeLease,
     PostgresRetention,
 )
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.adapters.redis.node_lock import OnFreed, open_node_lock
+from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.after_bursts import AfterBursts
@@ -57,7 +55,6 @@ from hami_scheduler.bus.heartbeats import AgentMarks
 from hami_scheduler.bus.ledger_stats import LedgerStatsReader
 from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ledger.state_machine import needs_node_lock
 from hami_scheduler.ports import (
     AllocationLedger,
     CardReader,
@@ -98,16 +95,6 @@ class LedgerQueries(Queries, Refusals, Protocol):
         ...
 
 
-class ListeningLock(NodeLock, Protocol):
-    """A node lock that hears of releases by other replicas."""
-
-    fallbacks: int
-
-    async def listen(self, on_freed: OnFreed) -> None:
-        """Runs until cancelled; `on_freed` gets each token that was given back."""
-        ...
-
-
 class QueuedEvents(PodEvents, Protocol):
     """Pod events with the worker that writes them."""
 
@@ -141,7 +128,7 @@ class Connections:
     queries: LedgerQueries
     ping: Callable[[], Awaitable[None]]
     relay: OutboxRelay
-    lock: ListeningLock
+    lock: NodeLock
     pods: PodApi
     claims: ClaimAccess
     templates: TemplateApi
@@ -209,13 +196,7 @@ async def open_connections(
         faults,
     )
 
-    async def still_needed(holder: LockHolder) -> bool:
-        return needs_node_lock(await store.get(holder.allocation_id), holder.token)
-
-    lease = PostgresNodeLease(database, lock_s=settings.lock_s)
-    lock = await stack.enter_async_context(
-        open_node_lock(settings.redis, lease, lock_s=settings.lock_s, still_needed=still_needed)
-    )
+    lock = await stack.enter_async_context(open_node_lock(settings.redis, lock_s=settings.lock_s))
     deferred = DeferredWrites(bulkhead=bulkhead)
     return Connections(
         replica=secrets.token_hex(4),

@@ -14,7 +14,6 @@ async def measure(core: Core, connections: Connections, fitting: WaitingFigures)
     connections.after_bursts.finish()
     found = core.instruments
     found.view_age.set(core.state.age_s)
-    found.lock_fallbacks.set(connections.lock.fallbacks)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)
     found.decisions_waiting.set(core.recorder.waiting)

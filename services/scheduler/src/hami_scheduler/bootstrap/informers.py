@@ -174,6 +174,7 @@ def watches_of(core: Core, connections: Connections, inventories: InventoryRepor
             cpu.node_gone(node)
         annotated.on_delete(node)
         core.liveness.node_gone(node["metadata"]["name"])
+        core.locks.on_node_deleted(node["metadata"]["name"])
 
     pod_informer = Informer(
         connections.api,

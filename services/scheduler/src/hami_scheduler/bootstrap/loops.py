@@ -114,7 +114,6 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ("pod-events", connections.events.run),
         ("deferred", connections.deferred.run),
         ("after-bursts", connections.after_bursts.run),
-        ("lock-releases", partial(connections.lock.listen, core.locks.freed_elsewhere)),
         ("requeue", core.requeuer.run),
         periodic("reap", settings.reap_s, reaper.once),
         periodic("late", settings.reconcile_s, late.once),
@@ -229,7 +228,6 @@ def bus_loops(
         pod = watches.pods.by_uid.get(uid)
         return pod is not None and core.requests.takes_any_card(pod)
 
-    core.locks.takes_any_card = takes_any_card
     moves = GrantMoves(
         store=connections.store,
         view=core.state,

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
@@ -36,16 +35,16 @@ class AgentOffers:
         self._grants = grants
         self._on_unanswered = on_unanswered
         self._instruments = instruments
-        self._asked: dict[NodeName, asyncio.Task[AllocateOrder | None]] = {}
+        self._asked: dict[NodeName, asyncio.Task[bool | None]] = {}
 
-    async def order(self, node: NodeName) -> AllocateOrder | None:
-        """Which pods need not wait for others' Allocate there; asked once for all that wait.
+    async def binds_late(self, node: NodeName) -> bool | None:
+        """Ask the agent once for all callers whether the order of Allocate calls means nothing.
 
-        None: it is not known. Raises: AgentNotReady.
+        Returns None if it is unknown. Raises: AgentNotReady.
         """
         asked = self._asked.get(node)
         if asked is None:
-            asked = self._asked[node] = asyncio.create_task(self._grants.order(node))
+            asked = self._asked[node] = asyncio.create_task(self._grants.binds_late(node))
             asked.add_done_callback(lambda _: self._asked.pop(node, None))
         await asyncio.wait([asked])
         try:
@@ -54,10 +53,10 @@ class AgentOffers:
             self._on_unanswered(node)
             raise
 
-    async def offer(self, grant: Grant, node: NodeName) -> AllocateOrder:
-        """Which pods need not wait for this one's Allocate.
+    async def offer(self, grant: Grant, node: NodeName) -> bool | None:
+        """Offer the grant, and return whether the node binds it late.
 
-        Raises: AgentNotReady.
+        Returns None if it is unknown. Raises: AgentNotReady.
         """
         try:
             return await self._grants.offer(grant)
@@ -67,4 +66,4 @@ class AgentOffers:
         except Unavailable as exc:
             self._instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
-            return AllocateOrder.ONE_BY_ONE
+            return None

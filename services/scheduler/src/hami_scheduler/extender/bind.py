@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from hamicommon import telemetry
 from hamicommon.clipping import clip
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation, AllocationState, Origin
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
@@ -232,23 +231,25 @@ class Bind:
     # Lock and offer
 
     async def _offer(self, allocation: Allocation, grant: Grant, deadline: float) -> None:
-        if allocation.has_agent and not self._locks.knows(allocation.node):
-            # Otherwise all that come there at this moment would wait for each other's Allocate.
-            order = await self._offers.order(allocation.node)
-            if order is not None:
-                self._locks.note_order(allocation.node, order)
-        locked = self._locks.wanted(allocation)
-        if locked:
+        node, locks = allocation.node, self._locks
+        if allocation.has_agent and not locks.is_known(node):
+            binds_late = await self._offers.binds_late(node)
+            if binds_late is not None:
+                locks.note(node, binds_late=binds_late)
+        is_locked = locks.is_required(allocation)
+        if is_locked:
             await self._acquire_lock(allocation, deadline)
-        if allocation.has_agent:
-            order = await self._offers.offer(grant, allocation.node)
-            late = order is AllocateOrder.ANY
-            if late and locked:
-                # Elsewhere the node's report frees it.
-                await self._transitions.free_lock(allocation)
-            self._locks.note_order(allocation.node, order)
-            if not late and not locked:
-                await self._acquire_lock(allocation, deadline)
+        if not allocation.has_agent:
+            return
+        binds_late = await self._offers.offer(grant, node)
+        if binds_late is None:
+            return
+        if binds_late and is_locked:
+            # On other nodes the agent's report frees it.
+            await locks.release(allocation)
+        locks.note(node, binds_late=binds_late)
+        if not binds_late and not is_locked:
+            await self._acquire_lock(allocation, deadline)
 
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()

@@ -1,6 +1,6 @@
 """Node locks as annotations, on nodes without our agent (architecture 2.5, protocol 2.5).
 
-Our own lock (port NodeLock) is taken first and keeps our replicas apart; the annotation shows
+Our own lock (port NodeLock) is taken first and keeps our own pods apart; the annotation shows
 the device plugin whose Allocate is next, and keeps a scheduler of HAMi apart from us. The plugin
 removes it after Allocate, which frees our lock too (`removed`, from the node watch).
 """
@@ -58,13 +58,13 @@ class MirroredLocks:
         """
         deadline = time.monotonic() + wait_s
         for key in lock_keys(allocation, self._vendors):
-            while (holder := await self._attempt(key, allocation)) is not None:
+            while (refusal := await self._attempt(key, allocation)) is not None:
                 if time.monotonic() + POLL_S > deadline:
-                    raise Conflict(_contention(key, allocation.node, holder))
+                    raise Conflict(refusal)
                 await asyncio.sleep(POLL_S)
 
-    async def _attempt(self, key: str, allocation: Allocation) -> HeldLock | None:
-        """None when the allocation has the lock now, else who has it."""
+    async def _attempt(self, key: str, allocation: Allocation) -> str | None:
+        """Return None if the allocation has the lock now, otherwise why it has not."""
         now = self._clock()
         node = await self._nodes.get(allocation.node)
         value = annotations_of(node).get(key, "")
@@ -76,7 +76,7 @@ class MirroredLocks:
             if owned(key, value, allocation):
                 return None
             if not await self._abandoned(holder):
-                return holder
+                return _contention(key, allocation.node, holder)
         try:
             await self._nodes.annotate(
                 allocation.node,
@@ -84,7 +84,9 @@ class MirroredLocks:
                 resource_version=node["metadata"]["resourceVersion"],
             )
         except Conflict:
-            return await self._attempt(key, allocation)
+            return (
+                f"node {allocation.node} changed whenever it was to be locked: node lock contention"
+            )
         return None
 
     async def _abandoned(self, holder: HeldLock) -> bool:

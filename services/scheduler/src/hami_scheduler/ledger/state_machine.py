@@ -221,12 +221,3 @@ def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
             reason=f"{POD_DELETED}; its node did not report its containers gone",
         )
     return None
-
-
-def needs_node_lock(allocation: Allocation | None, token: int) -> bool:
-    """True while the allocation is between bind and Allocate under this token."""
-    return (
-        allocation is not None
-        and allocation.token == token
-        and allocation.state in (AllocationState.BINDING, AllocationState.BOUND)
-    )

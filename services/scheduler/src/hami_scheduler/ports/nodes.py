@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from hamicommon.domain.allocate_order import AllocateOrder
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
@@ -50,19 +49,20 @@ class NodeWitness(Protocol):
 class GrantAnnouncer(Protocol):
     """Publishes grants to their nodes."""
 
-    async def offer(self, grant: Grant) -> AllocateOrder:
+    async def offer(self, grant: Grant) -> bool | None:
         """Asks the node's agent whether it and its kubelet can take the pod now, with its grant.
 
-        The answer is which pods need not wait for this one's Allocate. A bus that is away proves
-        nothing, and is no reason to wait. Raises: AgentNotReady when the agent refuses
-        or does not run, Unavailable when the grant is not known to be on its way to the node.
+        Returns whether the node binds it late: then no other pod need wait for its Allocate. None
+        if it is unknown: a bus that is away proves nothing, and is no reason to wait. Raises:
+        AgentNotReady when the agent refuses or does not run, Unavailable when the grant is not
+        known to be on its way.
         """
         ...
 
-    async def order(self, node: NodeName) -> AllocateOrder | None:
+    async def binds_late(self, node: NodeName) -> bool | None:
         """The same question without a grant, before the first one goes there.
 
-        None: it is not known. Raises: AgentNotReady.
+        Returns None if it is unknown. Raises: AgentNotReady.
         """
         ...
 

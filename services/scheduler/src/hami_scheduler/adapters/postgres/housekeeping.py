@@ -1,4 +1,4 @@
-"""Small writes in Postgres: drift journal, calls of operators, node leases, the end of history.
+"""Small writes in Postgres: drift journal, calls of operators, the end of history.
 
 Old history leaves in small batches, each a transaction of its own. Grants go by
 `hami_forget_grants` (migration 0017), which alone may remove events; the rest is this service's to
@@ -10,10 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.clipping import clip
-from hamicommon.domain.ids import AllocationId, NodeName, PodUid
-from hamicommon.errors import Conflict
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.model import LockHolder
 
 from hami_scheduler.ports.callers import CallOutcome, OperatorCall
 
@@ -41,19 +38,6 @@ WITH known AS (
 INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome, message,
                             ended_at)
 SELECT $1, $2, $3, $4, $5, $6, 'refused', $7, now() WHERE NOT EXISTS (SELECT FROM known)
-"""
-_LEASE_TAKE = """
-INSERT INTO node_leases AS l (node, token, pod_uid, allocation_id, expires_at)
-VALUES ($1, $2, $3, $4, now() + make_interval(secs => $5))
-ON CONFLICT (node) DO UPDATE SET token = excluded.token, pod_uid = excluded.pod_uid,
-       allocation_id = excluded.allocation_id, expires_at = excluded.expires_at
- WHERE l.expires_at < now() OR l.allocation_id = excluded.allocation_id
-RETURNING token
-"""
-_LEASE_FREE = "DELETE FROM node_leases WHERE node = $1 AND token = $2 RETURNING node"
-_LEASE_HOLDER = """
-SELECT token, pod_uid, allocation_id::text AS allocation_id FROM node_leases
- WHERE node = $1 AND expires_at >= now()
 """
 LOCK_TIMEOUT = "200ms"
 BATCH = 500
@@ -162,44 +146,6 @@ def _call_columns(call: OperatorCall) -> tuple[object, ...]:
     # Nobody was asked who calls, or the certificate has no name: unknown.
     user = caller.user or None
     return user, list(caller.groups), caller.source.value, call.address, call.verb, call.object
-
-
-class PostgresNodeLease:
-    """The node lock while Redis is away: one row per node (`attempt` never waits)."""
-
-    def __init__(self, database: Database, *, lock_s: float) -> None:
-        self._database = database
-        self._lock_s = lock_s
-
-    async def attempt(self, node: NodeName, holder: LockHolder) -> bool:
-        """Takes the lease if it is free, past its end, or of the same allocation."""
-        try:
-            row = await self._database.fetchrow(
-                _LEASE_TAKE,
-                node,
-                holder.token,
-                holder.pod_uid,
-                holder.allocation_id,
-                self._lock_s,
-            )
-        except Conflict:
-            return False
-        return row is not None
-
-    async def release(self, node: NodeName, token: int) -> bool:
-        """Deletes the lease if `token` has it."""
-        return await self._database.fetchrow(_LEASE_FREE, node, token) is not None
-
-    async def holder(self, node: NodeName) -> LockHolder | None:
-        """Who has it."""
-        row = await self._database.fetchrow(_LEASE_HOLDER, node)
-        if row is None:
-            return None
-        return LockHolder(
-            pod_uid=PodUid(row["pod_uid"]),
-            allocation_id=AllocationId(row["allocation_id"]),
-            token=row["token"],
-        )
 
 
 class PostgresRetention:

@@ -20,7 +20,7 @@ Row = dict[str, Any]
 _ALLOCATIONS = """
 SELECT a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reason, a.reserved_at, a.binding_at, a.bound_at, a.allocated_at, a.ended_at, a.deadline,
-       a.lock_deadline, a.traceparent, a.origin,
+       a.traceparent, a.origin,
        CASE WHEN a.origin <> 'claim' THEN '[]' ELSE
        coalesce((SELECT jsonb_agg(jsonb_build_object(
                      'container', c.name, 'container_index', k.container_index,

@@ -1,0 +1,200 @@
+"""Node locks in Redis: `SET hami:nodelock:<node> <holder> NX PX`, freed by compare-and-delete.
+
+The value names pod, allocation and fencing token. Waiters of this process take their turns per node
+in order of arrival, so only the first of them polls; a release by this process wakes it. While
+Redis is unavailable no lock is taken and none is freed: a lock that was held expires by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+import orjson
+import redis.asyncio
+import redis.exceptions
+from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.errors import Conflict, Unavailable
+from hamicommon.ledger.model import LockHolder
+from hamicommon.settings import RedisSettings
+
+logger = logging.getLogger(__name__)
+
+_KEY = "hami:nodelock:{node}"
+# A lock that expires, or that another replica frees, is noticed within this.
+POLL_INTERVAL_S = 0.1
+# Deletes KEYS[1] if its value is ARGV[1], or if it is no string, which no lock of ours is.
+_DELETE = """
+if redis.call('TYPE', KEYS[1]).ok ~= 'string' or redis.call('GET', KEYS[1]) == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+return 0
+"""
+
+
+@dataclass(slots=True)
+class _Turns:
+    """The waiters of one node in this process."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    freed: asyncio.Event = field(default_factory=asyncio.Event)
+    waiters: int = 0
+
+
+class RedisNodeLock:
+    """Port NodeLock."""
+
+    def __init__(self, client: redis.asyncio.Redis, *, lock_s: float) -> None:
+        """Use `client`; a lock expires by itself after `lock_s`."""
+        self._client = client
+        self._lock_ms = int(lock_s * 1000)
+        self._delete = client.register_script(_DELETE)
+        self._turns: dict[NodeName, _Turns] = {}
+
+    async def acquire(self, node: NodeName, holder: LockHolder, *, wait_s: float) -> None:
+        """See the port."""
+        with self._waiting(node) as turns:
+            try:
+                async with asyncio.timeout(wait_s), turns.lock:
+                    await self._take(node, holder, turns.freed)
+                return
+            except TimeoutError:
+                pass
+        # The answer to the last attempt may have been lost; nobody must wait for that lock.
+        await self.release(node, holder.token)
+        raise Conflict(
+            f"node {node} was being bound to another pod for {wait_s:g} s: node lock contention"
+        )
+
+    @contextmanager
+    def _waiting(self, node: NodeName) -> Iterator[_Turns]:
+        turns = self._turns.setdefault(node, _Turns())
+        turns.waiters += 1
+        try:
+            yield turns
+        finally:
+            turns.waiters -= 1
+            if not turns.waiters:
+                del self._turns[node]
+
+    async def _take(self, node: NodeName, holder: LockHolder, freed: asyncio.Event) -> None:
+        key, value = _KEY.format(node=node), _encoded(holder)
+        is_first_try = True
+        while True:
+            freed.clear()
+            with _translated():
+                if await self._client.set(key, value, nx=True, px=self._lock_ms):
+                    return
+            if is_first_try:
+                is_first_try = False
+                current = await self._read(node)
+                # The same allocation with an older token: its binding was taken over.
+                if current is None or current[1].allocation_id == holder.allocation_id:
+                    if current is not None:
+                        await self._delete_if(node, current[0])
+                    continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_INTERVAL_S):
+                    await freed.wait()
+
+    async def release(self, node: NodeName, token: int) -> bool:
+        """See the port."""
+        current = await self._read(node)
+        if current is None or current[1].token != token:
+            return False
+        is_freed = await self._delete_if(node, current[0])
+        if turns := self._turns.get(node):
+            turns.freed.set()
+        return is_freed
+
+    async def holder(self, node: NodeName) -> LockHolder | None:
+        """See the port."""
+        current = await self._read(node)
+        return None if current is None else current[1]
+
+    async def _read(self, node: NodeName) -> tuple[bytes, LockHolder] | None:
+        """Return the lock's value, and delete what can't be a lock of ours."""
+        key = _KEY.format(node=node)
+        with _translated():
+            async with self._client.pipeline(transaction=True) as pipeline:
+                pipeline.type(key)
+                pipeline.pttl(key)
+                pipeline.get(key)
+                kind, ttl_ms, value = await pipeline.execute(raise_on_error=False)
+            for answer in (kind, ttl_ms):
+                if isinstance(answer, Exception):
+                    raise answer
+        if kind == b"none":
+            return None
+        holder = _decoded(value) if kind == b"string" and ttl_ms != -1 else None
+        if holder is not None:
+            return value, holder
+        logger.warning(
+            "Deleting a Redis key that no scheduler wrote; the node can be locked again",
+            extra={"key": key, "type": kind.decode(), "expires": ttl_ms != -1},
+        )
+        await self._delete_if(node, value if kind == b"string" else b"")
+        return None
+
+    async def _delete_if(self, node: NodeName, value: bytes) -> bool:
+        with _translated():
+            return bool(await self._delete(keys=[_KEY.format(node=node)], args=[value]))
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except redis.exceptions.ResponseError as exc:
+        raise Unavailable(
+            f"Redis refused the node lock ({exc}), so nodes that need it get no pod; correct its "
+            "settings or rights, the pod is tried again"
+        ) from exc
+    except (redis.exceptions.RedisError, OSError) as exc:
+        raise Unavailable(
+            f"Redis is unavailable ({exc}), so nodes that need the node lock get no pod; start it "
+            "again, the pod is tried again"
+        ) from exc
+
+
+def _encoded(holder: LockHolder) -> bytes:
+    return orjson.dumps(
+        {
+            "pod_uid": holder.pod_uid,
+            "allocation_id": holder.allocation_id,
+            "token": holder.token,
+        }
+    )
+
+
+def _decoded(value: bytes) -> LockHolder | None:
+    """Return None for what `_encoded` never wrote."""
+    try:
+        held = orjson.loads(value)
+        return LockHolder(
+            pod_uid=PodUid(str(held["pod_uid"])),
+            allocation_id=AllocationId(str(held["allocation_id"])),
+            token=int(held["token"]),
+        )
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+@asynccontextmanager
+async def open_node_lock(settings: RedisSettings, *, lock_s: float) -> AsyncIterator[RedisNodeLock]:
+    """Open a client; an unavailable server is noticed by the first lock, not here."""
+    client = redis.asyncio.from_url(
+        settings.url.get_secret_value(),
+        socket_timeout=settings.timeout_s,
+        socket_connect_timeout=settings.timeout_s,
+        health_check_interval=15,
+    )
+    try:
+        yield RedisNodeLock(client, lock_s=lock_s)
+    finally:
+        with contextlib.suppress(redis.exceptions.RedisError, OSError, TimeoutError):
+            await client.aclose()

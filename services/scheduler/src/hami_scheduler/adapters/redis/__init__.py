@@ -1,1 +1,0 @@
-"""Redis: the node locks."""
