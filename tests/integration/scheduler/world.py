@@ -65,7 +65,7 @@ class Replica:
 
     def cards(self, node: str) -> list[str]:
         """Uuids of the node's cards that it places pods on, in their order."""
-        cluster = self.service.simulator._view.cluster
+        cluster = self.service.adopter._view.cluster
         return [card.usage.device.uuid for card in cluster.cards(NodeName(node))]
 
     def phase(self, pod: Json) -> str | None:

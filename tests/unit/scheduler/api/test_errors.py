@@ -31,7 +31,7 @@ class Failing:
         raise self._error
 
     allocations = nodes = devices = history = drift = _fail
-    explain = answer = latest = send_again = waiting = _fail
+    explain = answer = latest = send_again = waiting = __call__ = _fail
 
 
 async def call(error: Exception, method: str, path: str) -> httpx.Response:

@@ -6,21 +6,26 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api.errors import answer_errors
-from hami_scheduler.api.simulate import SimulationApi
+from hami_scheduler.api.simulate import Simulator
 from hami_scheduler.api.v1 import pod_routes
+from hami_scheduler.bootstrap.simulating import read_view
 from hamicommon.domain.requests import Policy
 
 from tests.unit.hamicommon.simulation.objects import asking, every_vendor, gpus, node, placed
 from tests.unit.scheduler.ledger.test_cluster_state import Reader
-from tests.unit.scheduler.states import state_of
 
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
-    simulator = SimulationApi(view=state_of(reader), vendors=every_vendor(), defaults=Policy())
+    view = await read_view(reader, every_vendor())
+    simulator = Simulator(live=lambda: view, vendors=every_vendor(), defaults=Policy())
+
+    async def simulated(text: bytes) -> bytes:
+        return simulator.answer(text)
+
     app = FastAPI()
     answer_errors(app)
     nothing = cast(Any, None)
-    app.include_router(pod_routes(nothing, simulator, nothing))
+    app.include_router(pod_routes(nothing, simulated, nothing))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         content = body if isinstance(body, bytes) else None

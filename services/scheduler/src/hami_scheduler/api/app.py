@@ -65,7 +65,7 @@ def create_probe_app(service: Service) -> ASGIApp:
 def _operator_api(service: Service) -> APIRouter:
     api = APIRouter()
     api.include_router(v1.ledger_routes(service.queries))
-    api.include_router(v1.pod_routes(service.explainer, service.simulator, service.adopter))
+    api.include_router(v1.pod_routes(service.explainer, service.simulated, service.adopter))
     api.include_router(v1.claim_routes(service.by_claims))
     api.include_router(v1.settings_routes(service.vain_settings))
     api.include_router(v1.letter_routes(service.letters))

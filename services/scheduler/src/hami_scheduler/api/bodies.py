@@ -13,6 +13,15 @@ class TooLong(InvalidRequest):
 
 async def read_json(request: Request, most_bytes: int) -> object:
     """The decoded body. Raises: TooLong, InvalidRequest when it is no JSON."""
+    body = await read_body(request, most_bytes)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """The body as it came. Raises: TooLong."""
     length = request.headers.get("content-length", "")
     body = bytearray()
     if not length.isdigit() or int(length) <= most_bytes:
@@ -21,8 +30,5 @@ async def read_json(request: Request, most_bytes: int) -> object:
             if len(body) > most_bytes:
                 break
         else:
-            try:
-                return orjson.loads(body)
-            except orjson.JSONDecodeError as exc:
-                raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+            return bytes(body)
     raise TooLong(f"the body is longer than {most_bytes} bytes, which is all that is read here")

@@ -10,7 +10,6 @@ from hamicommon.access.checks import Access
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
@@ -32,7 +31,8 @@ class Service:
     explainer: Explainer
     by_claims: PodsByClaims
     vain_settings: VainSettings
-    simulator: SimulationApi
+    simulated: Callable[[bytes], Awaitable[bytes]]
+    """Answers the body of /v1/simulate."""
     adopter: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""

@@ -7,7 +7,7 @@ by the table of `errors.py`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -20,11 +20,10 @@ from hamicommon.explain.answer import Explanation
 from hamicommon.k8s.annotations import DEVICE_CORDON
 
 from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.api.bodies import read_json
+from hami_scheduler.api.bodies import read_body, read_json
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.ports.queries import Letters, Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
@@ -87,15 +86,21 @@ def ledger_routes(queries: Queries) -> APIRouter:
     return api
 
 
-def pod_routes(explainer: Explainer, simulator: SimulationApi, adopter: Adopter) -> APIRouter:
-    """Why a pod is where it is or waits (docs/explain.md), where one would go, what to adopt."""
+def pod_routes(
+    explainer: Explainer, simulated: Callable[[bytes], Awaitable[bytes]], adopter: Adopter
+) -> APIRouter:
+    """Why a pod is where it is or waits (docs/explain.md), where one would go, what to adopt.
+
+    `simulated` answers the body of /v1/simulate, beside the event loop.
+    """
     api = APIRouter(prefix="/v1")
 
     async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
         return _json(await explainer.explain(PodUid(uid), namespace, name))
 
     async def simulate(request: Request) -> Response:
-        return _json(await simulator.answer(await read_json(request, _SIMULATE_MOST_BYTES)))
+        answer = await simulated(await read_body(request, _SIMULATE_MOST_BYTES))
+        return Response(answer, media_type=JSON)
 
     async def adopt(request: Request) -> Response:
         return _json(await adopter.answer(await read_json(request, _ADOPT_MOST_BYTES)))

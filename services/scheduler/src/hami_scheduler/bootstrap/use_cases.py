@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
-from hamicommon import device_config, telemetry
+from hamicommon import telemetry
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.domain.ids import NodeName
@@ -22,7 +22,6 @@ from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.service import Service
-from hami_scheduler.api.simulate import SimulationApi
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
@@ -31,6 +30,7 @@ from hami_scheduler.bootstrap.informers import watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
 from hami_scheduler.bootstrap.shared import Core, core_of
+from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
@@ -57,8 +57,8 @@ async def open_service(
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """
-    vendors = Vendors.from_config(
-        device_config.load(settings.device_config_file),
+    vendors = vendors_of(
+        settings.device_config_file,
         enable_ascend=settings.enable_ascend,
         enable_iluvatar=settings.enable_iluvatar,
     )
@@ -133,6 +133,7 @@ def build(
         enabled=settings.forward_calls,
         timeout_s=settings.bind_timeout_s,
     )
+    simulations = Simulations(settings, core.requests.defaults)
     return Service(
         verbs=verbs,
         forwarding=forwarding,
@@ -151,7 +152,7 @@ def build(
         vain_settings=VainSettings(
             quotas=watches.quotas.mistakes, cordons=watches.unmatched_cordons.by_node
         ),
-        simulator=SimulationApi(view=core.state, vendors=vendors, defaults=core.requests.defaults),
+        simulated=simulations.answer,
         adopter=Adopter(
             ledger=connections.store,
             entries=AdoptionEntries(
@@ -181,6 +182,7 @@ def build(
             *watching_loops(core, connections, watches),
             *bus_loops(core, connections, inventories, watches, follows=forwarding.follows),
             *limit_loops(core, connections, watches),
+            ("simulations", simulations.run),
             *forwarding.loops(),
         ),
     )

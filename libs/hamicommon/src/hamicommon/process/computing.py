@@ -1,0 +1,135 @@
+"""A process of its own for what computes, so that the event loop of who asks keeps its pace.
+
+A thread would not do: decoding a large JSON body alone keeps the interpreter's lock for longer than
+a decision may take. The process is started by the first question and ended after the last one. It
+answers one question at a time; one that takes too long is ended with its process. Questions and
+answers are pickled, over pipes that nobody else has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
+
+from hamicommon.errors import HamiError, Unavailable
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SIZE_BYTES = 8
+# Decisions go first where processors are few.
+_NICENESS = 10
+
+
+class ComputeProcess:
+    """Calls functions in the other process, while `run` runs."""
+
+    def __init__(self, *, deadline_s: float, max_waiting: int, idle_s: float = 300.0) -> None:
+        """Let at most `max_waiting` questions wait, none for longer than `deadline_s`.
+
+        The process ends when it was asked nothing for `idle_s`.
+        """
+        self._deadline_s = deadline_s
+        self._max_waiting = max_waiting
+        self._idle_s = idle_s
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        self._process: Process | None = None
+        self._is_asked = asyncio.Event()
+
+    async def call(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what `work`, a function of a module, returns there.
+
+        Raises: what it raises of ours; Unavailable if too many wait, or it takes too long or dies.
+        """
+        if self._waiting > self._max_waiting:
+            raise Unavailable(f"{self._waiting} such questions wait already; ask again later")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(self._deadline_s), self._turn:
+                return cast(T, await self._asked(pickle.dumps((work, args, kwargs))))
+        except TimeoutError:
+            raise Unavailable(
+                f"no answer within {self._deadline_s:g} s, so the question was dropped; ask about "
+                "less, or ask again later"
+            ) from None
+        finally:
+            self._waiting -= 1
+
+    async def _asked(self, question: bytes) -> object:
+        self._is_asked.set()
+        try:
+            answer = await self._answer(question)
+        except (asyncio.IncompleteReadError, ConnectionError) as exc:
+            await self._end()
+            raise Unavailable(
+                "the process that computes ended without an answer; its error is in the log"
+            ) from exc
+        except BaseException:
+            await self._end()
+            raise
+        is_answered, found = pickle.loads(answer)  # written by our own process
+        if not is_answered:
+            raise found
+        return found
+
+    async def _answer(self, question: bytes) -> bytes:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE
+            )
+        questions, answers = self._process.stdin, self._process.stdout
+        assert questions is not None
+        assert answers is not None
+        questions.write(len(question).to_bytes(_SIZE_BYTES) + question)
+        await questions.drain()
+        size = int.from_bytes(await answers.readexactly(_SIZE_BYTES))
+        return await answers.readexactly(size)
+
+    async def run(self) -> None:
+        """End the process when it is idle, and at the latest with this loop."""
+        try:
+            while True:
+                await self._is_asked.wait()
+                self._is_asked.clear()
+                await asyncio.sleep(self._idle_s)
+                if not self._is_asked.is_set():
+                    async with self._turn:
+                        await self._end()
+        finally:
+            await self._end()
+
+    async def _end(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+
+
+def main() -> None:
+    """Answer questions until the other side closes its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.nice(_NICENESS)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # What a library prints must not get between the answers.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    questions = sys.stdin.buffer
+    while size := questions.read(_SIZE_BYTES):
+        work, args, kwargs = pickle.loads(questions.read(int.from_bytes(size)))
+        try:
+            answer = pickle.dumps((True, work(*args, **kwargs)))
+        except HamiError as exc:
+            answer = pickle.dumps((False, exc))
+        answers.write(len(answer).to_bytes(_SIZE_BYTES) + answer)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`/v1/simulate` in a process of its own, which reads the ledger over a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+
+from hamicommon import device_config
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import Policy
+from hamicommon.ledger.database import open_database
+from hamicommon.placement.cluster.view import CardState, ClusterView
+from hamicommon.process.computing import ComputeProcess
+from hamicommon.settings import PostgresSettings
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.ports import CardReader
+from hami_scheduler.settings import Settings
+
+NAME = "hami-scheduler-simulate"
+# `hamictl` waits a minute; the largest body takes a few seconds.
+DEADLINE_S = 30.0
+MAX_WAITING = 8
+
+
+class Simulations:
+    """Answers questions one after the other."""
+
+    def __init__(self, settings: Settings, defaults: Policy) -> None:
+        self._settings = settings
+        self._defaults = defaults
+        self._process = ComputeProcess(deadline_s=DEADLINE_S, max_waiting=MAX_WAITING)
+
+    async def answer(self, body: bytes) -> bytes:
+        """Answer the body. Raises: InvalidRequest, Unavailable."""
+        return await self._process.call(
+            simulate,
+            body,
+            postgres=self._settings.postgres,
+            devices=self._settings.device_config_file,
+            enable_ascend=self._settings.enable_ascend,
+            enable_iluvatar=self._settings.enable_iluvatar,
+            defaults=self._defaults,
+        )
+
+    async def run(self) -> None:
+        """Keep the process no longer than this runs."""
+        await self._process.run()
+
+
+def simulate(
+    body: bytes,
+    *,
+    postgres: PostgresSettings,
+    devices: Path | None,
+    enable_ascend: bool,
+    enable_iluvatar: bool,
+    defaults: Policy,
+) -> bytes:
+    """Answer the body, in the other process. Raises: InvalidRequest, Unavailable."""
+    vendors = vendors_of(devices, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar)
+
+    async def read() -> ClusterView:
+        async with open_database(postgres, application=NAME) as database:
+            return await read_view(PostgresInventory(database, on_commit=lambda: None), vendors)
+
+    simulator = Simulator(live=lambda: asyncio.run(read()), vendors=vendors, defaults=defaults)
+    return simulator.answer(body)
+
+
+async def read_view(reader: CardReader, vendors: Vendors) -> ClusterView:
+    """Return the ledger's cards as the engine wants them. Raises: Unavailable."""
+    view = ClusterView(vendors.rules)
+    nodes: defaultdict[NodeName, list[CardState]] = defaultdict(list)
+    for card in await reader.cards():
+        nodes[card.node].append(CardState(card.usage, card.version))
+    pair_scores = await reader.pair_scores(list(nodes))
+    for node, cards in nodes.items():
+        view.set_node(node, cards, pair_scores=pair_scores.get(node))
+    return view
+
+
+@lru_cache(maxsize=1)
+def vendors_of(devices: Path | None, *, enable_ascend: bool, enable_iluvatar: bool) -> Vendors:
+    """Return the vendors of the settings. Raises: InvalidRequest when the file is not usable."""
+    return Vendors.from_config(
+        device_config.load(devices),
+        enable_ascend=enable_ascend,
+        enable_iluvatar=enable_iluvatar,
+    )
