@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.requeue import MOST_REQUEUED, Requeuer
+from hami_scheduler.placement.requeue import MOST_PASSED_OVER, MOST_REQUEUED, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports import CardReader
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
 from hamicommon.placement.cluster.view import CardState
 from hamicommon.testing.pods import FakePodApi
 from hamicommon.vendors.pod_request import pod_request
@@ -83,3 +87,38 @@ async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: ClusterState) -
     large = [pod(number, memory_mib=20_000) for number in range(20)]
 
     assert await woken(view, *large, pod(50)) == ["p50"]
+
+
+async def test_a_pass_over_ten_thousand_pods_that_do_not_fit_lets_others_work(
+    view: LedgerSnapshotCache,
+) -> None:
+    waiting = WaitingPods()
+    large = pod(1, memory_mib=20_000)
+    for number in range(10_000):
+        waiting.add(replace(large, uid=PodUid(f"u{number:05d}")))
+    requeuer = Requeuer(
+        view=view, waiting=waiting, pods=FakePodApi(), instruments=SchedulerInstruments()
+    )
+    turns = 0
+
+    async def work() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.create_task(work())
+    assert await requeuer.fitting() == []
+    others.cancel()
+
+    assert turns >= 10_000 // MOST_PASSED_OVER
+
+
+async def test_shapes_whose_hashes_are_equal_do_not_share_a_fate(
+    view: LedgerSnapshotCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PodRequest, "__hash__", lambda _: 1, raising=False)
+    monkeypatch.setattr(ContainerRequest, "__hash__", lambda _: 1)
+    monkeypatch.setattr(DeviceRequest, "__hash__", lambda _: 1)
+
+    assert await woken(view, pod(1, memory_mib=20_000), pod(2)) == ["p2"]

@@ -18,7 +18,7 @@ from hamicommon.placement.engine import decide
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
+from hami_scheduler.placement.waiting_pods import Shape, WaitingPod, WaitingPods
 from hami_scheduler.ports import PodApi
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 MOST_REQUEUED = 10
 # Each look costs about a millisecond of the event loop.
 MOST_LOOKS = 100
+# Pods that are passed over because one like them did not fit, until requests have their turn.
+MOST_PASSED_OVER = 500
 # Lets the events of one freeing (a job of many pods) come together.
 SETTLE_S = 0.02
 
@@ -72,9 +74,11 @@ class Requeuer:
     async def fitting(self) -> list[WaitingPod]:
         """The first waiting pods that fit into the view, in the order of the queue."""
         found: list[WaitingPod] = []
-        refused: set[int] = set()
+        refused: set[Shape] = set()
         looks = 0
-        for pod in self._waiting.in_order():
+        for number, pod in enumerate(self._waiting.in_order(), start=1):
+            if number % MOST_PASSED_OVER == 0:
+                await asyncio.sleep(0)
             shape = pod.shape
             if shape in refused:
                 continue

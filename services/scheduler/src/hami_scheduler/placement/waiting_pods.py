@@ -7,15 +7,35 @@ correctness.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.placement.walks.walked import shape_key
 
 # Pods whose last visit is remembered; older ones are released by their deadline alone.
 MOST_VISITS = 20_000
+
+
+class Shape:
+    """Pods of equal shapes fit, or don't, together."""
+
+    __slots__ = ("_hash", "_key")
+
+    def __init__(self, request: PodRequest) -> None:
+        self._key: Hashable = shape_key(request)
+        # A pass over all waiting pods asks for it of each.
+        self._hash = hash(self._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._key == other._key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +48,15 @@ class WaitingPod:
     created_at: str
     priority: int
     request: PodRequest
+    shape: Shape = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", Shape(self.request))
 
     @property
-    def shape(self) -> int:
-        """Pods of one shape fit, or don't, together."""
-        return hash((self.request.containers, repr(self.request.selections), self.request.policy))
+    def place(self) -> tuple[int, str, PodUid]:
+        """Where it is in kube-scheduler's queue."""
+        return -self.priority, self.created_at, self.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +70,8 @@ class WaitingPods:
 
     def __init__(self) -> None:
         self._pods: dict[PodUid, WaitingPod] = {}
+        self._places: list[tuple[int, str, PodUid]] = []
+        """Of all pods, in order."""
         self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
 
     def saw(self, pod: JsonMapping, request: PodRequest) -> None:
@@ -72,16 +98,23 @@ class WaitingPods:
 
     def add(self, pod: WaitingPod) -> None:
         """The pod has no node."""
+        self._leave(pod.uid)
         self._pods[pod.uid] = pod
+        insort(self._places, pod.place)
 
     def remove(self, uid: PodUid) -> None:
         """The pod has a node, or is gone."""
-        self._pods.pop(uid, None)
+        self._leave(uid)
         self._visits.pop(uid, None)
+
+    def _leave(self, uid: PodUid) -> None:
+        pod = self._pods.pop(uid, None)
+        if pod is not None:
+            del self._places[bisect_left(self._places, pod.place)]
 
     def in_order(self) -> list[WaitingPod]:
         """Highest priority first, then oldest: the order of kube-scheduler's queue."""
-        return sorted(self._pods.values(), key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
+        return [self._pods[uid] for _, _, uid in self._places]
 
     def __len__(self) -> int:
         return len(self._pods)
