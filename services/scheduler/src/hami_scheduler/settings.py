@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
+from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.k8s.annotations import split_list
 from hamicommon.settings import (
     AdmissionSettings,
@@ -67,6 +68,11 @@ class Settings(BaseSettings):
         default="hami-scheduler",
         description="audience of those tokens; empty: the API server's own, so that any login of "
         "the cluster works, and this service could use it there",
+    )
+    published_locally: bool = Field(
+        default=False,
+        description="only this machine reaches http_bind, as with docker compose: it may serve "
+        "/v1/ without a certificate on every address",
     )
     probe_bind: str = Field(
         default="",
@@ -259,6 +265,12 @@ class Settings(BaseSettings):
             raise ValueError("tls_cert_file and tls_key_file must be given together")
         if self.operator_bind and self.tls_cert_file is None:
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
+        is_open = not self.operator_bind and self.tls_client_ca_file is None
+        if is_open and not (self.published_locally or is_loopback(host_name(self.http_bind))):
+            raise ValueError(
+                f"http_bind is {self.http_bind}, where anybody could call /bind and /v1/adopt: "
+                "take 127.0.0.1, or set tls_client_ca_file (certificates) or operator_bind (tokens)"
+            )
         if self.extender_clients and self.tls_client_ca_file is None:
             raise ValueError("extender_clients needs tls_client_ca_file: nobody else shows a name")
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,7 +12,7 @@ from hami_scheduler.extender.app import ExtenderApp
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
-from hami_scheduler.extender.protocol import ExtenderArgs
+from hami_scheduler.extender.protocol import MAX_BODY_BYTES, ExtenderArgs
 from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.replicas.forwarding import CallForwarding
 from hamicommon.domain.ids import NodeName
@@ -65,8 +65,9 @@ async def call(
     gone: bool = False,
     path: str = "/filter",
     forwarding: Forwarding | None = None,
+    parts: Sequence[bytes] = (b'{"Pod":{}}',),
 ) -> bytes:
-    """The body of the answer."""
+    """The body of the answer; what was not read of `parts` is in `done`."""
     verbs = ExtenderVerbs(
         filtering=cast(Filter, filtering),
         hosts=cast(HostScoring, Hosts()),
@@ -79,9 +80,11 @@ async def call(
         rest=cast(Any, None),
     )
     bodies: list[bytes] = []
+    left = list(parts)
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b'{"Pod":{}}'}
+        part = left.pop(0)
+        return {"type": "http.request", "body": part, "more_body": bool(left)}
 
     async def send(message: Any) -> None:
         if gone:
@@ -90,6 +93,7 @@ async def call(
         bodies.append(message.get("body", b""))
 
     await app({"type": "http", "method": "POST", "path": path}, receive, send)
+    done += ["unread part"] * len(left)
     return b"".join(bodies)
 
 
@@ -141,3 +145,22 @@ async def test_scores_are_given_by_the_replica_that_was_called() -> None:
 
     assert body == b"[]"
     assert leader.asked == []
+
+
+async def test_a_body_that_is_too_long_is_refused_as_soon_as_that_is_known() -> None:
+    done: list[str] = []
+    parts = [b" " * (MAX_BODY_BYTES // 2)] * 9
+
+    answer = await call(done, Filtering(done), parts=parts)
+
+    assert b"the body is longer than 1048576 bytes: names of nodes are wanted here" in answer
+    assert done.count("unread part") == 6
+
+
+async def test_the_longest_names_of_four_thousand_nodes_are_read() -> None:
+    done: list[str] = []
+    names = b",".join(b'"%s"' % (b"n" * 253) for _ in range(4000))
+
+    answer = await call(done, Filtering(done), parts=[b'{"pod":{},"nodenames":[' + names + b"]}"])
+
+    assert answer == b"{}"

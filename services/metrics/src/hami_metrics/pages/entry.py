@@ -7,7 +7,6 @@ looks at is as small as before. Where no identity is asked for, only the loopbac
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hamicommon.access.checks import AccessReviews
+from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.showback.prices import PriceList
@@ -62,14 +62,9 @@ def check_bind(bind: str, identity: IdentitySource, *, published_locally: bool =
 
     `published_locally`: only this machine reaches the port, whatever it is bound to.
     """
-    host = bind.rsplit(":", 1)[0].strip("[]")
     if identity == "token" or (identity == "none" and published_locally):
         return
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if loopback:
+    if is_loopback(host_name(bind)):
         return
     why = (
         "who reaches it could name any user: the proxy stands beside us and calls 127.0.0.1"

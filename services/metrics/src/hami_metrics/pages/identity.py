@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import ipaddress
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable
@@ -25,6 +24,7 @@ from hamicommon.access.checks import (
     Unauthenticated,
     bearer_token,
 )
+from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 from starlette.requests import Request
@@ -62,22 +62,12 @@ class LoopbackOnly:
     async def viewer(self, request: Request, namespaces: Collection[str]) -> PageViewer:
         """See the port."""
         del namespaces
-        if not _names_loopback(request.headers.get("host", "")):
+        if not is_loopback(host_name(request.headers.get("host", ""))):
             raise NotAllowed(
                 "these pages ask nobody for a token, so they answer to localhost and 127.0.0.1"
                 " alone (HAMI_METRICS_PAGES_IDENTITY)"
             )
         return EVERYBODY
-
-
-def _names_loopback(host: str) -> bool:
-    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-    if name.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 class Reviewed:

@@ -7,19 +7,17 @@ only callers on this machine are answered, and see all.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token
+from hamicommon.access.loopback import host_name, is_loopback, is_loopback_address
 
 READ_ALL = Right(verb="get", group="hami.io", resource="scheduler", role="hami-reader")
 ASK = Right(verb="get", group="hami.io", resource="questions", role="hami-viewer")
 MOST_NAMESPACES = 256
 """That are asked about for one answer; the names of further ones are not shown."""
-_LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def list_pods(namespace: str) -> Right:
@@ -72,10 +70,10 @@ class LocalViewers:
     async def viewer(self, sender: Sender) -> Viewer:
         """See the port."""
         # The name too: a web page elsewhere can make a browser here send to us under its own name.
-        name = _name(sender.host)
-        here = _is_loopback(sender.address) and name in _LOCAL_NAMES
+        name = host_name(sender.host)
+        here = is_loopback_address(sender.address) and is_loopback(name)
         # A name without a dot is a container's: no page elsewhere can have one of these.
-        among_containers = name in _LOCAL_NAMES or (name != "" and "." not in name)
+        among_containers = is_loopback(name) or (name != "" and "." not in name)
         if not here and not (self._published and among_containers):
             raise NotAllowed(
                 "without HAMI_METRICS_API_TOKENS questions are answered to callers on the same"
@@ -123,17 +121,3 @@ class TokenViewers:
 
 def _viewer(known: ApiCaller, token: str, *, sees_all: bool) -> Viewer:
     return Viewer(username=known.username, sees_all=sees_all, token=token)
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
-
-
-def _name(host: str) -> str:
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""

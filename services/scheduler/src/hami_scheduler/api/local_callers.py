@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 
 from hamicommon.access.checks import NotAllowed
+from hamicommon.access.loopback import host_name
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from hamicommon.process.http_server import client_name
@@ -56,9 +57,9 @@ def _refusal(scope: Scope) -> HamiError | None:
 
 def is_local_name(host: str) -> bool:
     """Return whether `Host` is an address, or a name that no site of the internet can have."""
-    name = host if host.endswith("]") else host.rsplit(":", 1)[0]
+    name = host_name(host)
     try:
-        ipaddress.ip_address(name.strip("[]"))
+        ipaddress.ip_address(name)
     except ValueError:
         return bool(name) and ("." not in name or name.endswith(CLUSTER_DOMAINS))
     return True

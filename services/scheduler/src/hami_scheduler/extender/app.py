@@ -13,11 +13,10 @@ import asyncio
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hami_scheduler.extender.protocol import MAX_BODY_BYTES
 from hami_scheduler.extender.verbs import ExtenderVerbs, Record
 from hami_scheduler.replicas.forwarding import CallForwarding
 
-# 5000 whole Node objects of a dry run are some 50 MiB; HAMi cuts at 1 MiB and fails there.
-MAX_BODY_BYTES = 64 * 1024 * 1024
 FORWARDED = frozenset({"filter", "bind"})
 """Scores come from memory, which every replica has."""
 
@@ -62,7 +61,8 @@ class ExtenderApp:
 
 
 async def _read(receive: Receive) -> bytes:
-    """The whole body. Raises: InvalidRequest when it is too long or the caller has gone."""
+    """The whole body. Raises: InvalidRequest when it is too long, before the rest is read, or
+    the caller has gone."""
     parts: list[bytes] = []
     length = 0
     while True:
@@ -72,7 +72,10 @@ async def _read(receive: Receive) -> bytes:
         part = message.get("body", b"")
         length += len(part)
         if length > MAX_BODY_BYTES:
-            raise InvalidRequest(f"the body is longer than {MAX_BODY_BYTES} bytes")
+            raise InvalidRequest(
+                f"the body is longer than {MAX_BODY_BYTES} bytes: names of nodes are wanted here "
+                "(nodeCacheCapable: true); ask /v1/simulate about whole Node objects"
+            )
         parts.append(part)
         if not message.get("more_body", False):
             return b"".join(parts)
