@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,6 +17,7 @@ from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+BEFORE = NOW - timedelta(hours=1)
 MEM = "nvidia.com/gpumem"
 
 
@@ -43,11 +45,19 @@ def follower(clock: Clock) -> Iterator[ClusterFollower]:
 
 def message(subject: str, payload: BaseModel | bytes) -> Message:
     data = payload if isinstance(payload, bytes) else payload.model_dump_json().encode()
-    return Message(subject=subject, data=data, stream_sequence=1, deliveries=1)
+    return Message(subject=subject, data=data, stream_sequence=1, deliveries=1, received_at=BEFORE)
 
 
-def cluster(nodes: int = 0, *, at: datetime = NOW, foreign: tuple[str, ...] = ()) -> Message:
-    numbers = events.ClusterNumbers(taken_at=at, agent_nodes=nodes, foreign_vendors=foreign)
+def cluster(
+    nodes: int = 0,
+    *,
+    at: datetime = NOW,
+    foreign: tuple[str, ...] = (),
+    gone: tuple[str, ...] = (),
+) -> Message:
+    numbers = events.ClusterNumbers(
+        taken_at=at, agent_nodes=nodes, foreign_vendors=foreign, gone_nodes=gone
+    )
     return message(events.LEDGER_CLUSTER_SUBJECT, numbers)
 
 
@@ -153,3 +163,46 @@ async def test_vendors_on_nodes_without_our_agent_are_counted(follower: ClusterF
     await follower.take_numbers(cluster(foreign=("DCU",)))
 
     assert follower.knowledge().foreign_vendors == {"DCU"}
+
+
+async def test_deleted_nodes_stand_for_no_live_one_that_has_not_reported(
+    follower: ClusterFollower,
+) -> None:
+    await follower.take_inventory(inventory("deleted"))
+    await follower.take_numbers(cluster(1, gone=("deleted",)))
+    assert follower.knowledge().cards_unknown == "0 of 1 nodes have reported their cards"
+
+    await follower.take_inventory(inventory("deleted"))
+    assert follower.knowledge().cards is None
+
+    await follower.take_inventory(inventory("live", cards=2))
+    cards = follower.knowledge().cards
+    assert cards is not None
+    assert (cards.nodes, cards.cards) == (1, 2)
+
+
+async def test_a_node_that_is_made_again_counts_again(follower: ClusterFollower) -> None:
+    await follower.take_inventory(inventory("a"))
+    await follower.take_numbers(cluster(gone=("a",)))
+
+    newer = replace(inventory("a"), received_at=NOW + timedelta(seconds=1))
+    await follower.take_inventory(newer)
+
+    cards = follower.knowledge().cards
+    assert cards is not None
+    assert cards.nodes == 1
+
+
+async def test_namespaces_without_quotas_are_forgotten(
+    follower: ClusterFollower, clock: Clock
+) -> None:
+    await follower.take_numbers(quotas(5))
+    await follower.take_numbers(quotas(None, at=NOW + timedelta(seconds=2)))
+    await follower.take_numbers(quotas(5, at=NOW + timedelta(seconds=1)))
+    await follower.take_numbers(cluster())
+    assert follower.knowledge().quotas_of("team") == {}
+
+    clock.now += 2 * STALE_AFTER
+    await follower.take_numbers(cluster(at=clock.now))
+
+    assert follower._quotas == follower._limits == follower._ended == {}

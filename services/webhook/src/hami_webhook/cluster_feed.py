@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -53,6 +53,8 @@ class ClusterFollower:
         self._sequences: dict[str, tuple[str, int]] = {}
         self._quotas: dict[str, tuple[datetime, NamespaceQuotas]] = {}
         self._limits: dict[str, NamespaceQuotas] = {}
+        self._ended: dict[str, datetime] = {}
+        """Namespaces that have no quotas any more, and since when: older numbers may come late."""
         self._cluster: events.ClusterNumbers | None = None
 
     async def follow_inventories(self, bus: Bus) -> None:
@@ -71,7 +73,7 @@ class ClusterFollower:
     async def take_numbers(self, message: Message) -> None:
         """Numbers of the ledger; older ones than known are passed over."""
         with self._passing_over(message):
-            self._take_numbers(message)
+            await self._take_numbers(message)
 
     @contextlib.contextmanager
     def _passing_over(self, message: Message) -> Iterator[None]:
@@ -85,6 +87,9 @@ class ClusterFollower:
 
     async def _take_inventory(self, message: Message) -> None:
         report = read_of_node(events.Inventory, message.subject, message.data, "inventory")
+        cluster = self._cluster
+        if cluster and report.node in cluster.gone_nodes and message.received_at < cluster.taken_at:
+            return
         agent, sequence = self._sequences.get(report.node, ("", -1))
         if agent == report.agent_id and report.sequence <= sequence:
             return
@@ -99,23 +104,39 @@ class ClusterFollower:
             )
         )
 
-    def _take_numbers(self, message: Message) -> None:
+    async def _take_numbers(self, message: Message) -> None:
         if message.subject.startswith(_QUOTA_PREFIX):
             self._take_quotas(read(events.NamespaceNumbers, message.data, "quota numbers"))
         elif message.subject == events.LEDGER_CLUSTER_SUBJECT:
             numbers = read(events.ClusterNumbers, message.data, "cluster numbers")
             if self._cluster is None or numbers.taken_at > self._cluster.taken_at:
                 self._cluster = numbers
+                await self._forget(numbers.gone_nodes)
 
     def _take_quotas(self, numbers: events.NamespaceNumbers) -> None:
         known = self._quotas.get(numbers.namespace)
-        if known is not None and known[0] >= numbers.taken_at:
+        newest = self._ended.get(numbers.namespace) if known is None else known[0]
+        if newest is not None and newest >= numbers.taken_at:
             return
+        if not numbers.quotas:
+            self._quotas.pop(numbers.namespace, None)
+            self._limits.pop(numbers.namespace, None)
+            self._ended[numbers.namespace] = numbers.taken_at
+            return
+        self._ended.pop(numbers.namespace, None)
         limits = {
             item.resource: QuotaUse(limit=item.limit, used=item.used) for item in numbers.quotas
         }
         self._quotas[numbers.namespace] = (numbers.taken_at, limits)
         self._limits[numbers.namespace] = limits
+
+    async def _forget(self, gone_nodes: Collection[str]) -> None:
+        """Forget deleted nodes, and namespaces whose older numbers would be stale by now."""
+        for node in self._sequences.keys() & set(gone_nodes):
+            del self._sequences[node]
+            await self._cards_thread.run(partial(self._cards.remove_node, NodeName(node)))
+        stale_at = self._now() - STALE_AFTER
+        self._ended = {name: at for name, at in self._ended.items() if at > stale_at}
 
     def knowledge(self) -> Knowledge:
         """What counts now."""

@@ -152,3 +152,17 @@ async def test_a_node_that_went_is_forgotten(cluster: Cluster) -> None:
     await cluster.run(5, A)
 
     assert B not in cluster.liveness.silent
+
+
+async def test_a_deleted_node_whose_agent_still_talks_leaves_nothing_behind(
+    cluster: Cluster,
+) -> None:
+    del cluster.sequences[B]
+    await cluster.run(5, A)
+    for _ in range(2):
+        cluster.liveness.heard(B)
+
+    await cluster.run(SILENT_S + 10, A)
+
+    assert cluster.liveness.mute == frozenset()
+    assert B not in {*cluster.liveness._heard_at, *cluster.liveness._heard_once}

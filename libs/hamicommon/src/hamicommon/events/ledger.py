@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from hamicommon.events.payload import Payload
+from hamicommon.events.payload import NodeField, Payload
 
 
 class DeviceCounters(BaseModel):
@@ -50,6 +50,8 @@ class ClusterNumbers(Payload):
     """Nodes whose cards an agent of ours reported: so many inventories there should be."""
     foreign_vendors: tuple[str, ...]
     """Vendors that have cards on other nodes, of which the inventory stream knows nothing."""
+    gone_nodes: tuple[NodeField, ...] = ()
+    """Nodes with an agent that were deleted while the inventory stream may still have them."""
 
 
 class AdmissionRefused(Payload):

@@ -84,10 +84,11 @@ class AgentLiveness:
         for node, mark in marks.items():
             if self._marks.get(node, mark) != mark:
                 self.heard(node)
-        for node in self._marks.keys() - marks.keys():
-            self._heard_once.discard(node)
-            self._heard_at.pop(node, None)
-            self._unanswered.pop(node, None)
+        # A deleted node's agent may have been heard since, too.
+        for known in (self._heard_at, self._unanswered):
+            for node in known.keys() - marks.keys():
+                del known[node]
+        self._heard_once &= marks.keys()
         self._marks = marks
         if self._seeing_since is None:
             self._seeing_since = self._clock()

@@ -38,6 +38,8 @@ class LedgerStats:
     """By namespace; without items where there is no limit any more."""
     agent_nodes: int
     foreign_vendors: tuple[str, ...]
+    gone_nodes: tuple[str, ...] = ()
+    """Nodes with an agent that were deleted lately."""
 
 
 class LedgerStatsReader(Protocol):
@@ -98,6 +100,7 @@ class LedgerStatsPublisher:
             taken_at=found.taken_at,
             agent_nodes=found.agent_nodes,
             foreign_vendors=found.foreign_vendors,
+            gone_nodes=found.gone_nodes,
         )
         await self._publish(LEDGER_CLUSTER_SUBJECT, cluster, found.taken_at)
 

@@ -153,13 +153,16 @@ SELECT count(*)::float AS rows, min(created_at) AS oldest_at
 _QUOTAS = """
 SELECT namespace, resource, limit_amount, used_amount FROM quotas ORDER BY namespace, resource
 """
-# A node whose inventory is empty has reported one all the same, so it counts.
+# A node whose inventory is empty has reported one all the same, so it counts. The inventory stream
+# has deleted nodes for a day; so many names fit into a message.
 _CLUSTER = """
 SELECT now() AS taken_at,
        (SELECT count(*) FROM nodes WHERE source = 'agent' AND gone_at IS NULL) AS agent_nodes,
        ARRAY(SELECT DISTINCT d.vendor FROM devices d JOIN nodes n ON n.name = d.node
               WHERE n.source <> 'agent' AND n.gone_at IS NULL AND d.present
-              ORDER BY d.vendor) AS foreign_vendors
+              ORDER BY d.vendor) AS foreign_vendors,
+       ARRAY(SELECT name FROM nodes WHERE source = 'agent' AND gone_at > now() - interval '25 hours'
+              ORDER BY gone_at DESC LIMIT 2000) AS gone_nodes
 """
 
 
@@ -294,4 +297,5 @@ class PostgresLedgerStats:
             quotas={namespace: tuple(limits) for namespace, limits in quotas.items()},
             agent_nodes=cluster["agent_nodes"],
             foreign_vendors=tuple(cluster["foreign_vendors"]),
+            gone_nodes=tuple(cluster["gone_nodes"]),
         )
