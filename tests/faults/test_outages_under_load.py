@@ -1,8 +1,9 @@
 """Postgres, Redis and NATS each away while pods come and go: what is promised, and nothing lost.
 
 `hangs` is SIGSTOP: connections stay and nobody answers. `gone` is kill -9 with nobody to start it
-again: connections are refused. While Redis or NATS is away pods are placed and run; while Postgres
-is away none is granted anything and each gets the reason; containers that run notice nothing.
+again: connections are refused. While NATS is away pods are placed and run, and while Redis is away
+those on nodes that bind late; on nodes that need the node lock none is bound then, and while
+Postgres is away none is granted anything: each gets the reason. Containers that run notice nothing.
 Afterwards the ledger equals the pods within 30 s, every pod's history is without a gap, and the
 bus has every event of the ledger exactly once by its deduplication id.
 """
@@ -44,6 +45,7 @@ LONG_EVERY_S = 10.0
 that they left, and the 80 slots of the cluster must do."""
 NO_LEDGER = re.compile("Postgres (is not available|at .* can't be reached)")
 """What a pod shows then: by a connection that is lost, or by a new one that is refused."""
+NO_LOCK = re.compile("Redis is unavailable .* nodes that need the node lock get no pod")
 STARTS_S = 60.0
 """A pod that is to run at all runs within this, on a machine that has much else to do."""
 
@@ -62,15 +64,17 @@ def outage(system: System, service: str, way: str) -> Iterator[None]:
 def _cases() -> Iterator[Any]:
     for service in ("postgres", "redis", "nats"):
         for way in ("hangs", "gone"):
-            yield pytest.param(service, way, SHORT_S, id=f"{service}-{way}-20s")
+            yield pytest.param("lock", service, way, SHORT_S, id=f"{service}-{way}-20s")
     for way in ("hangs", "gone"):
-        yield pytest.param("nats", way, LONG_S, id=f"nats-{way}-600s")
+        yield pytest.param("lock", "nats", way, LONG_S, id=f"nats-{way}-600s")
+    for way in ("hangs", "gone"):
+        yield pytest.param("late", "redis", way, SHORT_S, id=f"redis-{way}-20s-late")
 
 
 @pytest.fixture(scope="module")
-def loaded_cluster() -> Iterator[System]:
-    """Two nodes with four cards each; Postgres is durable there."""
-    with running_system("emulator", "--nodes", "2") as system:
+def loaded_cluster(request: pytest.FixtureRequest) -> Iterator[System]:
+    """Two nodes with four cards each, by how they bind; Postgres is durable there."""
+    with running_system("emulator", "--nodes", "2", "--binding", request.param) as system:
         yield system
 
 
@@ -82,9 +86,15 @@ def loaded(loaded_cluster: System) -> Iterator[System]:
     loaded_cluster.check_invariants()
 
 
-@pytest.mark.parametrize(("service", "way", "away_s"), list(_cases()))
+@pytest.mark.parametrize(
+    ("loaded_cluster", "service", "way", "away_s"), list(_cases()), indirect=["loaded_cluster"]
+)
 def test_an_outage_under_load_loses_nothing(
-    loaded: System, service: str, way: str, away_s: float
+    loaded: System,
+    request: pytest.FixtureRequest,
+    service: str,
+    way: str,
+    away_s: float,
 ) -> None:
     [quiet] = loaded.run(a_pod("quiet", slice_of(2048, 5)))
     churn = Churn(system=loaded, every_s=LONG_EVERY_S if away_s == LONG_S else EVERY_S)
@@ -111,6 +121,9 @@ def test_an_outage_under_load_loses_nothing(
     if service == "postgres":
         assert ran <= 1, "a pod was granted something without the ledger"
         assert any(NO_LEDGER.search(text) for text in churn.reasons.values()), churn.reasons
+    elif service == "redis" and "late" not in request.node.callspec.id:
+        assert ran <= 1, "a pod was bound without the lock of its node"
+        assert any(NO_LOCK.search(text) for text in churn.reasons.values()), churn.reasons
     else:
         # Who hangs is waited for by one call and then passed over: no slower than who is gone.
         least = 0.5 * away_s / churn.every_s

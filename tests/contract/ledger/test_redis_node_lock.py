@@ -166,16 +166,27 @@ async def test_while_redis_is_unavailable_no_lock_is_taken_and_the_error_names_i
             await lock.release(NODE, 1)
 
 
-async def test_a_redis_that_hangs_costs_an_attempt_its_time_out() -> None:
+async def test_a_redis_that_hangs_is_waited_for_once_by_all_that_wait_for_a_node() -> None:
+    asked: list[bytes] = []
+
     async def stay_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.read(1))
         await reader.read()
         writer.close()
 
     async with await asyncio.start_server(stay_silent, "127.0.0.1", 0) as server:
         url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}/0"
         async with open_node_lock(RedisSettings(url=url, timeout_s=0.2), lock_s=LOCK_S) as lock:
-            with pytest.raises(Unavailable, match="Redis is unavailable"):
+            errors = await asyncio.gather(
+                *(lock.acquire(NODE, holder(n), wait_s=PATIENCE_S) for n in range(20)),
+                return_exceptions=True,
+            )
+            tried = len(asked)
+            with pytest.raises(Unavailable):
                 await lock.acquire(NODE, holder(1), wait_s=PATIENCE_S)
+
+        assert {str(each).split(" (")[0] for each in errors} == {"Redis is unavailable"}
+        assert (tried, len(asked)) == (1, 2)
 
 
 async def test_a_redis_that_refuses_is_not_called_unavailable(

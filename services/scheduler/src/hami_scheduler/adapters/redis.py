@@ -21,6 +21,8 @@ from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.model import LockHolder
 from hamicommon.settings import RedisSettings
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,9 @@ class _Turns:
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
     waiters: int = 0
+    arrivals: int = 0
+    failure: tuple[int, str] | None = None
+    """How many had arrived when Redis was found unavailable, and the error."""
 
 
 class RedisNodeLock:
@@ -59,8 +64,8 @@ class RedisNodeLock:
         """See the port."""
         with self._waiting(node) as turns:
             try:
-                async with asyncio.timeout(wait_s), turns.lock:
-                    await self._take(node, holder, turns.freed)
+                async with asyncio.timeout(wait_s):
+                    await self._take_in_turn(node, holder, turns)
                 return
             except TimeoutError:
                 pass
@@ -80,6 +85,19 @@ class RedisNodeLock:
             turns.waiters -= 1
             if not turns.waiters:
                 del self._turns[node]
+
+    async def _take_in_turn(self, node: NodeName, holder: LockHolder, turns: _Turns) -> None:
+        turns.arrivals += 1
+        arrival = turns.arrivals
+        async with turns.lock:
+            if turns.failure is not None and arrival <= turns.failure[0]:
+                # Each would wait for the time-out of its own call, one after the other.
+                raise Unavailable(turns.failure[1])
+            try:
+                await self._take(node, holder, turns.freed)
+            except Unavailable as exc:
+                turns.failure = turns.arrivals, str(exc)
+                raise
 
     async def _take(self, node: NodeName, holder: LockHolder, freed: asyncio.Event) -> None:
         key, value = _KEY.format(node=node), _encoded(holder)
@@ -192,6 +210,9 @@ async def open_node_lock(settings: RedisSettings, *, lock_s: float) -> AsyncIter
         socket_timeout=settings.timeout_s,
         socket_connect_timeout=settings.timeout_s,
         health_check_interval=15,
+        # The driver's own three more tries would make a server that hangs cost as many time-outs;
+        # a connection that the server has closed since is replaced without any.
+        retry=Retry(NoBackoff(), 0),
     )
     try:
         yield RedisNodeLock(client, lock_s=lock_s)
