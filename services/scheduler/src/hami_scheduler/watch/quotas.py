@@ -1,8 +1,7 @@
 """Keeps the ledger's quotas equal to the ResourceQuota objects of the API server.
 
 The watch notes which namespaces changed; the worker writes limits and counts again what is used.
-The count is repeated now and then: a reservation that was under way while a quota came into being
-could not know of it.
+The count is repeated now and then, for what others change in the ledger.
 """
 
 from __future__ import annotations

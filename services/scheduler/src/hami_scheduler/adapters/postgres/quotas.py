@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.errors import Conflict
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import QuotaAmounts, QuotaUse
 
@@ -16,6 +19,25 @@ INSERT INTO quotas (namespace, resource, limit_amount) VALUES ($1, $2, $3)
 ON CONFLICT (namespace, resource) DO UPDATE SET limit_amount = excluded.limit_amount,
        updated_at = now()
  WHERE quotas.limit_amount IS DISTINCT FROM excluded.limit_amount
+"""
+# A transaction of ours is ended by the server's time-outs sooner.
+MAX_WAIT_S = 10.0
+POLL_INTERVAL_S = 0.01
+# Nothing more fits into a new quota until what is used has been counted.
+_NEW = """
+INSERT INTO quotas (namespace, resource, limit_amount, used_amount)
+SELECT $1, w.resource, w.amount, greatest(w.amount, 0)
+  FROM unnest($2::text[], $3::bigint[]) AS w (resource, amount)
+ON CONFLICT (namespace, resource) DO NOTHING
+RETURNING resource
+"""
+# Transactions that write grants, or that have looked for quotas to do so.
+_WRITERS = """
+SELECT DISTINCT virtualtransaction FROM pg_locks
+ WHERE granted AND pid <> pg_backend_pid()
+   AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+   AND (relation = 'allocations'::regclass AND mode = 'RowExclusiveLock'
+        OR relation = 'quotas'::regclass AND mode = 'RowShareLock')
 """
 _UNLIMIT = """
 UPDATE quotas SET limit_amount = NULL, updated_at = now()
@@ -42,6 +64,8 @@ class PostgresQuotas:
     ) -> None:
         self._database = database
         self._quota_of = quota_of
+        self._uncounted: set[str] = set()
+        """Namespaces with a new quota, until what they use has been counted once."""
 
     async def limited(self) -> frozenset[str]:
         """See the port."""
@@ -57,6 +81,12 @@ class PostgresQuotas:
 
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """See the port."""
+        names = sorted(limits)
+        amounts = [limits[name] for name in names]
+        if await self._database.fetch(_NEW, namespace, names, amounts):
+            self._uncounted.add(namespace)
+        if namespace in self._uncounted:
+            await self._wait_for_writers()
         async with self._database.transaction() as connection:
             await connection.execute(_UNLIMIT, namespace, sorted(limits))
             await connection.executemany(
@@ -73,3 +103,23 @@ class PostgresQuotas:
             await connection.executemany(
                 _COUNT, [(namespace, row["resource"], used[row["resource"]]) for row in rows]
             )
+        self._uncounted.discard(namespace)
+
+    async def _wait_for_writers(self) -> None:
+        """Wait for transactions that may have seen no quota. Raises: Conflict, Unavailable.
+
+        Those that begin later see it, and are counted or refused.
+        """
+        deadline = time.monotonic() + MAX_WAIT_S
+        older = await self._writers()
+        while older:
+            if time.monotonic() > deadline:
+                raise Conflict(
+                    f"{len(older)} transactions that began before the quota still run, so what is "
+                    "used can't be counted; it is tried again"
+                )
+            await asyncio.sleep(POLL_INTERVAL_S)
+            older &= await self._writers()
+
+    async def _writers(self) -> set[str]:
+        return {row["virtualtransaction"] for row in await self._database.fetch(_WRITERS)}
