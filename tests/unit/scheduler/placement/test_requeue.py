@@ -90,7 +90,7 @@ async def test_who_does_not_fit_sleeps_on_and_hides_nobody(view: ClusterState) -
 
 
 async def test_a_pass_over_ten_thousand_pods_that_do_not_fit_lets_others_work(
-    view: LedgerSnapshotCache,
+    view: ClusterState,
 ) -> None:
     waiting = WaitingPods()
     large = pod(1, memory_mib=20_000)
@@ -115,7 +115,7 @@ async def test_a_pass_over_ten_thousand_pods_that_do_not_fit_lets_others_work(
 
 
 async def test_shapes_whose_hashes_are_equal_do_not_share_a_fate(
-    view: LedgerSnapshotCache, monkeypatch: pytest.MonkeyPatch
+    view: ClusterState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(PodRequest, "__hash__", lambda _: 1, raising=False)
     monkeypatch.setattr(ContainerRequest, "__hash__", lambda _: 1)
