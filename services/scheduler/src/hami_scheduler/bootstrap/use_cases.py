@@ -213,7 +213,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         place_on_node=PlaceAtBind(
             state=core.state,
             placer=placer,
-            claims=claims_at_bind(core, connections),
+            claims_on_node=claims_at_bind(core, connections).on_node,
             pods=connections.pods,
             requests=core.requests,
             recorder=core.recorder,

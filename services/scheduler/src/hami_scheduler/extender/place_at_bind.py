@@ -7,6 +7,7 @@ by ResourceClaims.
 from __future__ import annotations
 
 import time
+from collections.abc import Awaitable, Callable
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
@@ -14,7 +15,6 @@ from hamicommon.errors import NotFound, Unavailable
 from hamicommon.ledger.model import Draft
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
@@ -27,6 +27,10 @@ from hami_scheduler.ports import PodApi
 
 tracer = get_tracer(__name__)
 
+ClaimsOnNode = Callable[[str, str, PodUid, NodeName], Awaitable[Allocation | None]]
+"""(namespace, name, uid, node) -> the grant of the pod's ResourceClaims, in state `binding`; None
+if none of them is ours."""
+
 
 class PlaceAtBind:
     """Places such pods (`bind.PlaceOnNode`)."""
@@ -36,14 +40,14 @@ class PlaceAtBind:
         *,
         state: ClusterState,
         placer: Placer,
-        claims: ClaimsAtBind,
+        claims_on_node: ClaimsOnNode,
         pods: PodApi,
         requests: PodRequests,
         recorder: DecisionQueue,
     ) -> None:
         self._state = state
         self._placer = placer
-        self._claims = claims
+        self._claims_on_node = claims_on_node
         self._pods = pods
         self._requests = requests
         self._recorder = recorder
@@ -59,7 +63,7 @@ class PlaceAtBind:
         trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
         request = trace.request = self._requests.of(pod)
         if not request.wants_devices:
-            return await self._claims.on_node(namespace, name, uid, node)
+            return await self._claims_on_node(namespace, name, uid, node)
         if not self._state.loaded:
             raise Unavailable("the ledger has not been read yet; the pod is tried again")
         with tracer.start_as_current_span("filter"):

@@ -2,8 +2,8 @@
 
 As kube-scheduler's cache: /filter *assumes* a placement, which counts from then on; the commit of
 its grant *confirms* it; and it is *forgotten* when kube-scheduler gives the pod up, the pod goes,
-or no /bind comes in time. Only the active scheduler writes grants, so what it commits keeps the state
-equal to the ledger; `refresh` compares it now and then, and repairs a difference.
+or no /bind comes in time. Only the active scheduler writes grants, so what it commits keeps the
+state equal to the ledger; `refresh` compares it now and then, and repairs a difference.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class ClusterView(CardsByRow):
         added: Sequence[Mapping[str, Any]] = (),
         dropped: Sequence[Mapping[str, Any]] = (),
     ) -> None:
-        """Add what the ledger does not count yet to a card's counters and holdings, or take it back.
+        """Add what the ledger does not count yet to a card, or take it back.
 
         The version stays; the next `apply` sets the counters without it. An unknown card has none.
         """
