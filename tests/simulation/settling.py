@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hamicommon.ledger.outbox.relay import LINGER_MOST_S
+from hami_scheduler.background_queue import MAX_DELAY_S
 
 from tests.simulation import fake_time
 from tests.simulation.model import Broken
@@ -12,7 +12,7 @@ from tests.simulation.world import World
 
 SETTLED_WITHIN_S = 30.0
 """Of the simulation's own time. Promise LIVE-2; a binding that nobody finishes ends by then too."""
-ANNOUNCED_WITHIN_S = LINGER_MOST_S + 0.5
+ANNOUNCED_WITHIN_S = MAX_DELAY_S + 0.5
 """So long after a step other replicas know of it."""
 
 
@@ -57,7 +57,7 @@ async def _empty(world: World) -> None:
 
 async def _until_views_agree(world: World) -> None:
     """A deadline may have passed a moment ago, and what it changed is announced after a while
-    where somebody waits for a decision or a binding (`OutboxRelay.lingers`)."""
+    where somebody waits for a decision or a binding (`BackgroundQueue.until_idle`)."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     while True:

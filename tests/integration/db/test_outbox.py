@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -18,8 +17,6 @@ from hamicommon.ledger.outbox.refused_rows import AWAY_MOST_S, MOST_REFUSALS
 from hamicommon.ledger.outbox.relay import BATCH, POLL_S, OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import PostgresSettings
-
-from tests.waiting import eventually
 
 SUBJECT = "hami.events.v1.allocation.reserved"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -69,6 +66,10 @@ async def database(postgres_dsn: str) -> AsyncIterator[Database]:
         yield opened
 
 
+async def immediately() -> None:
+    """Return: the process is idle."""
+
+
 async def write(database: Database, *names: str) -> None:
     async with database.transaction() as connection:
         await connection.executemany(
@@ -84,7 +85,7 @@ async def waiting(database: Database) -> list[str]:
 
 async def test_rows_are_announced_once_in_order_with_their_trace(database: Database) -> None:
     stream = Stream()
-    relay = OutboxRelay(database, stream)
+    relay = OutboxRelay(database, stream, until_idle=immediately)
     await write(database, "a", "b")
 
     assert (await relay.relay_once(), await relay.relay_once()) == (2, 0)
@@ -97,7 +98,7 @@ async def test_rows_are_announced_once_in_order_with_their_trace(database: Datab
 
 async def test_a_row_that_was_not_stored_waits_under_the_same_id(database: Database) -> None:
     stream, clock = Stream(refuses=b"b"), Time()
-    relay = OutboxRelay(database, stream, clock=clock)
+    relay = OutboxRelay(database, stream, until_idle=immediately, clock=clock)
     await write(database, "a", "b", "c")
     seen: list[str] = []
 
@@ -119,7 +120,7 @@ async def test_a_row_that_was_not_stored_waits_under_the_same_id(database: Datab
 
 async def test_two_relays_share_the_rows_without_announcing_one_twice(database: Database) -> None:
     stream = Stream()
-    relays = [OutboxRelay(database, stream) for _ in range(2)]
+    relays = [OutboxRelay(database, stream, until_idle=immediately) for _ in range(2)]
     names = [f"n{number}" for number in range(2 * BATCH)]
     await write(database, *names)
 
@@ -127,55 +128,6 @@ async def test_two_relays_share_the_rows_without_announcing_one_twice(database: 
 
     assert sum(counts) == len({message.data for message in stream.messages}) == 2 * BATCH
     assert len(stream.messages) == 2 * BATCH
-
-
-class Burst:
-    """Goes on until it is ended."""
-
-    def __init__(self) -> None:
-        self.goes_on = True
-        self.asked = 0
-
-    def __call__(self) -> bool:
-        self.asked += 1
-        return self.goes_on
-
-
-@asynccontextmanager
-async def in_a_burst(database: Database) -> AsyncIterator[tuple[OutboxRelay, Stream, Burst]]:
-    """A relay that has announced the first row of one, `a`, and has `b` wait."""
-    stream, burst, clock = Stream(), Burst(), Time()
-    relay = OutboxRelay(database, stream, clock=clock)
-    relay.lingers = burst
-    task = asyncio.create_task(relay.run())
-    try:
-        await write(database, "a")
-        relay.wake_later()
-        await eventually(lambda: stream.names == ["a"])
-        assert not burst.asked, "the first row waits for nothing"
-        await write(database, "b")
-        relay.wake_later()
-        await eventually(lambda: burst.asked > 1)
-        assert stream.names == ["a"]
-        yield relay, stream, burst
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-async def test_rows_that_need_not_be_known_at_once_wait_for_the_end_of_a_burst(
-    database: Database,
-) -> None:
-    async with in_a_burst(database) as (_, stream, burst):
-        burst.goes_on = False
-        await eventually(lambda: stream.names == ["a", "b"])
-
-
-async def test_a_row_that_presses_takes_those_that_wait_with_it(database: Database) -> None:
-    async with in_a_burst(database) as (relay, stream, _):
-        await write(database, "c")
-        relay.wake()
-        await eventually(lambda: stream.names == ["a", "b", "c"])
 
 
 async def parked(database: Database) -> list[str]:
@@ -187,7 +139,7 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     stream, clock = Stream(refuses=b"huge"), Time()
-    relay = OutboxRelay(database, stream, clock=clock)
+    relay = OutboxRelay(database, stream, until_idle=immediately, clock=clock)
     await write(database, "huge")
     attempts = 0
 
@@ -211,7 +163,7 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
 
 async def test_rows_behind_many_that_the_bus_refuses_are_announced(database: Database) -> None:
     stream, clock = Stream(refuses=b"huge"), Time()
-    relay = OutboxRelay(database, stream, clock=clock)
+    relay = OutboxRelay(database, stream, until_idle=immediately, clock=clock)
     await write(database, *["huge"] * (2 * BATCH), "behind")
 
     for _ in range(10):
@@ -226,7 +178,7 @@ async def test_a_bus_that_stores_nothing_parks_nothing_and_its_return_is_noticed
     database: Database,
 ) -> None:
     stream, clock = Stream(), Time()
-    relay = OutboxRelay(database, stream, clock=clock)
+    relay = OutboxRelay(database, stream, until_idle=immediately, clock=clock)
     await write(database, "before")
     await relay.relay_once()
     await write(database, "a", "b")
@@ -251,7 +203,7 @@ async def test_without_a_bus_nothing_is_taken(database: Database) -> None:
     stream.connected = False
     await write(database, "a")
 
-    assert await OutboxRelay(database, stream).relay_once() == 0
+    assert await OutboxRelay(database, stream, until_idle=immediately).relay_once() == 0
     assert await waiting(database) == ["a"]
 
 
@@ -259,7 +211,7 @@ async def test_rows_around_a_poisonous_one_are_announced_and_it_is_parked(
     database: Database,
 ) -> None:
     stream, bulkhead = Stream(), Bulkhead()
-    relay = OutboxRelay(database, stream, bulkhead=bulkhead)
+    relay = OutboxRelay(database, stream, until_idle=immediately, bulkhead=bulkhead)
     await write(database, "a", "b", "c", "d")
     seen: list[str] = []
 

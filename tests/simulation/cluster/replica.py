@@ -18,11 +18,10 @@ from hami_scheduler.adapters.kubernetes import (
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
-from hami_scheduler.after_bursts import AfterBursts
 from hami_scheduler.api.service import Service
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
-from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import PodEvent
@@ -109,7 +108,6 @@ class Replica:
             return sign(grant, KEY)
 
         lock = RedisNodeLock(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s)
-        deferred = DeferredWrites()
         connections: dict[str, Any] = {
             "replica": process.name,
             "store": store,
@@ -127,8 +125,7 @@ class Replica:
             "claims": KubernetesClaimApi(cast(Any, connection)),
             "templates": KubernetesTemplateApi(cast(Any, connection)),
             "events": _Events(),
-            "deferred": deferred,
-            "after_bursts": AfterBursts(deferred.calm),
+            "background": BackgroundQueue(),
             "grants": NatsGrantAnnouncer(cast(Any, bus)),
             "witness": NatsNodeWitness(cast(Any, bus)),
             "sign": signed,

@@ -17,8 +17,6 @@ from tests.simulation.stores.bus import BusConnection
 Listener = Callable[[str, bytes], Awaitable[None]]
 RELAY_POLL_S = 1.0
 RELAY_COALESCE_S = 0.025
-RELAY_LINGER_STEPS = 80
-"""Two seconds."""
 
 
 @dataclass(slots=True)
@@ -52,7 +50,6 @@ class SimRelay:
     def __init__(self, outbox: Outbox, bus: BusConnection, process: Process) -> None:
         self._outbox, self._bus, self._process = outbox, bus, process
         self.listener: Listener | None = None
-        self.lingers: Callable[[], bool] = lambda: False
         self.published = 0
         self._woken = asyncio.Event()
 
@@ -69,10 +66,6 @@ class SimRelay:
                     async with asyncio.timeout(RELAY_POLL_S):
                         await self._woken.wait()
                 await self._process.hop(RELAY_COALESCE_S)
-                for _ in range(RELAY_LINGER_STEPS):
-                    if not self.lingers():
-                        break
-                    await self._process.hop(RELAY_COALESCE_S)
                 self._woken.clear()
                 if self._bus.connected:
                     await self._relay()

@@ -20,9 +20,9 @@ def main() -> None:
         settings = Settings()  # type: ignore[call-arg]  # required fields come from variables
     except ValidationError as exc:
         sys.exit(f"hami-scheduler: {describe(exc, Settings)}")
-    spans = telemetry.setup("hami-scheduler", settings.telemetry)
+    telemetry.setup("hami-scheduler", settings.telemetry)
     try:
-        uvloop.run(serve(settings, spans))
+        uvloop.run(serve(settings))
     except HamiError as exc:
         sys.exit(f"hami-scheduler: {exc}")
     finally:

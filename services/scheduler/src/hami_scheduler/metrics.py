@@ -126,6 +126,9 @@ class SchedulerInstruments:
             "decisions_waiting", "Decision records not yet written"
         )
         self.events_dropped = self._total("events_dropped", "Pod events that could not be shown")
+        self.background_dropped = self._total(
+            "background_dropped", "Labels and Normal events that found the background queue full"
+        )
         self.view_age = self._gauge(
             "view_age_seconds", "Since the view was last found equal to the ledger"
         )

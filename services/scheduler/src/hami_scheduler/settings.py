@@ -180,6 +180,18 @@ class Settings(BaseSettings):
         default=5, ge=1, description="so many pods are ended in a minute, in the whole cluster"
     )
     reap_s: float = Field(default=1.0, gt=0, description="between two looks for passed deadlines")
+    background_idle_s: float = Field(
+        default=0.05,
+        ge=0,
+        description="events, labels, decision records and announcements wait until no request has "
+        "been in flight for so long; between two pods of a burst lie a few milliseconds",
+    )
+    background_max_delay_s: float = Field(
+        default=2.0,
+        gt=0,
+        description="they wait no longer than this under a load that never pauses: people read "
+        "them, and other replicas follow the announcements",
+    )
     decision_days: int = Field(
         default=14, ge=1, description="decisions are kept so many days, for explain and SQL"
     )

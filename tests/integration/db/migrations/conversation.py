@@ -159,7 +159,8 @@ async def _grants(database: Database) -> None:
     await store.latest_of(PodUid("pod-1"))
     async for _ in store.standing():
         pass
-    await OutboxRelay(database, _Heard()).relay_once()
+    relay = OutboxRelay(database, _Heard(), until_idle=asyncio.Event().wait)
+    await relay.relay_once()
 
 
 async def _decisions(database: Database) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodApi
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hamicommon import events
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
@@ -84,7 +84,7 @@ async def test_an_assumed_pod_gets_no_label_before_it_is_bound(
 async def test_a_label_that_its_binder_took_along_is_written_by_the_next_comparisons(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DeferredWrites, "put", lambda deferred, work: False)
+    monkeypatch.setattr(BackgroundQueue, "put", lambda background, work: False)
     replica, pod = await reserved(world, reconcile_s=0.2, label=True)
     assert await replica.bind(pod, "n1") == ""
 
@@ -97,8 +97,7 @@ async def test_a_pod_with_our_agent_gets_neither_label_nor_normal_events(world: 
     await world.publish_report(events.Allocated, await world.until(pod, "bound"))
     await world.until(pod, "allocated")
 
-    # What a burst defers is written in its first quiet quarter of a second.
-    await eventually(_nothing_deferred(replica), "what was deferred")
+    await eventually(_nothing_waiting(replica), "background work")
     assert "labels" not in (await world.read(pod))["metadata"]
     assert await _events_of(world, pod) == []
 
@@ -113,9 +112,9 @@ async def test_with_all_events_a_pod_shows_what_hami_shows(world: World) -> None
     await eventually(shown, "both events")
 
 
-def _nothing_deferred(replica: Replica) -> Callable[[], Awaitable[bool]]:
+def _nothing_waiting(replica: Replica) -> Callable[[], Awaitable[bool]]:
     async def empty() -> bool:
-        return replica.service.verbs.deferred.waiting == 0
+        return replica.service.verbs.background.waiting == 0
 
     return empty
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from hami_scheduler.adapters.kubernetes import EVENT_WORKERS, KubernetesPodEvents
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict
@@ -54,7 +54,7 @@ def event(name: str) -> PodEvent:
 async def test_events_after_one_that_cannot_be_written_are_written() -> None:
     api, bulkhead = Api(), Bulkhead()
     events = KubernetesPodEvents(
-        cast(Any, api), DeferredWrites(), component="hami-scheduler", bulkhead=bulkhead
+        cast(Any, api), BackgroundQueue(), component="hami-scheduler", bulkhead=bulkhead
     )
     # One for each worker, and one that needs a worker still to be there.
     for _ in range(EVENT_WORKERS):
@@ -85,7 +85,7 @@ async def test_an_event_that_is_shown_once_is_not_counted_up_by_a_writer_that_co
             self.done.set()
 
     api = Shown()
-    events = KubernetesPodEvents(cast(Any, api), DeferredWrites(), component="hami-scheduler")
+    events = KubernetesPodEvents(cast(Any, api), BackgroundQueue(), component="hami-scheduler")
     once = replace(event("odd"), series="card", once=True)
     for message in ("no card", "no card", "another"):
         events.emit(replace(once, message=message))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.app import ExtenderApp
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
@@ -72,7 +72,7 @@ async def call(
         filtering=cast(Filter, filtering),
         hosts=cast(HostScoring, Hosts()),
         binding=cast(Bind, None),
-        deferred=DeferredWrites(),
+        background=BackgroundQueue(),
     )
     app = ExtenderApp(
         verbs,

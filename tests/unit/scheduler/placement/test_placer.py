@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
@@ -82,7 +81,7 @@ async def placing(
         ledger.set_quota("default", MEMORY, quota)
     state = ClusterState(ledger, quotas=ledger, grants=ledger, rules=VENDORS.rules, ttl_s=60)
     await state.load()
-    recorder = DecisionQueue(Nowhere(), Announcer(Nowhere()), calm=DeferredWrites().calm)
+    recorder = DecisionQueue(Nowhere(), Announcer(Nowhere()))
     return Placer(state=state, requests=REQUESTS, recorder=recorder, binding_s=60), state
 
 

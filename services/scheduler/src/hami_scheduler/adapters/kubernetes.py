@@ -21,7 +21,7 @@ from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports import PodEvent
 
 logger = logging.getLogger(__name__)
@@ -126,14 +126,14 @@ class KubernetesPodEvents:
     def __init__(
         self,
         api: KubeApi,
-        deferred: DeferredWrites,
+        background: BackgroundQueue,
         *,
         component: str,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
         self._api = api
-        self._deferred = deferred
+        self._background = background
         self._component = component
         self._queue: asyncio.Queue[PodEvent] = asyncio.Queue(EVENT_QUEUE_SIZE)
         self._shown: OrderedDict[str, _Shown] = OrderedDict()
@@ -143,7 +143,7 @@ class KubernetesPodEvents:
         """See the port."""
         event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
         if not event.warning:
-            self.dropped += not self._deferred.put(partial(self._show, event))
+            self.dropped += not self._background.put(partial(self._show, event))
             return
         try:
             self._queue.put_nowait(event)

@@ -24,7 +24,6 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
-from hamicommon.telemetry.held import HeldSpans
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
@@ -49,11 +48,10 @@ from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
-from hami_scheduler.after_bursts import AfterBursts
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bus.auth import Logins
 from hami_scheduler.bus.heartbeats import AgentMarks
 from hami_scheduler.bus.ledger_stats import LedgerStatsReader
-from hami_scheduler.deferred import DeferredWrites
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ports import (
     AllocationLedger,
@@ -134,8 +132,7 @@ class Connections:
     templates: TemplateApi
     nodes: NodeApi
     events: QueuedEvents
-    deferred: DeferredWrites
-    after_bursts: AfterBursts
+    background: BackgroundQueue
     grants: GrantAnnouncer
     witness: NodeWitness
     sign: Callable[[Grant], str]
@@ -162,8 +159,6 @@ async def open_connections(
     vendors: Vendors,
     bulkhead: Bulkhead,
     stack: AsyncExitStack,
-    *,
-    spans: HeldSpans | None = None,
 ) -> Connections:
     key = load_private_key(settings.grant_key_file)
     faults = faults_of(settings.failpoints.file)
@@ -178,7 +173,12 @@ async def open_connections(
         faults,
     )
     api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    relay = OutboxRelay(database, bus, bulkhead=bulkhead)
+    background = BackgroundQueue(
+        idle_s=settings.background_idle_s,
+        max_delay_s=settings.background_max_delay_s,
+        bulkhead=bulkhead,
+    )
+    relay = OutboxRelay(database, bus, until_idle=background.until_idle, bulkhead=bulkhead)
 
     def signed(grant: Grant) -> str:
         return sign(grant, key)
@@ -190,14 +190,13 @@ async def open_connections(
             database,
             quota_of=quota_of,
             rules={vendor.name: vendor.rules for vendor in vendors},
-            on_commit=relay.wake_later,
+            on_commit=relay.wake,
         ),
         "store",
         faults,
     )
 
     lock = await stack.enter_async_context(open_node_lock(settings.redis, lock_s=settings.lock_s))
-    deferred = DeferredWrites(bulkhead=bulkhead)
     return Connections(
         replica=secrets.token_hex(4),
         store=store,
@@ -216,10 +215,9 @@ async def open_connections(
         templates=around(KubernetesTemplateApi(api), "templates", faults),
         nodes=around(KubernetesNodeApi(api), "nodes", faults),
         events=KubernetesPodEvents(
-            api, deferred, component=settings.scheduler_name, bulkhead=bulkhead
+            api, background, component=settings.scheduler_name, bulkhead=bulkhead
         ),
-        deferred=deferred,
-        after_bursts=AfterBursts(deferred.calm, spans=spans),
+        background=background,
         grants=around(NatsGrantAnnouncer(bus), "grants", faults),
         witness=around(NatsNodeWitness(bus), "witness", faults),
         sign=signed,

@@ -11,13 +11,13 @@ from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 
 async def measure(core: Core, connections: Connections, fitting: WaitingFigures) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
-    connections.after_bursts.finish()
     found = core.instruments
     found.view_age.set(core.state.age_s)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)
     found.decisions_waiting.set(core.recorder.waiting)
     found.events_dropped.set(connections.events.dropped)
+    found.background_dropped.set(connections.background.dropped)
     found.outbox_published.set(connections.relay.published)
     found.outbox_parked.set(connections.relay.parked)
     found.dead_letters.set(connections.bus.dead_letters)

@@ -112,8 +112,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ),
         periodic("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
-        ("deferred", connections.deferred.run),
-        ("after-bursts", connections.after_bursts.run),
+        ("background", connections.background.run),
         ("requeue", core.requeuer.run),
         periodic("reap", settings.reap_s, reaper.once),
         periodic("late", settings.reconcile_s, late.once),
@@ -242,7 +241,6 @@ def bus_loops(
     )
     claims = claim_grants(core, connections)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
-    connections.relay.lingers = lambda: not connections.deferred.is_calm
     # The first two share their work among replicas; each replica follows the ledger for itself.
     # Reports are for who binds the pods: it frees their locks, and writes both steps as one.
     inventory_source = Subscription(

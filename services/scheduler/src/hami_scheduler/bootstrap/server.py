@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from hamicommon.process import http_server
 from hamicommon.process.serving_certificate import ServingCertificate
 from hamicommon.process.shutdown import end, until_stopped
-from hamicommon.telemetry.held import HeldSpans
 from hamicommon.telemetry.moments import ShownCertificate
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
@@ -29,13 +28,10 @@ GC_THRESHOLDS = (20_000, 50, 100)
 READY_POLL_S = 1.0
 
 
-async def serve(settings: Settings, spans: HeldSpans | None = None) -> None:
-    """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises).
-
-    `spans`: of this process; in a burst they wait for its end.
-    """
+async def serve(settings: Settings) -> None:
+    """Serves until SIGTERM or SIGINT, or until a background loop dies (then it raises)."""
     gc.set_threshold(*GC_THRESHOLDS)
-    async with open_service(settings, spans) as service:
+    async with open_service(settings) as service:
         certificate = serving_certificate(settings, service.instruments)
         operators = None if service.access is None else operator_certificate(settings)
         watched = [each for each in (certificate, operators) if each is not None]

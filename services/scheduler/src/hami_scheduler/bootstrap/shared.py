@@ -106,7 +106,7 @@ def core_of(
         recorder=DecisionQueue(
             connections.decisions,
             announcer,
-            calm=connections.deferred.calm,
+            until_idle=connections.background.until_idle,
             bulkhead=instruments.bulkhead,
         ),
         requeuer=requeuer,
@@ -143,6 +143,5 @@ def core_of(
             marks=marks,
             lines=LineBudget(),
             instruments=instruments,
-            later=connections.after_bursts.put,
         ),
     )

@@ -14,7 +14,6 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.telemetry.held import HeldSpans
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.adopt import Adopter
@@ -48,12 +47,8 @@ from hami_scheduler.settings import Settings
 
 
 @asynccontextmanager
-async def open_service(
-    settings: Settings, spans: HeldSpans | None = None
-) -> AsyncIterator[Service]:
+async def open_service(settings: Settings) -> AsyncIterator[Service]:
     """Connects to everything and wires the use cases; closes in reverse.
-
-    `spans`: of this process; in a burst they wait for its end.
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """
@@ -67,9 +62,7 @@ async def open_service(
         instruments.registry.set_target_info(
             telemetry.target_info("hami-scheduler", settings.telemetry)
         )
-        connections = await open_connections(
-            settings, vendors, instruments.bulkhead, stack, spans=spans
-        )
+        connections = await open_connections(settings, vendors, instruments.bulkhead, stack)
         yield build(settings, vendors, instruments, connections)
 
 
@@ -122,7 +115,7 @@ def build(
             cluster=core.state.cluster, requests=core.requests, instruments=core.instruments
         ),
         binding=binding,
-        deferred=connections.deferred,
+        background=connections.background,
     )
     forwarding = CallForwarding(
         connections.bus,
@@ -226,7 +219,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
             instruments=core.instruments,
         ),
         transitions=core.transitions,
-        deferred=connections.deferred,
+        background=connections.background,
         outcomes=core.outcomes,
         timeout_s=core.settings.bind_timeout_s,
     )

@@ -27,7 +27,7 @@ from hamicommon.grants.grant import Grant, grant_of
 from hamicommon.ledger.model import Draft, Entry, StateStep
 from opentelemetry.trace import get_tracer
 
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
@@ -84,7 +84,7 @@ class Bind:
         pod: PodBinding,
         offers: AgentOffers,
         transitions: Transitions,
-        deferred: DeferredWrites,
+        background: BackgroundQueue,
         outcomes: Outcomes,
         timeout_s: float,
     ) -> None:
@@ -97,7 +97,7 @@ class Bind:
         self._pod = pod
         self._offers = offers
         self._transitions = transitions
-        self._deferred = deferred
+        self._background = background
         self._outcomes = outcomes
         self._timeout_s = timeout_s
 
@@ -117,11 +117,8 @@ class Bind:
                 logger.warning("Failed to bind the pod", extra=extra)
         outcome = "failed" if error else "bound"
         spent_s = time.perf_counter() - started
-        self._outcomes.later(partial(self._measure, outcome, spent_s))
-        return error
-
-    def _measure(self, outcome: str, spent_s: float) -> None:
         self._outcomes.instruments.bind_seconds.labels(outcome).observe(spent_s)
+        return error
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
         begun = await self._begin(args)
@@ -158,7 +155,7 @@ class Bind:
             await self._pod.post(allocation, grant)
         self._transitions.mark_bound(allocation, actor=ACTOR)
         if labels := self._outcomes.marks.labels(allocation):
-            self._deferred.put(partial(self._pod.label, allocation, labels))
+            self._background.put(partial(self._pod.label, allocation, labels))
 
     # Begin
 

@@ -109,12 +109,8 @@ class Filter:
         return body, partial(self._record, trace, span, time.time_ns())
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
-        """Write down the decision."""
+        """Record the decision, end its span and measure it."""
         self._recorder.add(trace, span.get_span_context())
-        self._outcomes.later(partial(self._show, trace, span, answered_ns))
-
-    def _show(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
-        """In the trace and the metrics."""
         span.set_attributes(trace.attributes())
         span.end(answered_ns)
         self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())

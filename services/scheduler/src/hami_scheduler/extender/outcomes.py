@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from hami_scheduler.line_budget import LineBudget
@@ -20,5 +19,3 @@ class Outcomes:
     """Which pods get Normal events."""
     lines: LineBudget
     instruments: SchedulerInstruments
-    later: Callable[[Callable[[], None]], None]
-    """Takes what nobody's answer needs (`AfterBursts.put`)."""

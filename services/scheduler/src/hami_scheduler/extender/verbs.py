@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from hamicommon import telemetry
 from hamicommon.errors import HamiError
 
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
@@ -39,13 +39,13 @@ class ExtenderVerbs:
     """Answers the verbs here, in this replica."""
 
     def __init__(
-        self, *, filtering: Filter, hosts: HostScoring, binding: Bind, deferred: DeferredWrites
+        self, *, filtering: Filter, hosts: HostScoring, binding: Bind, background: BackgroundQueue
     ) -> None:
         self._filtering = filtering
         self._hosts = hosts
         self._binding = binding
-        self.deferred = deferred
-        """What waits while calls are answered."""
+        self.background = background
+        """Waits while calls are answered."""
         self._reader = NamesReader()
         self._verbs: dict[str, tuple[Answer, Refusal]] = {
             "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
@@ -61,7 +61,7 @@ class ExtenderVerbs:
         """The outermost frame of a call: whatever happens, a body in the right shape."""
         answer, _ = self._verbs[verb]
         try:
-            with self.deferred.deciding():
+            with self.background.request():
                 answered, record = await answer(body)
         except HamiError as exc:
             return self.refuse(verb, exc), _nothing

@@ -3,10 +3,10 @@
 The reconciler asks here about every pod that has its cards and whose object changed since it was
 last found right; the API server is asked before anything is called different, because the watch may
 lag. What differs is written again, counted and journalled. The label that follows the binding is
-written by its binder when there is time (`deferred.py`); one that is missing at two comparisons was
-lost with its binder, and is written here. What the API server refuses (a policy, an object that is
-invalid by now) is journalled, and tried again when the pod changes or after five minutes: the
-ledger holds without it.
+written by its binder when it is idle (`background_queue.py`); one that is missing at two
+comparisons was lost with its binder, and is written here. What the API server refuses (a policy, an
+object that is invalid by now) is journalled, and tried again when the pod changes or after five
+minutes: the ledger holds without it.
 """
 
 from __future__ import annotations

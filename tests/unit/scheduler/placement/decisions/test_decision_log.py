@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from hami_scheduler.deferred import DeferredWrites
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.placement.decisions import decision_log
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
@@ -52,9 +53,8 @@ class Log:
         return 0
 
 
-async def at_once(most_s: float) -> None:
+async def at_once() -> None:
     """Nobody waits for a decision."""
-    del most_s
 
 
 class Events:
@@ -100,10 +100,10 @@ async def written(queue: DecisionQueue, log: Log) -> None:
 
 
 async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> None:
-    log, view, calls = Log(), a_view(), DeferredWrites()
-    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
+    log, view, calls = Log(), a_view(), BackgroundQueue()
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=calls.until_idle)
     async with writing(queue):
-        with calls.deciding():
+        with calls.request():
             for number in range(5):
                 queue.add(refused(queue, view, uid=f"u{number}"))
                 await asyncio.sleep(0)  # the writer has its turn, and does not take it
@@ -114,14 +114,11 @@ async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> Non
     assert log.together == [5]
 
 
-async def test_a_burst_without_end_holds_decisions_for_some_seconds_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(decision_log, "GATHER_MOST_S", 0.0)
-    log, view, calls = Log(), a_view(), DeferredWrites()
-    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
+async def test_a_burst_without_end_holds_decisions_for_some_seconds_only() -> None:
+    log, view, calls = Log(), a_view(), BackgroundQueue(max_delay_s=0.0)
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=calls.until_idle)
     async with writing(queue), asyncio.timeout(PATIENCE_S):
-        with calls.deciding():
+        with calls.request():
             queue.add(refused(queue, view))
             await log.written.wait()
 
@@ -132,12 +129,12 @@ async def test_a_burst_of_many_batches_waits_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(decision_log, "BATCH", 2)
     waits = 0
 
-    async def calm(most_s: float) -> None:
+    async def until_idle() -> None:
         nonlocal waits
         waits += 1
 
     log, view = Log(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()), calm=calm)
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=until_idle)
     for number in range(5):
         queue.add(refused(queue, view, uid=f"u{number}"))
     async with writing(queue), asyncio.timeout(PATIENCE_S):
@@ -151,10 +148,10 @@ async def test_what_waits_when_the_service_stops_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(decision_log, "BATCH", 2)
-    log, view, calls = Log(), a_view(), DeferredWrites()
-    queue = DecisionQueue(log, Announcer(Events()), calm=calls.calm)
+    log, view, calls = Log(), a_view(), BackgroundQueue()
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=calls.until_idle)
     async with writing(queue):
-        with calls.deciding():
+        with calls.request():
             for number in range(5):
                 queue.add(refused(queue, view, uid=f"u{number}"))
             await asyncio.sleep(0)  # the writer has the first in its hands
@@ -164,7 +161,7 @@ async def test_what_waits_when_the_service_stops_is_written(
 
 async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> None:
     log, events, view = Log(), Events(), a_view()
-    queue = DecisionQueue(log, Announcer(events), calm=at_once)
+    queue = DecisionQueue(log, Announcer(events), until_idle=at_once)
     queue.add(refused(queue, view))
 
     await written(queue, log)
@@ -209,7 +206,7 @@ async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> Non
 async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "RETRY_S", 0.01)
     log = Log(away=3)
-    queue = DecisionQueue(log, Announcer(Events()), calm=at_once)
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
     for number in range(5):
         queue.add(refused(queue, a_view(), uid=f"u{number}"))
 
@@ -221,7 +218,7 @@ async def test_while_the_ledger_is_away_nothing_is_lost(monkeypatch: pytest.Monk
 
 async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decision_log, "QUEUE_SIZE", 2)
-    queue, view = DecisionQueue(Log(), Announcer(Events()), calm=at_once), a_view()
+    queue, view = DecisionQueue(Log(), Announcer(Events()), until_idle=at_once), a_view()
 
     for _ in range(5):
         queue.add(refused(queue, view))
@@ -235,7 +232,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
     monkeypatch.setattr(decision_log, "MOST_MOMENTS", 2)
     monkeypatch.setattr(decision_log, "NODES_OF_A_PLACEMENT", 0)
     log = Log()
-    queue, view = DecisionQueue(log, Announcer(Events()), calm=at_once), a_view()
+    queue, view = DecisionQueue(log, Announcer(Events()), until_idle=at_once), a_view()
     for version in range(2, 6):
         queue.add(refused(queue, view, uid=f"u{version}"))
         view.apply(GpuUuid("g"), slots=1, memory_mib=version, core_percent=1, version=version)
@@ -251,7 +248,7 @@ async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
 
 
 def test_refusals_of_one_moment_share_the_cards() -> None:
-    queue, view = DecisionQueue(Log(), Announcer(Events()), calm=at_once), a_view()
+    queue, view = DecisionQueue(Log(), Announcer(Events()), until_idle=at_once), a_view()
 
     one, other = refused(queue, view), refused(queue, view)
 
@@ -283,7 +280,7 @@ async def test_decisions_around_one_that_the_ledger_refuses_are_written(
                 self.written.set()
 
     log, view = Refusing(), a_view()
-    queue = DecisionQueue(log, Announcer(Events()), calm=at_once)
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
     for uid in ("first", "poison", "last"):
         queue.add(refused(queue, view, uid))
 
@@ -296,7 +293,7 @@ async def test_decisions_around_one_that_can_not_be_encoded_are_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, view, bulkhead = Log(), a_view(), Bulkhead()
-    queue = DecisionQueue(log, Announcer(Events()), calm=at_once, bulkhead=bulkhead)
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once, bulkhead=bulkhead)
     encode = decision_log.decision_of
 
     def decision_of(trace: DecisionTrace, *rest: Any) -> DecisionRow:
@@ -312,3 +309,35 @@ async def test_decisions_around_one_that_can_not_be_encoded_are_written(
 
     assert [row.pod_uid for row in log.kept] == ["first", "last"]
     assert bulkhead.failures == {"decisions": 1}
+
+
+async def test_a_batch_that_is_encoded_when_the_service_stops_is_written_by_one_thread_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, go_on = decision_log.decision_of, threading.Event()
+    encoding = threading.Lock()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def decision_of(*arguments: Any) -> DecisionRow:
+        assert encoding.acquire(blocking=False), "two threads use the encoder"
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(PATIENCE_S)
+        encoding.release()
+        return encode(*arguments)
+
+    monkeypatch.setattr(decision_log, "decision_of", decision_of)
+    monkeypatch.setattr(decision_log, "BATCH", 2)
+    log, view = Log(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
+    for number in range(3):
+        queue.add(refused(queue, view, uid=f"u{number}"))
+
+    task = asyncio.create_task(queue.run())
+    await begun.wait()
+    task.cancel()
+    await asyncio.sleep(0)  # the writer is cancelled while the thread still encodes
+    go_on.set()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert [row.pod_uid for row in log.kept] == ["u0", "u1", "u2"]

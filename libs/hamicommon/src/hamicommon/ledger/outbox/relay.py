@@ -13,8 +13,7 @@ row.
 
 Waking: the process that committed calls `wake()`; other writers NOTIFY `hami_outbox`; polling backs
 both up. The reservation itself does not NOTIFY, because Postgres takes one database-wide lock for
-commits that do, which would put every grant's fsync in single file. What need not be known at once
-(`wake_later()`) waits for the end of a burst of pods, which needs the processor time itself.
+commits that do, which would put every grant's fsync in single file.
 """
 
 from __future__ import annotations
@@ -40,11 +39,6 @@ logger = logging.getLogger(__name__)
 CHANNEL = "hami_outbox"
 BATCH = 128
 POLL_S = 1.0
-# Lets commits travel in batches. A view of another replica that is this much older plans again at
-# worst; what must be quick (grants, locks) does not go through the outbox.
-COALESCE_S = 0.05
-LINGER_MOST_S = 2.0
-"""So long at most rows wait for the end of a burst, but for the first ones of it."""
 # The version before marked the rows that it had published, and goes on to during a roll-out.
 KEEP_PUBLISHED_S = 3600
 PRUNE_EVERY_S = 300.0
@@ -91,20 +85,26 @@ class OutboxRelay:
         database: Database,
         bus: OutboxPublisher,
         *,
+        until_idle: Callable[[], Awaitable[None]],
         bulkhead: Bulkhead | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock`: seconds."""
+        """Create a relay that publishes nothing yet.
+
+        Args:
+            database: the ledger.
+            bus: where facts go.
+            until_idle: returns when the process has time to publish; commits that come meanwhile
+                travel in the same batch. What must be quick (grants, locks) is not relayed.
+            bulkhead: logs and counts rows that can't be announced.
+            clock: seconds.
+        """
         self._bulkhead = bulkhead or Bulkhead()
         self._database = database
         self._bus = bus
         self.listener: Listener | None = None
-        self.lingers: Callable[[], bool] = lambda: False
-        """Whether rows that need not be known at once wait on, in a burst."""
+        self._until_idle = until_idle
         self._woken = asyncio.Event()
-        self._pressed = asyncio.Event()
-        self._clock = clock
-        self._relayed_at_s = float("-inf")
         self._refusals = RefusedRows(clock, retry_s=POLL_S)
         self.published = 0
         self.failures = 0
@@ -112,12 +112,7 @@ class OutboxRelay:
         """Rows that this relay gave up; they stay in the table."""
 
     def wake(self) -> None:
-        """There may be new rows."""
-        self._pressed.set()
-        self._woken.set()
-
-    def wake_later(self) -> None:
-        """There may be new rows, which may wait for the end of a burst."""
+        """Look for new rows."""
         self._woken.set()
 
     async def run(self) -> None:
@@ -134,9 +129,8 @@ class OutboxRelay:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
                     await self._woken.wait()
-            await self._gathered()
+            await self._until_idle()
             self._woken.clear()
-            self._pressed.clear()
             try:
                 while await self.relay_once() == BATCH:
                     pass
@@ -145,20 +139,6 @@ class OutboxRelay:
                 self.failures += 1
                 outage.failed(exc)
                 await asyncio.sleep(POLL_S)
-
-    async def _gathered(self) -> None:
-        """Waits for rows that go together.
-
-        The first of a burst wait for no end of it: replicas learn from them that this one reserves.
-        """
-        await asyncio.sleep(COALESCE_S)  # for the other commits of this moment: no event ends it
-        began_s = self._clock()
-        if began_s - self._relayed_at_s < LINGER_MOST_S:
-            while self.lingers() and self._clock() - began_s < LINGER_MOST_S:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(COALESCE_S):
-                        await self._pressed.wait()
-                        return
 
     async def relay_once(self) -> int:
         """Publishes one batch; returns how many rows it took.
@@ -186,7 +166,6 @@ class OutboxRelay:
             if parked:
                 await connection.execute(_PARK, sorted(parked))
         self.published += len(done)
-        self._relayed_at_s = self._clock()
         self._report_parked([row for row in rows if row["id"] in parked], refused)
         await self._hand_on(done)
         if refused and not done:

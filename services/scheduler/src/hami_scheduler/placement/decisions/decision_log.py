@@ -35,9 +35,7 @@ logger = logging.getLogger(__name__)
 # A minute of decisions at the budgeted 200 per second; beyond it records are dropped and counted.
 QUEUE_SIZE = 12_000
 BATCH = 64
-# One transaction per batch instead of one per decision. Nobody waits for it, so a burst's decisions
-# are encoded and written when it is over; explain may be this much behind.
-GATHER_MOST_S = 2.0
+"""Decisions per transaction."""
 RETRY_S = 1.0
 RETRY_MAX_S = 5.0
 # A placement keeps the cards of the nodes that were nearest to being chosen.
@@ -57,17 +55,20 @@ class DecisionQueue:
         log: DecisionLog,
         announcer: Announcer,
         *,
-        calm: Callable[[float], Awaitable[None]],
+        until_idle: Callable[[], Awaitable[None]],
         bulkhead: Bulkhead | None = None,
     ) -> None:
-        """`calm`: returns when nobody waits for a decision or a binding, after so many seconds at
-        the latest (`DeferredWrites.calm`)."""
-        self._calm = calm
+        """Create an empty queue; `until_idle` (`BackgroundQueue`) says when to write."""
+        self._until_idle = until_idle
         self._bulkhead = bulkhead or Bulkhead()
         self._log = log
         self._announcer = announcer
         self._queue: asyncio.Queue[DecisionTrace] = asyncio.Queue(QUEUE_SIZE)
         self._encoder = MomentEncoder()
+        self._encoding: asyncio.Future[list[DecisionRow]] | None = None
+        """The batch that a thread encodes; the only one that uses the encoder."""
+        self._batch: list[DecisionRow] = []
+        """Encoded and not yet written."""
         self._stock = (-1, stock_of(()))
         """Of the inventory version."""
         self._whole: Frozen | None = None
@@ -132,24 +133,29 @@ class DecisionQueue:
             self._moments += Counter()
 
     async def run(self) -> None:
-        """Writes until cancelled; what is queued then is written once more, if the ledger lets."""
-        taken: list[DecisionTrace] = []
-        batch: list[DecisionRow] = []
+        """Write until cancelled; what is queued then is written once more, if the ledger lets."""
+        traces: list[DecisionTrace] = []
         try:
             while True:
-                taken.append(await self._queue.get())
-                await self._calm(GATHER_MOST_S)
-                left = len(taken) + self.waiting
-                while left > 0:
-                    traces = taken + self._more(BATCH - len(taken))
-                    taken, left = [], left - len(traces)
-                    batch = await self._decisions(traces)
-                    await self._write_until_done(batch)
-                    batch = []
+                traces.append(await self._queue.get())
+                await self._until_idle()
+                while traces := traces + self._more(BATCH - len(traces)):
+                    self._encoding = asyncio.ensure_future(self._encode(traces))
+                    traces = []
+                    await self._take_encoded()
+                    await self._write_until_done(self._batch)
         finally:
-            batch += [row for _, row in self._encoded(taken + self._more(QUEUE_SIZE))]
-            if batch:
-                await self._write(batch)
+            if self._encoding is not None:
+                await self._take_encoded()
+            self._batch += await self._encode(traces + self._more(QUEUE_SIZE))
+            if self._batch:
+                await self._write(self._batch)
+
+    async def _take_encoded(self) -> None:
+        """Wait for the thread; a cancellation leaves its batch to the next call."""
+        assert self._encoding is not None
+        self._batch = await asyncio.shield(self._encoding)
+        self._encoding = None
 
     def _more(self, most: int) -> list[DecisionTrace]:
         traces: list[DecisionTrace] = []
@@ -157,8 +163,8 @@ class DecisionQueue:
             traces.append(self._queue.get_nowait())
         return traces
 
-    async def _decisions(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
-        """Encoded beside the event loop, with the plain sentence shown on each refused pod."""
+    async def _encode(self, traces: list[DecisionTrace]) -> list[DecisionRow]:
+        """Encode in a thread, and show the plain sentence on each refused pod."""
         encoded = await asyncio.to_thread(self._encoded, traces)
         for trace in traces:
             self._let_go(trace)
@@ -189,6 +195,7 @@ class DecisionQueue:
         while not await self._write(batch):
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, RETRY_MAX_S)
+        batch.clear()
 
     async def _write(self, batch: list[DecisionRow]) -> bool:
         """False when the ledger is away, or lost a race with another writer of one row."""

@@ -1,0 +1,113 @@
+"""Work that nobody waits for: pod events, labels, decision records, announcements on the bus.
+
+kube-scheduler asks for one decision after the other, so a burst of pods is as slow as the CPU time
+that each of them costs. Work that only people read runs when no request has been in flight for
+`idle_s`, and after `max_delay_s` at the latest. It is kept in memory: what a killed process loses
+is written by the next comparison (the label, `pod_annotations.py`) or is in the ledger's history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from hamicommon.errors import HamiError
+from hamicommon.process.bulkhead import Bulkhead
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[], Awaitable[None]]
+
+IDLE_S = 0.05
+MAX_DELAY_S = 2.0
+MAX_WAITING = 3000
+"""Three items per pod of a burst of a thousand pods."""
+WORKERS = 4
+"""Items that run at once, so that one slow call does not hold up the others."""
+
+
+class BackgroundQueue:
+    """Run work in the order in which it was put, while the scheduler is idle."""
+
+    def __init__(
+        self,
+        *,
+        idle_s: float = IDLE_S,
+        max_delay_s: float = MAX_DELAY_S,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        bulkhead: Bulkhead | None = None,
+    ) -> None:
+        """Create an empty queue.
+
+        Args:
+            idle_s: the scheduler is idle when no request has been in flight for so long.
+            max_delay_s: work waits no longer than this.
+            clock: seconds; the event loop's own when None.
+            sleep: waits for seconds.
+            bulkhead: logs and counts items that raise.
+        """
+        self._idle_s = idle_s
+        self._max_delay_s = max_delay_s
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._sleep = sleep
+        self._bulkhead = bulkhead or Bulkhead()
+        self._in_flight = 0
+        self._last_request_s = float("-inf")
+        self._queue: asyncio.Queue[tuple[float, Work]] = asyncio.Queue(MAX_WAITING)
+        self.dropped = 0
+        """Items that found the queue full."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of items that have not begun."""
+        return self._queue.qsize()
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """Mark the block as a request in flight."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._last_request_s = self._clock()
+
+    def put(self, work: Work) -> bool:
+        """Enqueue an item; return False when the queue is full and the item is dropped."""
+        try:
+            self._queue.put_nowait((self._clock() + self._max_delay_s, work))
+        except asyncio.QueueFull:
+            self.dropped += 1
+            return False
+        return True
+
+    async def run(self) -> None:
+        """Run items until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(WORKERS):
+                tasks.create_task(self._work(), name=f"background-{number}")
+
+    async def until_idle(self, deadline_s: float | None = None) -> None:
+        """Return when the scheduler is idle, or at the deadline (`max_delay_s` from now)."""
+        if deadline_s is None:
+            deadline_s = self._clock() + self._max_delay_s
+        while (now_s := self._clock()) < deadline_s:
+            idle_in_s = self._idle_s
+            if not self._in_flight:
+                idle_in_s += self._last_request_s - now_s
+            if idle_in_s <= 0:
+                return
+            await self._sleep(min(idle_in_s, deadline_s - now_s))
+
+    async def _work(self) -> None:
+        while True:
+            deadline_s, work = await self._queue.get()
+            await self.until_idle(deadline_s)
+            try:
+                with self._bulkhead.item("background", getattr(work, "__qualname__", "")):
+                    await work()
+            except HamiError as exc:
+                logger.info("Failed to do background work", extra={"error": str(exc)})
