@@ -149,7 +149,7 @@ async def _decisions(dsn: str, uids: list[str]) -> list[dict[str, float]]:
                 "SELECT phase_ms::text FROM decisions WHERE pod_uid = ANY($1)", uids
             )
             waiting = await connection.fetchval(
-                "SELECT count(*) FROM outbox WHERE published_at IS NULL"
+                "SELECT count(*) FROM allocation_events WHERE published_at IS NULL"
             )
             if len(rows) == len(uids) and not waiting:
                 break

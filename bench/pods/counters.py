@@ -68,7 +68,7 @@ async def api_requests(api: KubeApi) -> Counter[str]:
 
 
 _BUSY = """
-SELECT (SELECT count(*) FROM outbox WHERE published_at IS NULL)
+SELECT (SELECT count(*) FROM allocation_events WHERE published_at IS NULL)
      + (SELECT count(*) FROM allocations WHERE ended_at IS NULL AND state <> 'allocated')
 """
 _CARDS = "SELECT count(*) FROM devices WHERE present"

@@ -149,7 +149,10 @@ def _sleep(churn: Churn, away_s: float) -> None:
 
 def _recovered(system: System, back_s: float) -> float:
     """Waits for LIVE-2: ledger = pods, every fact published; how long after the return."""
-    waits = "SELECT count(*) FROM outbox WHERE published_at IS NULL"
+    waits = (
+        "SELECT (SELECT count(*) FROM allocation_events WHERE published_at IS NULL)"
+        " + (SELECT count(*) FROM outbox WHERE published_at IS NULL)"
+    )
     wait(
         lambda: system.converged() is None and system.sql(waits) == "0",
         "ledger = pods, and every fact on the bus",

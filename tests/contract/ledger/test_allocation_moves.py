@@ -15,6 +15,7 @@ from tests.contract.ledger.allocation_stores import (
     container,
     draft,
     quota_of,
+    waiting_events,
 )
 
 
@@ -43,6 +44,9 @@ async def test_a_move_exchanges_the_cards(harness: Harness) -> None:
     assert await harness.used("1") == (1, 400, 30)
     assert {c.uuid: c.used_slots for c in change.counters} == {"GPU-0": 0, "GPU-1": 1}
     assert await harness.store.get(bound.id) == change.allocation
+    if harness.database is not None:
+        moved = (await waiting_events(harness.database, "p"))[-1]
+        assert moved["subject"] == "hami.events.v1.allocation.moved"
 
 
 async def test_a_move_keeps_what_runs_beside_what(harness: Harness) -> None:

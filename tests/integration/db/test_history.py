@@ -66,6 +66,35 @@ async def test_history_cannot_be_rewritten_by_its_owner_either(
     assert await connection.fetchval("SELECT reason FROM allocation_events") == ""
 
 
+async def test_all_of_an_event_but_when_it_was_published_is_guarded(
+    connection: asyncpg.Connection,
+) -> None:
+    await grant(connection, 1, 0, None)
+    await connection.execute(
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state)"
+        " VALUES ('pod-1', 1, $1, 'reserved')",
+        ID.format(1),
+    )
+    columns = {
+        row["attname"]
+        for row in await connection.fetch(
+            "SELECT attname FROM pg_attribute WHERE attrelid = 'allocation_events'::regclass"
+            " AND attnum > 0 AND NOT attisdropped"
+        )
+    }
+    allowed = set()
+    for column in columns:
+        try:
+            # An identity is never written; the trigger is asked first.
+            value = "DEFAULT" if column == "id" else column
+            await connection.execute(f"UPDATE allocation_events SET {column} = {value}")
+            allowed.add(column)
+        except asyncpg.RestrictViolationError:
+            pass
+
+    assert allowed == {"published_at"}
+
+
 @pytest.mark.parametrize(
     ("hour", "pods"),
     [

@@ -103,6 +103,58 @@ def test_live_grants_of_claims_get_rows_of_what_they_use_and_keep_all_when_taken
     assert held == "300"
 
 
+def test_events_that_wait_are_announced_once_across_an_upgrade_and_its_way_back(
+    empty_postgres_dsn: str,
+) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    schema.upgrade(settings, MIGRATIONS, "0033")
+    event = (
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state,"
+        " reason{column}) VALUES ('p', {number}, '{id}', '{before}', '{state}', 'why'{value})"
+    )
+    of_before = {"id": LIVE, "column": "", "value": ""}
+    of_now = {"id": LIVE, "column": ", published_at"}
+    waits = "SELECT sequence FROM allocation_events WHERE published_at IS NULL ORDER BY 1"
+    psql(
+        empty_postgres_dsn,
+        "INSERT INTO nodes (name) VALUES ('n');"
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state)"
+        f" VALUES ('{LIVE}', 'p', 'team', 'pod', 1, 'n', 'allocated');"
+        + event.format(number=1, before="new", state="reserved", **of_before)
+        + ";INSERT INTO outbox (subject, payload) VALUES ('s.reserved', '{\"sequence\": 1}')",
+    )
+
+    schema.upgrade(settings, MIGRATIONS, "0034")
+    # The version before writes on beside this one.
+    psql(
+        empty_postgres_dsn,
+        event.format(number=2, before="reserved", state="binding", **of_before)
+        + ";INSERT INTO outbox (subject, payload) VALUES ('s.binding', '{\"sequence\": 2}');"
+        + event.format(number=3, before="binding", state="bound", value=", NULL", **of_now)
+        + ";"
+        + event.format(number=4, before="bound", state="allocated", value=", now()", **of_now)
+        + ";"
+        + event.format(number=5, before="x", state="y", value=", 'infinity'", **of_now),
+    )
+    assert psql(empty_postgres_dsn, waits) == "3"
+
+    schema.downgrade(settings, MIGRATIONS, "pre@0033")
+    rows = psql(
+        empty_postgres_dsn,
+        "SELECT payload->>'sequence', subject, coalesce(payload->>'pod_name', ''),"
+        " coalesce(published_at::text, 'waits') FROM outbox ORDER BY id",
+    )
+    assert rows.splitlines() == [
+        "1|s.reserved||waits",
+        "2|s.binding||waits",
+        "3|hami.events.v1.allocation.bound|pod|waits",
+        "5|hami.events.v1.allocation.y|pod|infinity",
+    ]
+
+    schema.upgrade(settings, MIGRATIONS, "0034")
+    assert psql(empty_postgres_dsn, waits) == ""
+
+
 def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:
     assert revisions_of(settings_of(empty_postgres_dsn)) == ()
     assert schema.before_rollout(MIGRATIONS, ()) == "heads"

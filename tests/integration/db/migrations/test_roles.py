@@ -178,10 +178,12 @@ def test_a_service_makes_and_drops_the_days_of_its_own_table_alone(
 def test_history_is_append_only_for_the_scheduler(roles: str) -> None:
     for statement in (
         "DELETE FROM allocation_events",
+        "UPDATE allocation_events SET reason = ''",
         "UPDATE alembic_version SET version_num = '1'",
     ):
         with pytest.raises(AssertionError, match="permission denied"):
             psql(as_role(roles, "hami_scheduler"), statement)
+    psql(as_role(roles, "hami_scheduler"), "UPDATE allocation_events SET published_at = now()")
 
 
 def test_every_table_documents_who_writes_it() -> None:

@@ -58,7 +58,9 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
     assert "hami.io/grant" in (await world.read(pod))["metadata"]["annotations"]
 
     async def all_published() -> bool:
-        rows = await world.database.fetch("SELECT 1 FROM outbox WHERE published_at IS NULL")
+        rows = await world.database.fetch(
+            "SELECT 1 FROM allocation_events WHERE published_at IS NULL"
+        )
         return not rows
 
     await eventually(all_published, "the replica that has the bus to publish it")

@@ -40,6 +40,10 @@ class Nowhere:
         del event
 
 
+async def _at_once() -> None:
+    pass
+
+
 def pod(name: str, *, namespace: str = "default", **limits: str) -> dict[str, Any]:
     asked = {"gpu": "1", "gpumem": "100", **limits}
     return {
@@ -81,7 +85,7 @@ async def placing(
         ledger.set_quota("default", MEMORY, quota)
     state = ClusterState(ledger, quotas=ledger, grants=ledger, rules=VENDORS.rules, ttl_s=60)
     await state.load()
-    recorder = DecisionQueue(Nowhere(), Announcer(Nowhere()))
+    recorder = DecisionQueue(Nowhere(), Announcer(Nowhere()), until_idle=_at_once)
     return Placer(state=state, requests=REQUESTS, recorder=recorder, binding_s=60), state
 
 

@@ -25,7 +25,7 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "allocation_devices": {SCHEDULER: _WRITE},
     "allocation_containers": {SCHEDULER: _WRITE},
     "allocation_claims": {SCHEDULER: _WRITE},
-    # History is append-only for every role.
+    # History is append-only for every role; `UPDATED_COLUMNS` has what marks it as announced.
     "allocation_events": {SCHEDULER: ("INSERT",)},
     "decisions": {SCHEDULER: _WRITE},
     "decisions_default": {SCHEDULER: _WRITE},
@@ -50,6 +50,11 @@ WRITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """By table: who writes it, and how. Everybody reads everything."""
 
+UPDATED_COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "allocation_events": {SCHEDULER: "published_at"},
+}
+"""By table: who may change one column of it, and no other."""
+
 SEQUENCES = (SCHEDULER,)
 """Who draws numbers."""
 
@@ -65,6 +70,11 @@ def grants() -> str:
         for role, privileges in roles.items()
         for privilege in privileges
     )
+    columns = ", ".join(
+        f"('{table}', '{role}', '{column}')"
+        for table, roles in UPDATED_COLUMNS.items()
+        for role, column in roles.items()
+    )
     readers = ", ".join(f"'{role}'" for role in (SCHEDULER, METRICS, READER))
     calls = ", ".join(f"('public.{name}', '{role}')" for name, role in FUNCTIONS.items())
     drawing = ", ".join(f"'{role}'" for role in SEQUENCES)
@@ -77,6 +87,14 @@ DO $$ DECLARE missing text; BEGIN
           JOIN pg_class c ON c.relname = wanted.relation
                AND c.relnamespace = 'public'::regnamespace
          WHERE NOT has_table_privilege(r.oid, c.oid, wanted.privilege)
+        UNION ALL
+        SELECT format('GRANT UPDATE (%I) ON TABLE public.%I TO %I', a.attname, c.relname, r.rolname)
+          FROM (VALUES {columns}) AS wanted (relation, role, attribute)
+          JOIN pg_roles r ON r.rolname = wanted.role
+          JOIN pg_class c ON c.relname = wanted.relation
+               AND c.relnamespace = 'public'::regnamespace
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = wanted.attribute
+         WHERE NOT has_column_privilege(r.oid, c.oid, a.attnum, 'UPDATE')
         UNION ALL
         SELECT format('GRANT SELECT ON TABLE public.%I TO %I', c.relname, r.rolname)
           FROM pg_class c, pg_roles r

@@ -25,6 +25,10 @@ class _Refusal:
     due_at: float
 
 
+RowKey = tuple[str, int]
+"""Table and id."""
+
+
 class RefusedRows:
     """Rows that the bus refused, and when each is due again.
 
@@ -36,27 +40,31 @@ class RefusedRows:
         self._clock = clock
         self._retry_s = retry_s
         self._stored = self._stored_before = 0
-        self._rows: OrderedDict[int, _Refusal] = OrderedDict()
+        self._rows: OrderedDict[RowKey, _Refusal] = OrderedDict()
 
-    def waiting(self) -> list[int]:
-        """Rows that are not due."""
+    def waiting(self, table: str) -> list[int]:
+        """Ids of rows of the table that are not due."""
         now = self._clock()
-        return [row_id for row_id, refusal in self._rows.items() if refusal.due_at > now]
+        return [
+            row_id
+            for (owner, row_id), refusal in self._rows.items()
+            if owner == table and refusal.due_at > now
+        ]
 
-    def stored(self, row_ids: Iterable[int]) -> None:
+    def stored(self, keys: Iterable[RowKey]) -> None:
         """Of one batch, the bus stored these; where there are some, it is not away (any more)."""
         self._stored_before = self._stored
-        for row_id in row_ids:
-            self._rows.pop(row_id, None)
+        for key in keys:
+            self._rows.pop(key, None)
             self._stored += 1
         if self._stored > self._stored_before:
             for refusal in self._rows.values():
                 if not refusal.counted:
                     refusal.due_at = 0.0
 
-    def refused(self, row_id: int) -> bool:
+    def refused(self, key: RowKey) -> bool:
         """The bus refused the row, in the batch that `stored` was called for; True: for good."""
-        refusal = self._rows.setdefault(row_id, _Refusal(0, 0, self._stored_before, 0.0))
+        refusal = self._rows.setdefault(key, _Refusal(0, 0, self._stored_before, 0.0))
         blamed = self._stored > refusal.stored_before
         refusal.attempts += 1
         refusal.counted += blamed
@@ -67,6 +75,6 @@ class RefusedRows:
             self._rows.popitem(last=False)
         return refusal.counted >= MOST_REFUSALS
 
-    def forget(self, row_id: int) -> None:
+    def forget(self, key: RowKey) -> None:
         """The row was given up."""
-        self._rows.pop(row_id, None)
+        self._rows.pop(key, None)

@@ -207,9 +207,15 @@ allocation_events = Table(
     texts("actor"),
     Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
     at("at", default=True),
+    at("published_at", nullable=True, default=True),
     UniqueConstraint("pod_uid", "sequence"),
     Index(None, "allocation_id"),
+    Index("ix_allocation_events_unpublished", "id", postgresql_where=text("published_at IS NULL")),
     # Rows come in the order of time, so a summary of each run of pages is enough.
     Index("ix_allocation_events_at_brin", "at", postgresql_using="brin"),
 )
-"""Append-only; `sequence` counts from 1 per pod without a gap."""
+"""Append-only; `sequence` counts from 1 per pod without a gap.
+
+`published_at` alone changes: NULL until the relay has announced the event, `infinity` for one that
+the bus refuses. Its default is for writers that announce by rows of `outbox` (before 0034).
+"""

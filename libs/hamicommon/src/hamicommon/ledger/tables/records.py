@@ -100,7 +100,7 @@ outbox = Table(
     at("published_at", nullable=True),
     Index("ix_outbox_unpublished", "id", postgresql_where=text("published_at IS NULL")),
 )
-"""Facts written in the transaction that made them, until the relay has announced them."""
+"""Health changes of cards, written in the transaction that made them, until they are announced."""
 
 drift_journal = Table(
     "drift_journal",

@@ -146,8 +146,9 @@ SELECT wanted.pod_uid, d.reason, d.candidates, d.unregistered
      ORDER BY at DESC, id DESC LIMIT 1) d
 """
 _UNPUBLISHED = """
-SELECT count(*)::float AS rows, min(created_at) AS oldest_at
-  FROM outbox WHERE published_at IS NULL
+SELECT count(*)::float AS rows, min(at) AS oldest_at FROM (
+    SELECT at FROM allocation_events WHERE published_at IS NULL
+    UNION ALL SELECT created_at FROM outbox WHERE published_at IS NULL) waiting
 """
 # Rows of quotas that ended are kept without a limit, so that their end is published too.
 _QUOTAS = """

@@ -18,9 +18,6 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 LIVE_SQL = "a.ended_at IS NULL"
 """A constraint keeps it equal to the live states; indexes of it stay as a live state changes."""
 
-HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
-"""Of a row of `devices`: the details of all its live slices."""
-
 COLUMNS = """
 a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state, a.token,
        a.reserved_at, a.deadline, a.traceparent, a.reason, a.annotations, a.origin,

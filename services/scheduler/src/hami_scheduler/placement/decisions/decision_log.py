@@ -58,7 +58,7 @@ class DecisionQueue:
         until_idle: Callable[[], Awaitable[None]],
         bulkhead: Bulkhead | None = None,
     ) -> None:
-        """Create an empty queue; `until_idle` (`BackgroundQueue`) says when to write."""
+        """Create an empty queue; `until_idle` (`BackgroundQueue`) decides when to write."""
         self._until_idle = until_idle
         self._bulkhead = bulkhead or Bulkhead()
         self._log = log

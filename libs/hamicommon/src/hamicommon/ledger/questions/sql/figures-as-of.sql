@@ -27,5 +27,6 @@ SELECT source, last_at, expected_s, coalesce(last_at < now() - expected_s * inte
     SELECT 'limit checks', max(checked_at), 180, count(*),
            count(*) FILTER (WHERE checked_at < now() - interval '3 minutes') FROM limit_checks
     UNION ALL
-    SELECT 'announcements', coalesce(min(created_at), now()), 60, count(*), NULL
-      FROM outbox WHERE published_at IS NULL) sources
+    SELECT 'announcements', coalesce(min(at), now()), 60, count(*), NULL
+      FROM (SELECT at FROM allocation_events WHERE published_at IS NULL
+            UNION ALL SELECT created_at FROM outbox WHERE published_at IS NULL) waiting) sources

@@ -133,7 +133,6 @@ async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[
             reason=reason,
             actor=actor,
             detail={"from_pod_uid": old.pod_uid, "from_allocation_id": old.id},
-            verb="shared",
         )
         await insert_events(connection, [event])
     return {(row["claim_uid"], row["request"], row["share_id"]) for row in rows}

@@ -217,54 +217,42 @@ async def _write(
     rows = await insert_grants(connection, list(granted.values())) if granted else {}
     stepped = [row.last for row in batch.rows.values() if row.last is not None]
     changed = await write_steps(connection, stepped) if stepped else {}
-    events = []
-    for each in batch.written:
-        row = batch.rows[each.event.allocation.id]
-        ends = each.event.state not in LIVE_STATES
-        counters = books.counters(card.uuid for card in row.held) if ends else ()
-        events.append((each.number, replace(each.event, counters=counters)))
-    allocations: dict[int, Allocation] = {}
+    events = [(each.number, each.event) for each in batch.written]
     for number, entry in granted.items():
-        allocations[number] = _granted(entry, rows[entry.draft.allocation_id])
         await record_claims(connection, entry.draft.allocation_id, entry.claims)
-        events.append(
-            (
-                number,
-                NewEvent(
-                    allocation=allocations[number],
-                    previous=None,
-                    state=entry.state,
-                    reason=entry.reason,
-                    actor=entry.draft.actor,
-                    counters=books.counters(card.uuid for card in wanted[number]),
-                    detail=entry.evidence,
-                ),
-            )
+        event = NewEvent(
+            allocation=_granted(entry, rows[entry.draft.allocation_id]),
+            previous=None,
+            state=entry.state,
+            reason=entry.reason,
+            actor=entry.draft.actor,
+            detail=entry.evidence,
         )
+        events.append((number, event))
     if not events:
         return
     sequences = await insert_events(connection, [event for _, event in events])
     for (number, event), sequence in zip(events, sequences, strict=True):
+        allocation = event.allocation
+        cards: Sequence[CardDemand] = ()
         quotas: QuotaAmounts = {}
         if number in granted:
-            allocation = allocations[number]
-            quotas = granted[number].draft.quota
+            cards, quotas = wanted[number], granted[number].draft.quota
         else:
-            row = batch.rows[event.allocation.id]
-            new = changed[event.allocation.id]
+            row, new = batch.rows[allocation.id], changed[allocation.id]
             allocation = replace(
-                event.allocation,
+                allocation,
                 state=event.state,
                 reason=event.reason,
                 token=new["token"],
                 deadline=new["deadline"],
             )
             if event.state not in LIVE_STATES:
-                quotas = quota_of(row.gives)
+                cards, quotas = row.held, quota_of(row.gives)
         batch.answers[number] = Change(
             allocation=allocation,
             sequence=sequence,
-            counters=tuple(event.counters),
+            counters=books.counters(card.uuid for card in cards),
             quotas=books.quota_use(allocation.namespace, quotas),
         )
 

@@ -72,9 +72,7 @@ async def move(
             state=old.state,
             reason=REASON,
             actor="node-agent",
-            counters=counters,
             detail={"before": _card_names(old.containers), "after": _card_names(each.containers)},
-            verb="moved",
         )
         [sequence] = await insert_events(connection, [event])
         row = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)

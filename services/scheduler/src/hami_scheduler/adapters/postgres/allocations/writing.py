@@ -17,9 +17,8 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.domain.pod_owner import PodOwner
-from hamicommon.events import event_subject
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import CardCounters, Entry, StateStep
+from hamicommon.ledger.model import Entry, StateStep
 
 SHARE_COLUMNS = """
 allocation_id, container_index, position, container_name, role, sidecar, device_uuid, vendor,
@@ -94,45 +93,36 @@ RETURNING a.id::text AS id, a.token, a.deadline
 """
 
 # `sequence` is the pod's highest plus one. Two writers of one pod are kept apart by the row lock of
-# its allocation and by the unique key, so the numbers have no gap.
+# its allocation and by the unique key, so the numbers have no gap. The relay announces events that
+# have no `published_at` (`hamicommon/ledger/outbox`); its default is for the version before.
 _INSERT_EVENTS = """
 WITH step AS (
   SELECT s.*, row_number() OVER (PARTITION BY s.pod_uid ORDER BY s.number)
               + (SELECT coalesce(max(e.sequence), 0) FROM allocation_events e
                   WHERE e.pod_uid = s.pod_uid) AS sequence
-    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[],
-                $8::text[], $9::jsonb[], $10::text[]) WITH ORDINALITY
-           AS s (allocation_id, pod_uid, previous_state, state, reason, actor, detail, subject,
-                 payload, traceparent, number)
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[])
+           WITH ORDINALITY
+           AS s (allocation_id, pod_uid, previous_state, state, reason, actor, detail, number)
 ), event AS (
-  INSERT INTO allocation_events
-         (pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail)
-  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, reason,
+                                 actor, detail, published_at)
+  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail, NULL
     FROM step ORDER BY number
-  RETURNING id, pod_uid, sequence, at
-), announced AS (
-  INSERT INTO outbox (subject, payload, traceparent)
-  SELECT s.subject, s.payload || jsonb_build_object('event_id', e.id, 'sequence', e.sequence,
-                                                    'at', e.at), s.traceparent
-    FROM event e JOIN step s USING (pod_uid, sequence) ORDER BY e.id
 )
-SELECT s.number, s.sequence FROM step s ORDER BY s.number
+SELECT sequence FROM step ORDER BY number
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
-    """An event of an allocation, with what is announced of it."""
+    """An event of an allocation."""
 
     allocation: Allocation
     previous: AllocationState | None
     state: AllocationState
     reason: str
     actor: str
-    counters: Sequence[CardCounters] = ()
     detail: Mapping[str, Any] = field(default_factory=dict)
-    verb: str = ""
-    """The last part of the announcement's subject; empty: the state."""
 
 
 async def insert_grants(
@@ -184,7 +174,7 @@ async def write_steps(
 
 
 async def insert_events(connection: Connection, events: Sequence[NewEvent]) -> list[int]:
-    """Write the events and their announcements. Returns their numbers in the pods' histories."""
+    """Write the events. Returns their numbers in the pods' histories."""
     rows = await connection.fetch(
         _INSERT_EVENTS,
         *columns(
@@ -193,12 +183,10 @@ async def insert_events(connection: Connection, events: Sequence[NewEvent]) -> l
                     *(event.allocation.id, event.allocation.pod_uid),
                     None if event.previous is None else event.previous.value,
                     *(event.state.value, event.reason, event.actor, dict(event.detail)),
-                    event_subject("allocation", event.verb or event.state.value),
-                    *(_announcement(event), event.allocation.traceparent),
                 )
                 for event in events
             ],
-            10,
+            7,
         ),
     )
     return [row["sequence"] for row in rows]
@@ -237,32 +225,3 @@ def _owner_json(owner: PodOwner) -> dict[str, Any]:
         "created_by": owner.created_by,
         "labels": dict(owner.labels),
     }
-
-
-def _announcement(event: NewEvent) -> dict[str, Any]:
-    """See events.AllocationEvent, short of the event's id, number and time (SQL adds them)."""
-    allocation = event.allocation
-    return {
-        "version": 1,
-        "allocation_id": allocation.id,
-        "pod_uid": allocation.pod_uid,
-        "namespace": allocation.namespace,
-        "pod_name": allocation.pod_name,
-        "node": allocation.node,
-        "state": event.state.value,
-        "reason": event.reason,
-        "counters": [_counters_json(card) for card in event.counters],
-    }
-
-
-def _counters_json(card: CardCounters) -> dict[str, Any]:
-    """See events.DeviceCounters."""
-    counters = {
-        "node": card.node,
-        "uuid": card.uuid,
-        "used_slots": card.used_slots,
-        "used_memory_mib": card.used_memory_mib,
-        "used_core_percent": card.used_core_percent,
-        "device_version": card.version,
-    }
-    return counters | {"holdings": list(card.holdings)} if card.holdings else counters

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from hami_scheduler.adapters.postgres.rows import HOLDINGS
-
 UPSERT_NODES = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 SELECT r.name, 'agent', r.agent_id, r.agent_sequence, r.inventory_at, r.pair_scores
