@@ -33,7 +33,6 @@ from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_webhook.metrics import WebhookInstruments
-from hamicommon import telemetry
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.process.bulkhead import Bulkhead
@@ -105,7 +104,6 @@ def node_agent() -> list[Metric]:
         AuthorityCollector({}),
         LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
         MigCollector(NoInstances()),
-        telemetry.SPAN_FATES,
     )
     return [metric for each in collectors for metric in each.collect()]
 

@@ -133,3 +133,23 @@ def test_spans_and_their_viewer_are_where_they_are_looked_for() -> None:
     assert "otel-collector" in SERVICES
     destinations = by_uid["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
     assert [by_uid[one["datasourceUid"]]["type"] for one in destinations] == ["jaeger"]
+
+
+def test_the_collector_keeps_what_an_operator_looks_for_before_it_batches() -> None:
+    collector = yaml.safe_load((ROOT / "k8s/compose/observe/otel-collector.yaml").read_text())
+    policies = {
+        each["name"]: each[each["type"]]
+        for each in collector["processors"]["tail_sampling"]["policies"]
+    }
+
+    assert collector["service"]["pipelines"]["traces"]["processors"] == [
+        "memory_limiter",
+        "tail_sampling",
+        "batch",
+    ]
+    assert policies["errors"] == {"status_codes": ["ERROR"]}
+    assert policies["refused"] == {"key": "hami.outcome", "values": ["refused", "error"]}
+    assert policies["denied"] == {"key": "hami.verdict", "values": ["denied", "failed"]}
+    assert {"slow", "share"} <= set(policies)
+    # The core distribution has no tail sampling.
+    assert "opentelemetry-collector-contrib:" in SERVICES["otel-collector"]["image"]

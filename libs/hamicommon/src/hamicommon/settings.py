@@ -115,11 +115,6 @@ class TelemetrySettings(BaseSettings):
     otlp_endpoint: str = Field(
         default="", description="OTLP/HTTP base address, for example http://collector:4318"
     )
-    slow_trace_s: float = Field(
-        default=1.0,
-        gt=0,
-        description="a trace with a span that took so long is kept though it is not sampled",
-    )
 
 
 TamperingMode = Literal["refuse", "strip", "allow"]

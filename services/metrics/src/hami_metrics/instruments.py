@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.moments import CertificateExpiry, Moment, ShownCertificate
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -16,7 +15,6 @@ class MetricsInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(telemetry.SPAN_FATES)
         self.samples = Counter(
             "hami_usage_samples",
             "Usage samples by result: stored, repeated, ungranted (of a pod without a grant there)",

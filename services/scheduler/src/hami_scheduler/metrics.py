@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hamicommon import telemetry
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.moments import CertificateExpiry, Moment
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -42,7 +41,6 @@ class SchedulerInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(telemetry.SPAN_FATES)
         self.decision_seconds = Histogram(
             "hami_scheduler_decision_duration_seconds",
             "Time of one decision by phase; total is from the call to the answer of /filter",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from hamicommon import telemetry
 from hamicommon.telemetry.moments import CertificateExpiry, ShownCertificate
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -17,7 +16,6 @@ class WebhookInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(telemetry.SPAN_FATES)
         self.reviews = Counter(
             "hami_webhook_reviews",
             "Reviews answered, by verdict (mutated, untouched, denied, failed, malformed), reason",

@@ -1,12 +1,12 @@
 """Logs, traces and their context, set up once per process by `setup`.
 
 Logs are JSON lines on standard output with trace id and whatever `log_context` holds (`logs.py`).
-Spans are the OpenTelemetry SDK's and go, clipped (`clipped.py`), to a file (`spans.py`), to an OTLP
-endpoint, to both or nowhere; they are exported from a bounded background queue, so a collector that
-is down costs spans, never time, and they are counted (`fates.py`). Refusals, errors and what is
-slow are kept whatever the sampler decides (`kept.py`). The context travels
-in W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject`
-and `extract`).
+Spans are the OpenTelemetry SDK's and go, masked and bounded (`exporting.py`), to a file, to an OTLP
+endpoint, to both or nowhere. Its BatchSpanProcessor exports them from a bounded queue, so a
+collector that is down costs spans, never time; its standard variables choose what is sampled, and
+the collector keeps refusals, errors and what is slow (docs/monitoring.md). The context travels in
+W3C form over HTTP headers, NATS headers and the pod annotation `hami.io/traceparent` (`inject` and
+`extract`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,16 @@ from typing import Any
 from opentelemetry import propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.trace import Link, Span, SpanContext
 
 from hamicommon.settings import TelemetrySettings
-from hamicommon.telemetry.clipped import ClippedSpans
-from hamicommon.telemetry.fates import BoundedQueue, CountedExporter, SpanFate, SpanFates
-from hamicommon.telemetry.held import HeldSpans
-from hamicommon.telemetry.kept import KeptSpans, RecordAll
+from hamicommon.telemetry.exporting import LIMITS, FileExporter, SafeExporter
 from hamicommon.telemetry.logs import JsonFormatter, log_context, log_what_python_prints
-from hamicommon.telemetry.spans import FileSpans, current_span, pod_attributes
+from hamicommon.telemetry.spans import current_span, pod_attributes
 
 __all__ = [
-    "SPAN_FATES",
     "current_span",
     "extract",
     "inject",
@@ -48,15 +44,15 @@ __all__ = [
 ]
 
 
-SPAN_FATES = SpanFates()
-"""Of this process; each service's registry has it."""
 _ON_THEIR_OWN_BEHALF = (
     *("uvicorn.access", "uvicorn.error", "nats", "httpx", "httpcore", "urllib3"),
     *("asyncio", "watchfiles"),
 )
 """Libraries that log each call or connection; what of it matters our services log themselves."""
-MOST_QUEUED = 8192
-"""Spans that wait for the collector: minutes of decisions."""
+MAX_QUEUED_SPANS = 8192
+"""Minutes of decisions."""
+EXPORT_INTERVAL_MS = 500
+"""A trace shall be readable soon after the pod ran."""
 
 
 def is_probe(scope: Mapping[str, Any]) -> bool:
@@ -64,11 +60,8 @@ def is_probe(scope: Mapping[str, Any]) -> bool:
     return scope.get("path") in ("/healthz", "/readyz", "/livez", "/metrics")
 
 
-def setup(service_name: str, settings: TelemetrySettings) -> HeldSpans:
-    """Configures logging and tracing for this process; call it once, before anything else.
-
-    Returns: where its ended spans pass, for a service that lets them wait.
-    """
+def setup(service_name: str, settings: TelemetrySettings) -> None:
+    """Configure logging and tracing for this process; call it once, before anything else."""
     # What no line of ours shows need not be found out for each (the logging HOWTO, Optimization).
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
@@ -79,22 +72,22 @@ def setup(service_name: str, settings: TelemetrySettings) -> HeldSpans:
     root.setLevel(settings.log_level)
     for noisy in _ON_THEIR_OWN_BEHALF:
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    # `CountedExporter` logs when a collector goes and when it is back, not each try between.
+    # `SafeExporter` logs when a collector goes and when it is back, not each try between.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     log_what_python_prints()
     # The sampler is the one that OTEL_TRACES_SAMPLER names; without it, every trace is sampled.
-    provider = TracerProvider(resource=Resource.create(resource(service_name, settings)))
-    provider.sampler = RecordAll(provider.sampler)
-    spans = HeldSpans(
-        KeptSpans(
-            ClippedSpans(_exporters(settings)),
-            slow_s=settings.slow_trace_s,
-            unsampled=lambda spans: SPAN_FATES.count(SpanFate.UNSAMPLED, spans),
-        )
+    provider = TracerProvider(
+        resource=Resource.create(resource(service_name, settings)), span_limits=LIMITS
     )
-    provider.add_span_processor(spans)
+    for exporter in _exporters(settings):
+        provider.add_span_processor(
+            BatchSpanProcessor(
+                SafeExporter(exporter),
+                max_queue_size=MAX_QUEUED_SPANS,
+                schedule_delay_millis=EXPORT_INTERVAL_MS,
+            )
+        )
     trace.set_tracer_provider(provider)
-    return spans
 
 
 def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:
@@ -116,21 +109,16 @@ def target_info(service_name: str, settings: TelemetrySettings) -> dict[str, str
     return {name.replace(".", "_"): value for name, value in found.items()}
 
 
-def _exporters(settings: TelemetrySettings) -> list[SpanProcessor]:
-    exporters: list[SpanProcessor] = []
+def _exporters(settings: TelemetrySettings) -> list[SpanExporter]:
+    exporters: list[SpanExporter] = []
     if settings.traces_file is not None:
-        exporters.append(FileSpans(settings.traces_file))
+        exporters.append(FileExporter(settings.traces_file))
     if settings.otlp_endpoint:
         # Here: a process that sends to nobody need not have an HTTP client and its messages.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         endpoint = settings.otlp_endpoint.rstrip("/") + "/v1/traces"
-        counted = CountedExporter(OTLPSpanExporter(endpoint=endpoint, timeout=5), SPAN_FATES)
-        # 500 ms: a trace shall be readable soon after the pod ran.
-        batches = BatchSpanProcessor(
-            counted, max_queue_size=2 * MOST_QUEUED, schedule_delay_millis=500
-        )
-        exporters.append(BoundedQueue(batches, counted, SPAN_FATES, most=MOST_QUEUED))
+        exporters.append(OTLPSpanExporter(endpoint=endpoint, timeout=5))
     return exporters
 
 

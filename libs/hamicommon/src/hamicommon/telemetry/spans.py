@@ -1,32 +1,16 @@
-"""What spans of every service have in common, and the file that they may go to.
-
-Spans are the OpenTelemetry SDK's own; which traces are sampled is decided by its standard variables
-(`OTEL_TRACES_SAMPLER`). `telemetry.setup` configures where they are exported, `clipped.py` bounds
-what a tenant chose of them.
-"""
+"""Names, blocks and lines that spans of every service have in common."""
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import lru_cache
-from pathlib import Path
 
 import orjson
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import Span, SpanContext, Tracer, use_span
-
-logger = logging.getLogger(__name__)
-
-MOST_WAITING = 8192
-"""Lines; minutes of decisions, seconds of the webhook."""
-WRITE_EVERY_S = 0.5
-"""A trace shall be readable soon after the pod ran."""
 
 
 def pod_attributes(*, uid: str = "", namespace: str = "", name: str = "") -> dict[str, str]:
@@ -55,67 +39,12 @@ def current_span(
     return use_span(span, end_on_exit=True)
 
 
-class FileSpans(SpanProcessor):
-    """Appends finished spans to a file, one JSON object per line, twice a second.
+def span_line(span: ReadableSpan) -> bytes:
+    """Return a span as a line of JSON.
 
-    A span becomes its line where it ends: the thread beside has bytes to write and no more, because
-    whatever it computed would be computed on the interpreter lock that decisions need. The fields
-    are those of the SDK's own `to_json` without the resource, which is the same in every line; that
-    one costs ten times as much. What the file can't take is lost and logged.
+    The fields are those of the SDK's own `to_json` without the resource, which is the same in every
+    line; that one costs ten times as much on the interpreter lock that decisions need.
     """
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        self._lines: list[bytes] = []
-        self._lost = 0
-        self._waiting, self._writing = threading.Lock(), threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
-        self._thread.start()
-
-    def on_end(self, span: ReadableSpan) -> None:
-        """Takes a span that is sampled."""
-        context = span.get_span_context()
-        if context is None or not context.trace_flags.sampled:
-            return
-        line = _span_line(span)
-        with self._waiting:
-            if len(self._lines) < MOST_WAITING:
-                self._lines.append(line)
-            else:
-                self._lost += 1
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Writes what waits; False when the file did not take it."""
-        with self._writing:
-            with self._waiting:
-                lines, self._lines = self._lines, []
-                lost, self._lost = self._lost, 0
-            try:
-                self._file.write(b"".join(lines))
-                self._file.flush()
-            except OSError as exc:
-                logger.warning("spans lost", extra={"spans": lost + len(lines), "error": str(exc)})
-                return False
-        if lost:
-            logger.warning("spans lost", extra={"spans": lost, "error": "too many were waiting"})
-        return True
-
-    def shutdown(self) -> None:
-        """Writes what waits and closes the file."""
-        self._stopped.set()
-        self._thread.join()
-        self.force_flush()
-        with contextlib.suppress(OSError):  # what the file did not take was logged
-            self._file.close()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(WRITE_EVERY_S):
-            self.force_flush()
-
-
-def _span_line(span: ReadableSpan) -> bytes:
     service = span.resource.attributes.get("service.name", "")
     fields = {
         "name": span.name,

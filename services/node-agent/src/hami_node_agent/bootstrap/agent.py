@@ -112,7 +112,6 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             BindingCollector(way),
             RemovalCollector(connections.files),
             BulkheadCollector(bulkhead),
-            telemetry.SPAN_FATES,
             AuthorityCollector(
                 {
                     "kubernetes": lambda: connections.api.trusted_until,

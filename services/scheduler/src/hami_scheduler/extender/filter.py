@@ -130,7 +130,7 @@ class Filter:
         for phase, spent_ms in trace.phase_ms.items():
             if phase != "total":
                 instruments.decision_seconds.labels(phase).observe(spent_ms / 1000)
-        instruments.decision_seconds.labels("total").observe(spent_s, exemplar_of(trace, span))
+        instruments.decision_seconds.labels("total").observe(spent_s, exemplar_of(span))
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
@@ -274,10 +274,9 @@ class Filter:
             )
 
 
-def exemplar_of(trace: DecisionTrace, span: SpanContext) -> dict[str, str] | None:
-    """Names the decision's trace; None where the sampler leaves it out and nothing keeps it."""
-    refused = trace.outcome in ("refused", "error")
-    if not span.is_valid or not (span.trace_flags.sampled or refused):
+def exemplar_of(span: SpanContext) -> dict[str, str] | None:
+    """Name the decision's trace; None if it is not sampled."""
+    if not (span.is_valid and span.trace_flags.sampled):
         return None
     return {"trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"}
 
