@@ -135,8 +135,20 @@ def test_spans_and_their_viewer_are_where_they_are_looked_for() -> None:
     assert [by_uid[one["datasourceUid"]]["type"] for one in destinations] == ["jaeger"]
 
 
-def test_the_collector_keeps_what_an_operator_looks_for_before_it_batches() -> None:
-    collector = yaml.safe_load((ROOT / "k8s/compose/observe/otel-collector.yaml").read_text())
+def _collectors() -> dict[str, Any]:
+    """The configurations that are shipped, by where they are used."""
+    example = (ROOT / "examples/monitoring/otel-collector.yaml").read_text()
+    [in_cluster] = [each for each in yaml.safe_load_all(example) if each["kind"] == "ConfigMap"]
+    composed = (ROOT / "k8s/compose/observe/otel-collector.yaml").read_text()
+    return {
+        "compose": yaml.safe_load(composed),
+        "cluster": yaml.safe_load(in_cluster["data"]["otel-collector.yaml"]),
+    }
+
+
+@pytest.mark.parametrize("place", ["compose", "cluster"])
+def test_the_collector_keeps_what_an_operator_looks_for_before_it_batches(place: str) -> None:
+    collector = _collectors()[place]
     policies = {
         each["name"]: each[each["type"]]
         for each in collector["processors"]["tail_sampling"]["policies"]
