@@ -24,6 +24,8 @@ IDLE_S = 0.05
 MAX_DELAY_S = 2.0
 MAX_WAITING = 3000
 """Three items per pod of a burst of a thousand pods."""
+MIN_WAIT_S = 0.001
+"""A shorter wait is over: rounding may leave a rest by which no clock advances."""
 WORKERS = 4
 """Items that run at once, so that one slow call does not hold up the others."""
 
@@ -57,6 +59,7 @@ class BackgroundQueue:
         self._in_flight = 0
         self._last_request_s = float("-inf")
         self._queue: asyncio.Queue[tuple[float, Work]] = asyncio.Queue(MAX_WAITING)
+        self._turn = asyncio.Lock()
         self.dropped = 0
         """Items that found the queue full."""
 
@@ -94,18 +97,21 @@ class BackgroundQueue:
         """Return when the scheduler is idle, or at the deadline (`max_delay_s` from now)."""
         if deadline_s is None:
             deadline_s = self._clock() + self._max_delay_s
-        while (now_s := self._clock()) < deadline_s:
+        while True:
+            now_s = self._clock()
             idle_in_s = self._idle_s
             if not self._in_flight:
                 idle_in_s += self._last_request_s - now_s
-            if idle_in_s <= 0:
+            wait_s = min(idle_in_s, deadline_s - now_s)
+            if wait_s < MIN_WAIT_S:
                 return
-            await self._sleep(min(idle_in_s, deadline_s - now_s))
+            await self._sleep(wait_s)
 
     async def _work(self) -> None:
         while True:
-            deadline_s, work = await self._queue.get()
-            await self.until_idle(deadline_s)
+            async with self._turn:  # so that items begin in order
+                deadline_s, work = await self._queue.get()
+                await self.until_idle(deadline_s)
             try:
                 with self._bulkhead.item("background", getattr(work, "__qualname__", "")):
                     await work()
