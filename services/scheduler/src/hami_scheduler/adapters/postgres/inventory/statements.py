@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
+"""Of a row of `devices`: the details of all its live slices."""
 UPSERT_NODES = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 SELECT r.name, 'agent', r.agent_id, r.agent_sequence, r.inventory_at, r.pair_scores
