@@ -15,8 +15,6 @@ optimisation: `PYTHON=/usr/bin/python3 make setup` (docs/tests-and-benchmarks.md
 
 `--binding late`: the nodes bind late, so several pods may be on their way to one of them.
 `--node-percent N`: kube-scheduler looks at so many percent of the nodes (100 nodes at least).
-`--replicas N`: so many processes of our scheduler; kube-scheduler calls one of them, as with the
-Service of `k8s/base` (ClientIP), or with `--any-replica` each by chance (SO_REUSEPORT).
 `--beside URL`: an extender that runs already is asked in place of ours, with the same pods in the
 same rounds, on nodes whose cards are annotations. It must watch the same API server, whose
 kubeconfig is printed; the rounds begin when it answers there.
@@ -48,8 +46,6 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=200, help="of one round")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--binding", choices=("lock", "late"), default="lock")
-    parser.add_argument("--replicas", type=int, default=1, help="of our scheduler")
-    parser.add_argument("--any-replica", action="store_true", help="calls go to any replica")
     parser.add_argument(
         "--node-percent", type=int, default=0, help="percentageOfNodesToScore of kube-scheduler"
     )
@@ -58,8 +54,6 @@ def main() -> None:
     wanted = Wanted(
         nodes=given.nodes,
         late=given.binding == "late",
-        replicas=given.replicas,
-        any_replica=given.any_replica,
         node_percent=given.node_percent,
         beside=given.beside,
     )

@@ -48,9 +48,9 @@ async def data_servers(folder: Path, stack: AsyncExitStack) -> tuple[dict[str, s
 
 
 def scheduler(
-    folder: Path, plane: ControlPlane, port: int, env: dict[str, str], log_file: Path
+    folder: Path, plane: ControlPlane, url: str, env: dict[str, str], log_file: Path
 ) -> subprocess.Popen[bytes]:
-    """A process of it over these servers; several may have the same port."""
+    """A process of it over these servers, with its extender at `url`."""
     made = ensure_credentials(folder / "credentials", serving=())
     with log_file.open("wb") as log:
         return subprocess.Popen(
@@ -61,8 +61,7 @@ def scheduler(
                 "KUBECONFIG": str(plane.kubeconfig),
                 "HAMI_TELEMETRY_TRACES_FILE": str(log_file.with_suffix(".traces.jsonl")),
                 "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
-                "HAMI_SCHEDULER_HTTP_BIND": f"127.0.0.1:{port}",
-                "HAMI_SCHEDULER_REUSE_PORT": "true",
+                "HAMI_SCHEDULER_HTTP_BIND": url.removeprefix("http://"),
             },
             stdout=log,
             stderr=log,

@@ -59,10 +59,6 @@ class Wanted:
     """Other nodes than equal ones."""
     late: bool = False
     """The nodes bind late."""
-    replicas: int = 1
-    """Of our scheduler."""
-    any_replica: bool = False
-    """Calls go to any of them, by one address; else to the first, as by a Service with ClientIP."""
     node_percent: int = 0
     """Of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice."""
     beside: str = ""
@@ -215,7 +211,7 @@ async def _ours(
     bench: Bench,
     stack: AsyncExitStack,
 ) -> str:
-    """Our servers, replicas and played nodes; the extender's URL."""
+    """Our servers, scheduler and played nodes; the extender's URL."""
     env, monitor = await data_servers(folder, stack)
     bench.servers = Servers(
         api=bench.api,
@@ -228,9 +224,6 @@ async def _ours(
     bus = await stack.enter_async_context(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )
-    ports = [free_port() for _ in range(wanted.replicas)]
-    if wanted.any_replica:
-        ports = ports[:1] * wanted.replicas
     played = NODES[wanted.claims](
         bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran
     )
@@ -244,14 +237,14 @@ async def _ours(
     await played.register()
     playing = asyncio.create_task(played.run())
     stack.callback(playing.cancel)
-    for number, port in enumerate(ports):
-        log = folder / f"scheduler-{number}.log"
-        process = scheduler(folder, plane, port, env, log)
-        stack.callback(stop, process)
-        if wanted.claims:
-            bench.schedulers.append(process.pid)
-        await asyncio.to_thread(wait_until_ready, f"http://127.0.0.1:{port}/readyz", process, log)
-    return f"http://127.0.0.1:{ports[0]}"
+    url = f"http://127.0.0.1:{free_port()}"
+    log = folder / "scheduler.log"
+    process = scheduler(folder, plane, url, env, log)
+    stack.callback(stop, process)
+    if wanted.claims:
+        bench.schedulers.append(process.pid)
+    await asyncio.to_thread(wait_until_ready, f"{url}/readyz", process, log)
+    return url
 
 
 def _names(count: int) -> list[str]:

@@ -129,15 +129,9 @@ def another(
 
 @contextmanager
 def replica(system: System, folder: Path, **changes: str) -> Iterator[tuple[str, int]]:
-    """One more scheduler with these variables; its address and pid.
-
-    It answers itself what comes to it, unless the variables have it forward calls.
-    """
+    """One more scheduler with these variables; its address and pid. It is active, too."""
     url = f"http://127.0.0.1:{free_port()}"
-    own = {
-        "HAMI_SCHEDULER_HTTP_BIND": url.removeprefix("http://"),
-        "HAMI_SCHEDULER_FORWARD_CALLS": "false",
-    }
+    own = {"HAMI_SCHEDULER_HTTP_BIND": url.removeprefix("http://")}
     with another(system, "scheduler", changes=own | changes, log=folder / "replica.log") as process:
         wait(lambda: _serves(url), "the replica to serve", timeout_s=BACK_S)
         yield url, process.pid

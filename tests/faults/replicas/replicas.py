@@ -87,11 +87,10 @@ async def cluster(
     slots: int,
     policy: str = "binpack",
     standby: bool = False,
-    forward_calls: bool = False,
 ) -> AsyncIterator[Cluster]:
     """Servers, an emulated API server, played nodes, and so many replicas that are ready.
 
-    Each answers what comes to it, or with `forward_calls` one of them for all.
+    There is no Lease, so all of them are active.
     With `standby` Postgres has one that every commit waits for.
     """
     names = [f"node-{number}" for number in range(nodes)]
@@ -125,7 +124,6 @@ async def cluster(
             "HAMI_NATS_URL": nats_url,
             "KUBECONFIG": str(config),
             "HAMI_SCHEDULER_GRANT_KEY_FILE": str(made.grant_key),
-            "HAMI_SCHEDULER_FORWARD_CALLS": str(forward_calls),
             "HAMI_SCHEDULER_NODE_SCHEDULER_POLICY": policy,
             "HAMI_SCHEDULER_GPU_SCHEDULER_POLICY": policy,
         }

@@ -60,60 +60,6 @@ def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -
 
 
 @pytest.mark.emulator_only
-@pytest.mark.slow
-@pytest.mark.row(
-    point="FAULT-10",
-    fault="the replica that leads is killed in the midst of the calls that others forward",
-    kind="kill",
-    answer="who was called answers itself; each pod is granted once",
-)
-def test_f10_leader_killed(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
-    plan = tmp_path / "faults"
-    plan.write_text("")
-    own = {"HAMI_SCHEDULER_FORWARD_CALLS": "true", "HAMI_FAILPOINTS_FILE": str(plan)}
-    with replica(system, tmp_path, **own) as (url, pid):
-        _made_leader(stage, url)
-        plan.write_text("grants.offer.before=kill@1")
-        before = _forwarded(system.scheduler_url)
-        stage.come(6)
-        wait(lambda: not _alive(pid), "the leader to be killed")
-        killed_s = time.monotonic()
-        stage.settle()
-        answered = _forwarded(system.scheduler_url) - before
-        assert answered >= 1
-    stage.check()
-    stage.report(since(killed_s), more=f"{answered:.0f} calls answered by the leader before")
-
-
-@pytest.mark.emulator_only
-@pytest.mark.slow
-@pytest.mark.row(
-    point="FAULT-10",
-    fault="the replica that leads is stopped (SIGSTOP), and goes on when others have decided",
-    kind="delay",
-    answer="who was called gives it up within a second; what it decides late changes nothing",
-)
-def test_f10_leader_stopped(faulty: Faulty, tmp_path: Path) -> None:
-    system = faulty.system
-    stage = Stage(faulty)
-    own = {"HAMI_SCHEDULER_FORWARD_CALLS": "true"}
-    with replica(system, tmp_path, **own) as (url, pid):
-        _made_leader(stage, url)
-        with paused(pid):
-            stage.come(6)
-            wait(lambda: len(_with_node(stage)) == 7, "others to be bound without it")
-            given_up = _forwarded(system.scheduler_url, "unanswered")
-            assert given_up >= 1
-        continued_s = time.monotonic()
-        stage.come(2)
-        stage.settle()
-    stage.check()
-    stage.report(since(continued_s), more=f"{given_up:.0f} calls had waited for it in vain")
-
-
-@pytest.mark.emulator_only
 @pytest.mark.row(
     point="FAULT-39",
     fault="the lock's holder is stopped past its expiry, and binds then",
@@ -218,34 +164,15 @@ def _bind(url: str, pod: Json, node: str) -> str:
     return str(httpx.post(f"{url}/bind", json=body, timeout=PATIENCE_S).json()["Error"])
 
 
-def _made_leader(stage: Stage, url: str) -> None:
-    """Has the replica lead, by a pod that it is asked for until it does."""
-    with stopped(stage.system, "kube-scheduler"):
-        stage.come(1)
-        [pod] = stage.mine()
-
-        def leads() -> bool:
-            _filter(url, pod)
-            return _metric(url, "hami_scheduler_leads") == 1
-
-        wait(leads, "the replica to lead")
-    stage.settle()
-
-
-def _forwarded(url: str, result: str = "answered") -> float:
-    return _metric(url, f'hami_scheduler_forwarded_calls_total{{result="{result}"}}')
-
-
-def _metric(url: str, name: str) -> float:
-    for line in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text.splitlines():
-        if line.startswith(f"{name} "):
-            return float(line.rpartition(" ")[2])
-    raise AssertionError(f"{name} is not shown")
-
-
-def _alive(pid: int) -> bool:
-    """Whether it runs; killed, it is not reaped before its case ends."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+def _come_bound(stage: Stage, url: str, count: int) -> None:
+    """Equal pods that the replica binds to the node at once."""
+    stage.come(count, node=NODE, alike=True)
+    pods = [pod for pod in stage.mine() if not pod["spec"].get("nodeName")]
+    for pod in pods:
+        assert _filter(url, pod, NODE) == NODE
+    with ThreadPoolExecutor(count) as threads:
+        bound = [threads.submit(_bind, url, pod, NODE) for pod in pods]
+        assert [answer.result() for answer in bound] == [""] * count
 
 
 def _slowest(url: str, pod: Json) -> float:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,11 +15,9 @@ from hamicommon import events
 from hamicommon.bus import client, consumer, pull
 from hamicommon.bus.client import Bus, Message, Subscription
 from hamicommon.bus.connecting import open_bus
-from hamicommon.bus.consumer import STANDBY_S
-from hamicommon.bus.pull import FETCH_BATCH, FETCH_WAIT_S, Outcome
+from hamicommon.bus.pull import FETCH_WAIT_S, Outcome
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.process import outages
-from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running
@@ -232,30 +229,6 @@ async def test_a_batch_that_is_still_handled_holds_up_no_later_message(bus: Bus)
             await began.get()
         may_end.set()
         consuming.cancel()
-
-
-async def test_one_that_stands_by_takes_what_the_other_leaves_and_nothing_else(bus: Bus) -> None:
-    first, second = Inbox(), Inbox()
-    stands_by = replace(INVENTORIES, stands_by=lambda: True)
-    standing = asyncio.create_task(bus.consume(stands_by, second.take))
-    consuming = asyncio.create_task(bus.consume(INVENTORIES, first.take))
-    async with asyncio.timeout(PATIENCE_S):
-        began_s, number = time.monotonic(), 0
-        # More than a batch at a time, so some wait for the first one at any moment.
-        while time.monotonic() - began_s < 3 * STANDBY_S:
-            messages = [
-                outgoing(uuid4().hex, events.inventory_subject(f"node-{number + more}"))
-                for more in range(2 * FETCH_BATCH)
-            ]
-            number += len(messages)
-            await bus.publish_all(messages)
-            while first.messages.qsize() + second.messages.qsize() < number:
-                await asyncio.sleep(0.01)
-        assert second.messages.empty()
-        await end([consuming])
-        await bus.publish("hami.inventory.v1.late", inventory("late"), message_id=uuid4().hex)
-        await second.next()
-    await end([standing])
 
 
 async def test_a_dead_letter_has_its_reason_and_can_be_sent_again(bus: Bus) -> None:

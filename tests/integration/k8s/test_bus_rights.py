@@ -154,8 +154,6 @@ async def test_neither_of_them_writes_what_the_scheduler_or_a_node_does(
                 events.reports_subject("a"),
                 events.LEDGER_CLUSTER_SUBJECT,
                 events.event_subject("allocation", "released"),
-                events.LEADER_SUBJECT,
-                events.replica_subject("some", "bind"),
                 f"$JS.API.CONSUMER.CREATE.{stream}.x.{subjects}",
                 f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
                 f"$JS.API.CONSUMER.INFO.{stream}.{consumer}",

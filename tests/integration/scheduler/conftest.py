@@ -85,8 +85,6 @@ async def world(
         reconcile_s=1.0,
         reap_s=0.1,
         bind_timeout_s=8.0,
-        # Else the first replica that a case calls answers for all of them.
-        forward_calls=False,
         postgres=PostgresSettings(dsn=postgres_dsn),
         # A Redis that answers late is one that is away; only cases about that shall meet it.
         redis=RedisSettings(url=redis_url, timeout_s=10.0),

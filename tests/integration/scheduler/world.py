@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 from hami_scheduler.api.app import create_app
 from hami_scheduler.api.service import Service
-from hami_scheduler.bootstrap.server import running
+from hami_scheduler.bootstrap.running import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.settings import Settings
 from hamicommon import events
@@ -124,9 +124,9 @@ class World:
         """Starts a replica and waits until it is ready."""
         settings = self.settings.model_copy(update=changes)
         service = await self.stack.enter_async_context(open_service(settings))
-        await self.stack.enter_async_context(running(service))
+        await self.stack.enter_async_context(running(service.loops))
         http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=create_app(service, clients=(), probes=True)),
+            transport=httpx.ASGITransport(app=create_app(service, probes=True)),
             base_url="http://scheduler",
             timeout=PATIENCE_S,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -133,10 +132,7 @@ class Replica:
             "bus": bus,
             "api": connection,
         }
-        # In half of the histories each replica answers what comes to it, as if it knew of none.
-        forwards = random.Random(f"{seed}:forward-calls").random() < 0.5
-        settings = SETTINGS.model_copy(update={"forward_calls": forwards})
-        return build(settings, VENDORS, SchedulerInstruments(), Connections(**connections))
+        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**connections))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""
@@ -160,12 +156,9 @@ class Replica:
 
     async def _answered(self, verb: str, body: Json) -> Json:
         asked = orjson.dumps(body)
-        forwarding, verbs = self.service.forwarding, self.service.verbs
 
         async def answered() -> bytes:
-            if (forwarded := await forwarding.ask(verb, asked)) is not None:
-                return forwarded
-            answer, record = await verbs.answer(verb, asked)
+            answer, record = await self.service.verbs.answer(verb, asked)
             record()
             return answer
 

@@ -20,7 +20,7 @@ from hamicommon.bus.client import (
     Responder,
     Subscription,
 )
-from hamicommon.bus.consumer import MAX_DELIVERIES, STANDBY_S, BatchHandler
+from hamicommon.bus.consumer import MAX_DELIVERIES, BatchHandler
 from hamicommon.bus.pull import ACK_WAIT_S, RETRY_DELAY_S
 from hamicommon.errors import InvalidRequest, Unavailable
 from pydantic import BaseModel
@@ -86,13 +86,6 @@ class BusConnection:
             results = [exc] * len(messages)
         return results or [None] * len(messages)
 
-    async def broadcast(self, subject: str, payload: BaseModel) -> None:
-        """As Bus."""
-        data = payload.model_dump_json().encode()
-        if self.connected:
-            message = Message(subject=subject, data=data, stream_sequence=0, deliveries=1)
-            self._hub.spread(self, message)
-
     async def request(
         self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = 2.0
     ) -> bytes:
@@ -129,11 +122,9 @@ class BusConnection:
                 body = reply if isinstance(reply, bytes) else reply.model_dump_json().encode()
                 answer.set_result(body)
 
-    async def serve(
-        self, subject: str, queue: str, respond: Responder, *, together: bool = False
-    ) -> None:
+    async def serve(self, subject: str, queue: str, respond: Responder) -> None:
         """As Bus; none waits for the one before."""
-        del queue, together
+        del queue
         self._hub.serve(self, subject, respond)
         await asyncio.Event().wait()
 
@@ -164,7 +155,7 @@ class BusConnection:
 
     async def consume(self, what: Subscription, handle: Handler) -> None:
         """As Bus."""
-        loop, left = asyncio.get_running_loop(), 0
+        loop = asyncio.get_running_loop()
         while True:
             if not self.connected:
                 await asyncio.sleep(RECONNECT_S)
@@ -178,11 +169,6 @@ class BusConnection:
                     async with asyncio.timeout_at(due):
                         await queue.arrived.wait()
                 continue
-            if not left and what.stands_by():
-                await asyncio.sleep(STANDBY_S)
-                left = len([item for item in queue.waiting if item.due <= loop.time()])
-                continue
-            left = max(0, left - 1)
             item = ready[0]
             item.due, item.deliveries = loop.time() + ACK_WAIT_S, item.deliveries + 1
             await self._process.hop(self._rng.uniform(0.0005, 0.005))

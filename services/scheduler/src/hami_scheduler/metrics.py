@@ -100,14 +100,7 @@ class SchedulerInstruments:
         )
         for kind in DRIFT_CLASSES:
             self.drift_items.labels(kind).set(0)
-        self.forwarded_calls = self._counter(
-            "forwarded_calls",
-            "Calls of kube-scheduler that were forwarded to the replica that leads, by result",
-            ["result"],
-        )
-        for result in ("answered", "too_long", "unanswered"):
-            self.forwarded_calls.labels(result)
-        self.leads = self._gauge("leads", "1 where this replica answers the others' calls, too")
+        self.active = self._gauge("active", "1 where this replica decides, 0 where it stands by")
         self.transitions = self._counter("transitions", "State changes of allocations", ["state"])
         self.drift = self._counter("drift", "Differences found by the reconciler", ["class"])
         self.requeues = self._counter("requeues", "Waiting pods asked to be tried again")

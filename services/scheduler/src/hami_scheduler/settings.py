@@ -41,23 +41,32 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="HAMI_SCHEDULER_")
 
     http_bind: str = Field(
-        default="127.0.0.1:9443", pattern=r"^.*:\d+$", description="host:port of the extender"
+        default="127.0.0.1:9443",
+        pattern=r"^.*:\d+$",
+        description="host:port of the extender; whoever reaches it may bind pods",
     )
-    reuse_port: bool = Field(
-        default=False,
-        description="share http_bind with other replicas on this host (SO_REUSEPORT): the kernel "
-        "gives each new connection to one of them",
+    pod_name: str = Field(
+        default="", description="the pod that this process runs in, with kube-scheduler beside it"
     )
-    tls_cert_file: Path | None = Field(default=None, description="PEM; with tls_key_file: HTTPS")
-    tls_key_file: Path | None = Field(default=None, description="PEM")
-    tls_client_ca_file: Path | None = Field(
-        default=None, description="PEM; if given, clients must show a certificate of this CA"
-    )
-    extender_clients: str = Field(
+    lease_name: str = Field(
         default="",
-        description="comma list of common names: of the certificates of tls_client_ca_file those "
-        "that may use http_bind; empty: every one",
+        description="the Lease of kube-scheduler's leader election: the replica in its holder's "
+        "pod is active, the others stand by; empty: this one is always active",
     )
+    lease_namespace: str = Field(
+        default="hami-system", min_length=1, description="the namespace of lease_name"
+    )
+    kube_scheduler: str = Field(
+        default="127.0.0.1:10259",
+        pattern=r"^(.+:\d+)?$",
+        description="host:port where kube-scheduler beside this process serves; the Lease of one "
+        "that died is released, so that another replica need not wait until it expires; empty: "
+        "it is not looked at",
+    )
+    tls_cert_file: Path | None = Field(
+        default=None, description="PEM, of operator_bind; with tls_key_file"
+    )
+    tls_key_file: Path | None = Field(default=None, description="PEM")
     operator_bind: str = Field(
         default="",
         pattern=r"^(.*:\d+)?$",
@@ -118,11 +127,6 @@ class Settings(BaseSettings):
         default="filter",
         description="filter: choose node and cards in /filter; bind: answer all nodes that fit, "
         "and choose the cards at /bind",
-    )
-    forward_calls: bool = Field(
-        default=True,
-        description="forward /filter and /bind to the replica that was called first, so that a "
-        "burst is decided by one and goes in batches; false: each answers what comes to it",
     )
     reservation_s: float = Field(
         default=60.0,
@@ -272,22 +276,20 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _tls_files_come_in_pairs(self) -> Settings:
+    def _settings_that_need_others(self) -> Settings:
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise ValueError("tls_cert_file and tls_key_file must be given together")
         if self.operator_bind and self.tls_cert_file is None:
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
-        is_open = not self.operator_bind and self.tls_client_ca_file is None
-        if is_open and not (self.published_locally or is_loopback(host_name(self.http_bind))):
+        if self.tls_cert_file is not None and not self.operator_bind:
+            raise ValueError("tls_cert_file needs operator_bind: the extender's port has no TLS")
+        if self.lease_name and not self.pod_name:
+            raise ValueError("lease_name needs pod_name: the holder is recognized by it")
+        if not (
+            self.operator_bind or self.published_locally or is_loopback(host_name(self.http_bind))
+        ):
             raise ValueError(
                 f"http_bind is {self.http_bind}, where anybody could call /bind and /v1/adopt: "
-                "take 127.0.0.1, or set tls_client_ca_file (certificates) or operator_bind (tokens)"
+                "take 127.0.0.1, or set operator_bind (tokens)"
             )
-        if self.extender_clients and self.tls_client_ca_file is None:
-            raise ValueError("extender_clients needs tls_client_ca_file: nobody else shows a name")
         return self
-
-    @property
-    def extender_client_names(self) -> tuple[str, ...]:
-        """Of `extender_clients`."""
-        return tuple(filter(None, map(str.strip, self.extender_clients.split(","))))

@@ -78,3 +78,48 @@ async def test_objects_around_a_poisonous_one_are_handed_on(where: str, error: E
     assert seen == [(kind, name) for kind in kinds for name in ("first", "last")]
     assert bulkhead.failures == ({"watch": 3} if isinstance(error, ValueError) else {})
     assert informer.store == {}
+
+
+async def test_handlers_that_are_held_are_shown_what_is_there_when_they_start() -> None:
+    api, seen = Quiet(), []
+    informer = Informer(
+        cast(Any, api),
+        "/api/v1/pods",
+        on_upsert=lambda new, old: seen.append(
+            (new["metadata"]["name"], new["metadata"]["resourceVersion"], old is None)
+        ),
+        on_delete=lambda last: seen.append((last["metadata"]["name"], "gone", False)),
+    )
+    informer.hold_handlers()
+    running = asyncio.create_task(informer.run())
+    api.changes.put_nowait(("MODIFIED", "first", 2))
+    api.changes.put_nowait(("DELETED", "poison", 3))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(informer.store) != 2 or not api.changes.empty():
+            await asyncio.sleep(0)
+        assert seen == []
+
+        informer.start_handlers()
+        assert seen == [("first", "2", True), ("last", "1", True)]
+
+        seen.clear()
+        api.changes.put_nowait(("MODIFIED", "last", 4))
+        api.changes.put_nowait(("DELETED", "first", 5))
+        while len(seen) != 2:
+            await asyncio.sleep(0)
+    assert seen == [("last", "4", False), ("first", "gone", False)]
+    await end([running])
+
+
+class Quiet(Api):
+    """Lists three objects, then reports what a case puts in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: asyncio.Queue[tuple[str, str, int]] = asyncio.Queue()
+
+    async def watch(self, path: str, **query: str) -> AsyncIterator[Json]:
+        del path, query
+        while True:
+            kind, name, version = await self.changes.get()
+            yield {"type": kind, "object": pod(name, version)}

@@ -6,10 +6,11 @@ import logging
 
 import httpx
 import pytest
+from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.api.operator_access import (
     CALLER,
     OperatorAccess,
-    by_connection,
+    by_anybody,
     by_token,
     verb_of,
 )
@@ -54,7 +55,9 @@ class App:
 
 
 async def asked(app: App, method: str, *authorization: str) -> httpx.Response:
-    transport = httpx.ASGITransport(app=OperatorAccess(app, by_token(Access(Reviews()))))
+    transport = httpx.ASGITransport(
+        app=OperatorAccess(app, by_token(Access(Reviews())), Activity())
+    )
     headers = [("Authorization", value) for value in authorization]
     async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
         return await client.request(method, "/v1/devices", headers=headers)
@@ -126,9 +129,19 @@ class Journal:
 
 
 async def called(
-    journal: Journal, app: object, method: str, path: str, token: str = "operator"
+    journal: Journal,
+    app: object,
+    method: str,
+    path: str,
+    token: str = "operator",
+    activity: Activity | None = None,
 ) -> httpx.Response:
-    access = OperatorAccess(app, by_token(Access(Reviews())), journal)  # type: ignore[arg-type]
+    access = OperatorAccess(
+        app,  # type: ignore[arg-type]
+        by_token(Access(Reviews())),
+        activity or Activity(),
+        journal,
+    )
     transport = httpx.ASGITransport(app=access, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
         headers = {"Authorization": f"Bearer {token}"}
@@ -223,18 +236,49 @@ async def test_who_may_not_is_kept_and_refused_either_way(journal: Journal) -> N
         assert "may not update" in message
 
 
+async def test_without_tokens_anybody_calls_and_has_no_name() -> None:
+    found = await by_anybody({"type": "http"}, Role.OPERATE)
+
+    assert found == OperatorCaller(user="", source=CallSource.OPEN)
+
+
 @pytest.mark.parametrize(
-    ("state", "caller"),
+    ("method", "path", "status"),
     [
-        ({}, OperatorCaller(user="", source=CallSource.OPEN)),
-        ({"client_name": "ann"}, OperatorCaller(user="ann", source=CallSource.CERTIFICATE)),
-        ({"client_name": ""}, OperatorCaller(user="", source=CallSource.CERTIFICATE)),
+        ("GET", "/v1/allocations", 200),
+        ("GET", "/v1/drift", 200),
+        ("GET", "/v1/dead-letters", 200),
+        ("GET", "/v1/vain-settings", 503),
+        ("POST", "/v1/simulate", 503),
+        ("POST", "/v1/adopt", 503),
+        ("POST", "/v1/dead-letters/7/send", 503),
     ],
 )
-async def test_who_calls_without_tokens_is_who_holds_the_certificate(
-    state: dict[str, str], caller: OperatorCaller
+async def test_a_replica_that_stands_by_reads_and_names_who_does_the_rest(
+    method: str, path: str, status: int
 ) -> None:
-    assert await by_connection({"type": "http", "state": state}, Role.OPERATE) == caller
+    lease = SchedulerLease("hami-system/hami-scheduler", "pod-b")
+    for renewed in ("1", "2"):
+        lease.on_upsert(
+            {
+                "spec": {
+                    "holderIdentity": "pod-a_7f",
+                    "renewTime": renewed,
+                    "leaseDurationSeconds": 6,
+                }
+            },
+            None,
+        )
+    journal, app = Journal(), App()
+
+    answer = await called(journal, app, method, path, activity=Activity(lease))
+
+    assert (answer.status_code, app.calls) == (status, int(status == 200))
+    assert journal.calls == []
+    if status != 200:
+        assert answer.json() == {
+            "error": "this replica stands by: pod-a holds the Lease hami-system/hami-scheduler"
+        }
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import orjson
 import pytest
+from hami_scheduler import activity
+from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.app import ExtenderApp
 from hami_scheduler.extender.bind import Bind
@@ -14,8 +18,8 @@ from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import MAX_BODY_BYTES, ExtenderArgs
 from hami_scheduler.extender.verbs import ExtenderVerbs
-from hami_scheduler.replicas.forwarding import CallForwarding
 from hamicommon.domain.ids import NodeName
+from hamicommon.k8s.types import Json
 
 
 class Filtering:
@@ -46,25 +50,14 @@ class Hosts:
         return {}
 
 
-class Forwarding:
-    """Hands calls to a leader, if there is one."""
-
-    def __init__(self, answer: bytes | None) -> None:
-        self.answer = answer
-        self.asked: list[tuple[str, bytes]] = []
-
-    async def ask(self, verb: str, body: bytes) -> bytes | None:
-        self.asked.append((verb, body))
-        return self.answer
-
-
 async def call(
     done: list[str],
     filtering: Filtering,
     *,
     gone: bool = False,
     path: str = "/filter",
-    forwarding: Forwarding | None = None,
+    lease: SchedulerLease | None = None,
+    gate: Activity | None = None,
     parts: Sequence[bytes] = (b'{"Pod":{}}',),
 ) -> bytes:
     """The body of the answer; what was not read of `parts` is in `done`."""
@@ -74,11 +67,7 @@ async def call(
         binding=cast(Bind, None),
         background=BackgroundQueue(),
     )
-    app = ExtenderApp(
-        verbs,
-        forwarding=cast(CallForwarding, forwarding or Forwarding(None)),
-        rest=cast(Any, None),
-    )
+    app = ExtenderApp(verbs, activity=gate or Activity(lease), rest=cast(Any, None))
     bodies: list[bytes] = []
     left = list(parts)
 
@@ -126,25 +115,45 @@ async def test_a_record_that_fails_is_logged_and_costs_no_answer(
     assert [each.getMessage() for each in caplog.records] == ["failed after the answer"]
 
 
-async def test_what_the_leader_answers_is_the_answer_and_nothing_is_decided_here() -> None:
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/filter",
+            {"Error": "this replica stands by: pod-a holds the Lease ns/lease", "NodeNames": None},
+        ),
+        ("/bind", {"Error": "this replica stands by: pod-a holds the Lease ns/lease"}),
+        ("/prioritize", None),
+    ],
+)
+async def test_a_replica_that_stands_by_decides_nothing_and_names_the_active_one(
+    path: str, body: Json | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(activity, "ACTIVATION_TIMEOUT_S", 0.01)
+    lease = SchedulerLease("ns/lease", "pod-b")
+    for renewed in ("1", "2"):
+        lease.on_upsert(held("pod-a_7f", renewed), None)
     done: list[str] = []
-    leader = Forwarding(b'{"NodeNames":["a"]}')
 
-    body = await call(done, Filtering(done), forwarding=leader)
+    answer = orjson.loads(await call(done, Filtering(done), path=path, lease=lease))
 
-    assert body == b'{"NodeNames":["a"]}'
-    assert leader.asked == [("filter", b'{"Pod":{}}')]
     assert "recorded" not in done
+    if body is None:
+        assert answer == []
+    else:
+        assert answer | body == answer
 
 
-async def test_scores_are_given_by_the_replica_that_was_called() -> None:
+async def test_a_call_that_came_before_the_watch_saw_the_lease_waits_for_it() -> None:
+    gate = Activity(SchedulerLease("ns/lease", "pod-b"))
     done: list[str] = []
-    leader = Forwarding(b"other")
+    calling = asyncio.create_task(call(done, Filtering(done), gate=gate))
+    await asyncio.sleep(0)
+    assert not done
 
-    body = await call(done, Filtering(done), forwarding=leader, path="/prioritize-without-cards")
+    gate.begin()
 
-    assert body == b"[]"
-    assert leader.asked == []
+    assert await calling == b"{}"
 
 
 async def test_a_body_that_is_too_long_is_refused_as_soon_as_that_is_known() -> None:
@@ -164,3 +173,8 @@ async def test_the_longest_names_of_four_thousand_nodes_are_read() -> None:
     answer = await call(done, Filtering(done), parts=[b'{"pod":{},"nodenames":[' + names + b"]}"])
 
     assert answer == b"{}"
+
+
+def held(identity: str, renewed: str) -> Json:
+    spec = {"holderIdentity": identity, "renewTime": renewed, "leaseDurationSeconds": 6}
+    return {"spec": spec}

@@ -44,7 +44,7 @@ from hamicommon.bus.streams import StreamKeeper
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.outages import Outage
 from hamicommon.process.rate_limit import RateLimit
-from hamicommon.process.shutdown import end, propagate_cancellation
+from hamicommon.process.shutdown import propagate_cancellation
 
 __all__ = [
     "Bus",
@@ -161,11 +161,6 @@ class Bus:
             return [Unavailable("NATS is not connected")] * len(messages)
         return await store_all(self._js, messages, timeout_s=timeout_s)
 
-    async def broadcast(self, subject: str, payload: BaseModel) -> None:
-        """Sends to who listens now, at most once; while the bus is away, to nobody."""
-        with contextlib.suppress(nats.errors.Error, OSError):
-            await self._client.publish(subject, payload.model_dump_json().encode())
-
     async def request(
         self, subject: str, payload: BaseModel | bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
     ) -> bytes:
@@ -188,17 +183,13 @@ class Bus:
             raise Unavailable(f"NATS: request {subject}: {exc or type(exc).__name__}") from exc
         return bytes(reply.data)
 
-    async def serve(
-        self, subject: str, queue: str, respond: Responder, *, together: bool = False
-    ) -> None:
+    async def serve(self, subject: str, queue: str, respond: Responder) -> None:
         """Answers requests on `subject` until cancelled; replicas in one `queue` share them.
 
         Requests that arrived by then are still answered. A later one fails at once with "no
-        responders", where silence would mean that nothing is known. `together`: none waits for the
-        answer to the one before. A question whose answer would go elsewhere than to an inbox of the
-        user that may ask there (`asker_inboxes`) has none.
+        responders", where silence would mean that nothing is known. A question whose answer would
+        go elsewhere than to an inbox of the user that may ask there (`asker_inboxes`) has none.
         """
-        under_way: set[asyncio.Task[None]] = set()
 
         async def on_message(message: Msg) -> None:
             if not message.reply.startswith(asker_inboxes(message.subject)):
@@ -213,25 +204,16 @@ class Bus:
                 except (nats.errors.Error, OSError) as exc:
                     logger.warning("reply not sent", extra={"error": str(exc)})
 
-        async def begin(message: Msg) -> None:
-            task = asyncio.create_task(on_message(message))
-            under_way.add(task)
-            task.add_done_callback(under_way.discard)
-
         # The client renews a subscription on every reconnect, but can't make one before the first.
         await self._was_up.wait()
-        handle = begin if together else on_message
-        subscription = await self._client.subscribe(subject, queue=queue, cb=handle)
+        subscription = await self._client.subscribe(subject, queue=queue, cb=on_message)
         try:
             await asyncio.Event().wait()
         finally:
             with contextlib.suppress(nats.errors.Error, OSError, TimeoutError):
                 async with asyncio.timeout(LAST_ANSWERS_S):
                     await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py: partly typed
-                    if under_way:
-                        await asyncio.wait(under_way)
                     await self._client.flush()
-            await end(under_way)
 
     async def follow(self, subjects: Sequence[str], handle: Handler, *, queue: str = "") -> None:
         """Calls `handle` for each message on them from now on, at most once, until cancelled.

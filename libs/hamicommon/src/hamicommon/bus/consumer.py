@@ -35,8 +35,6 @@ from hamicommon.process.shutdown import end, propagate_cancellation
 logger = logging.getLogger(__name__)
 
 PUBLISH_TIMEOUT_S = 2.0
-STANDBY_S = 1.0
-"""So long a message that the other one left waits for one that stands by, at most."""
 MAX_DELIVERIES = 10
 BACKEND_CALM_S = 5.0
 """A backend is there again when no message had to wait for it for so long."""
@@ -67,10 +65,6 @@ class Message:
     """When the bus took it, by the clock of the bus: no sender chooses it."""
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
     """What to consume; the same `consumer` name shares the work among replicas.
@@ -82,9 +76,6 @@ class Subscription:
     subject: str
     consumer: str
     deliver: Deliver = Deliver.ALL
-    stands_by: Callable[[], bool] = _never
-    """While it holds, messages are for another of the same `consumer`: what that one leaves for
-    `STANDBY_S` is taken."""
 
 
 Handler = Callable[[Message], Awaitable[None]]
@@ -131,8 +122,6 @@ class Consumer:
         self._on_answer = on_answer
         self._lines = RateLimit(burst=1, per_s=LOG_LINES_PER_S)
         self._letters = RateLimit(burst=LETTERS_OF_A_SENDER, per_s=LETTERS_PER_S)
-        self._seen: int | None = None
-        """Messages that had been handed out to anybody when `_left` was last asked."""
         self._backend = Outage(
             logger,
             failed="backend unavailable, messages are delivered again",
@@ -180,14 +169,8 @@ class Consumer:
 
     async def _pull(self, pull: Pull, what: Subscription) -> Sequence[Msg]:
         messages: Sequence[Msg] = ()
-        standing_by = what.stands_by()
-        if standing_by and not pull.pending:
-            # Not a request that waits at the server: that would share what comes with the other.
-            await asyncio.sleep(STANDBY_S)
-            if not await self._left():
-                return ()
         with contextlib.suppress(TimeoutError):
-            messages = await pull.next(waits=not standing_by)
+            messages = await pull.next()
         if not messages:
             # Nothing new, or the consumer is gone: an unknown one must be made again.
             await self._js.consumer_info(what.stream, what.consumer)
@@ -206,19 +189,6 @@ class Consumer:
         for task in [task for task in running if task.done()]:
             running.discard(task)
             task.result()
-
-    async def _left(self) -> bool:
-        """Whether there are messages, and nobody took any since this was last asked.
-
-        In a burst some wait at any moment for who takes them next; those are not left.
-        """
-        info = await self._js.consumer_info(self._what.stream, self._what.consumer)
-        seen, self._seen = (
-            self._seen,
-            None if info.delivered is None else info.delivered.consumer_seq,
-        )
-        waits = bool(info.num_pending or info.num_ack_pending)
-        return waits and self._seen is not None and self._seen == seen
 
     async def _deliver_all(self, messages: Sequence[Msg], source: Pull | Push) -> None:
         assert self._handle_all is not None

@@ -74,20 +74,14 @@ class Pull:
                 await subscription.unsubscribe()
                 await self.settle([(message, Outcome.UNREAD) for message in self._came])
 
-    @property
-    def pending(self) -> bool:
-        """Whether messages have come, or a request for some is at the server."""
-        return bool(self._came or self._wanted)
-
-    async def next(self, *, waits: bool = True) -> list[Msg]:
+    async def next(self) -> list[Msg]:
         """What has come, or comes first; empty when nothing did for as long as a request waits.
-        Without `waits` a new request asks for what is there.
 
         Raises: nats.errors.Error, OSError; TimeoutError when the server does not answer.
         """
         if not self._came:
             if not self._wanted:
-                await self._ask(FETCH_WAIT_S if waits else 0.0)
+                await self._ask(FETCH_WAIT_S)
             try:
                 async with asyncio.timeout(max(0.0, self._answered_by_s - time.monotonic())):
                     await self._woken.wait()

@@ -55,9 +55,6 @@ from hamicommon.events.questions import (
     UnmanagedRequest,
     WantedMove,
 )
-from hamicommon.events.replicas import (
-    LeaderAnnounced,
-)
 from hamicommon.events.reports import (
     REPORT,
     Allocated,
@@ -73,7 +70,6 @@ from hamicommon.events.subjects import (
     EVENTS_STREAM,
     GRANTS_STREAM,
     INVENTORY_STREAM,
-    LEADER_SUBJECT,
     LEDGER_CLUSTER_SUBJECT,
     LEDGER_STREAM,
     LIMITS_STREAM,
@@ -88,7 +84,6 @@ from hamicommon.events.subjects import (
     limits_subject,
     moves_subject,
     readiness_subject,
-    replica_subject,
     reports_subject,
     snapshot_subject,
     token_of,
@@ -112,7 +107,6 @@ __all__ = [
     "GRANT_MESSAGE",
     "HEARTBEAT_S",
     "INVENTORY_STREAM",
-    "LEADER_SUBJECT",
     "LEDGER_CLUSTER_SUBJECT",
     "LEDGER_STREAM",
     "LIMITS_BUSY_S",
@@ -146,7 +140,6 @@ __all__ = [
     "HoldingsRequest",
     "Inventory",
     "InventoryDevice",
-    "LeaderAnnounced",
     "LimitCheck",
     "LimitFinding",
     "MadeInstance",
@@ -178,7 +171,6 @@ __all__ = [
     "limits_subject",
     "moves_subject",
     "readiness_subject",
-    "replica_subject",
     "reports_subject",
     "snapshot_subject",
     "token_of",

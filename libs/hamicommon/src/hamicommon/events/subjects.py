@@ -13,8 +13,6 @@ LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
 """Where the scheduler publishes what its ledger knows of the cluster as a whole."""
 ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
 """Where the webhook publishes which pods it refused."""
-LEADER_SUBJECT = "hami.replicas.leader"
-"""Where the replica of the scheduler that leads is announced to the others (not a stream)."""
 
 
 def token_of(node: str) -> str:
@@ -81,12 +79,6 @@ def usage_subject(node: str) -> str:
 def ledger_quota_subject(namespace: str) -> str:
     """Where a namespace's quotas are published, with what the ledger counts on them."""
     return f"hami.ledger.v1.quota.{namespace}"
-
-
-def replica_subject(replica: str, call: str) -> str:
-    """Where a replica of the scheduler takes calls of kube-scheduler that came to another one
-    (request and reply); `call`: the verb, or `*` for all."""
-    return f"hami.replicas.calls.{replica}.{call}"
 
 
 def event_subject(entity: str, verb: str) -> str:

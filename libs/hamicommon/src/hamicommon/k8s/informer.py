@@ -54,6 +54,8 @@ class Informer:
     with the last known state. A pod that was deleted and made again under the same name comes as a
     delete and an upsert, because its uid differs. `trim` returns what is kept of each object; it
     must leave name, namespace, uid and resourceVersion.
+
+    After `hold_handlers` the copy is kept and no handler is called until `start_handlers`.
     """
 
     def __init__(
@@ -65,9 +67,10 @@ class Informer:
         on_delete: OnDelete,
         trim: Trim | None = None,
         bulkhead: Bulkhead | None = None,
+        backoff_last_s: float = BACKOFF_LAST_S,
         **query: str,
     ) -> None:
-        """`query`: selectors of the collection."""
+        """`query`: selectors of the collection; `backoff_last_s`: the longest pause."""
         self._bulkhead = bulkhead or Bulkhead()
         self._api = api
         self._path = path
@@ -75,6 +78,8 @@ class Informer:
         self._on_upsert = on_upsert
         self._on_delete = on_delete
         self._trim = trim
+        self._backoff_last_s = backoff_last_s
+        self._held = False
         self.store: dict[Key, Json] = {}
         self._outage = Outage(
             logger,
@@ -84,6 +89,17 @@ class Informer:
         )
         self.synced = asyncio.Event()
         self.connected = False
+
+    def hold_handlers(self) -> None:
+        """Call no handler until `start_handlers`."""
+        self._held = True
+
+    def start_handlers(self) -> None:
+        """Show the handlers each object that is stored, as new, and then what changes."""
+        self._held = False
+        for item in list(self.store.values()):
+            with self._object(item):
+                self._on_upsert(item, None)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -104,7 +120,7 @@ class Informer:
                 self.connected = False
                 self._outage.failed(exc)
                 await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
-                backoff_s = min(backoff_s * 2, BACKOFF_LAST_S)
+                backoff_s = min(backoff_s * 2, self._backoff_last_s)
 
     async def _list(self) -> str:
         items: dict[Key, Json] = {}
@@ -176,11 +192,12 @@ class Informer:
         ):
             return
         self.store[key] = item
-        with self._object(item):
-            self._on_upsert(item, old)
+        if not self._held:
+            with self._object(item):
+                self._on_upsert(item, old)
 
     def _forget(self, key: Key) -> None:
         item = self.store.pop(key, None)
-        if item is not None:
+        if item is not None and not self._held:
             with self._object(item):
                 self._on_delete(item)

@@ -1,7 +1,5 @@
 """Serving HTTP inside a service's own event loop: sockets first, then uvicorn, then a clean end.
 
-Where clients must show certificates, `client_name` has whose was shown on a request's connection.
-
 The socket is bound before anything else is started, so an address in use is one clear sentence and
 port 0 is known at once. The bootstrap of each service opens what it needs and wraps it in
 `serving`; `__main__` hands it to `run`, which waits in `until_stopped`.
@@ -24,7 +22,7 @@ from hamicommon.process.listening_socket import listen
 from hamicommon.process.shutdown import until_stopped
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Scope
+    from starlette.types import ASGIApp
 
 # Requests in flight at the end get this long; kube-scheduler's bind is the longest, see its 30 s.
 GRACE_S = 10
@@ -32,18 +30,6 @@ GRACE_S = 10
 TLS_END_S = 1.0
 # kube-scheduler and the API server keep connections for 90 s: we must not close them first.
 KEEP_ALIVE_S = 120
-
-
-_CLIENT_NAME = "client_name"
-
-
-def client_name(scope: Scope) -> str | None:
-    """The common name of the client's certificate, which the handshake has verified.
-
-    None where no certificate was asked for; empty for a certificate with no name or several.
-    """
-    name: str | None = (scope.get("state") or {}).get(_CLIENT_NAME)
-    return name
 
 
 class JoinedWrites:
@@ -78,31 +64,18 @@ class JoinedWrites:
 
 
 class _Connection(HttpToolsProtocol):
-    """Adds the client's name to the state of each request; uvicorn leaves certificates out.
-
-    The head and the body of an answer leave together.
-    """
+    """The head and the body of an answer leave together."""
 
     def connection_made(  # type: ignore[override]  # as uvicorn has it: a stream is a Transport
         self, transport: asyncio.Transport
     ) -> None:
         super().connection_made(cast("asyncio.Transport", JoinedWrites(transport)))
-        certificate = transport.get_extra_info("peercert")
-        if certificate:
-            self.app_state = {**self.app_state, _CLIENT_NAME: _common_name(certificate)}
 
     def shutdown(self) -> None:
         """Ends the connection: an idle one immediately, another after its answer."""
         super().shutdown()
         if self.transport.is_closing() and not self.flow.write_paused:
             asyncio.get_running_loop().call_later(TLS_END_S, self.transport.abort)
-
-
-def _common_name(certificate: dict[str, Any]) -> str:
-    """Of a certificate as `SSLSocket.getpeercert` has it."""
-    subject = certificate.get("subject", ())
-    names = [value for part in subject for key, value in part if key == "commonName"]
-    return str(names[0]) if len(names) == 1 else ""
 
 
 class _Server(uvicorn.Server):
@@ -134,14 +107,10 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serving(
-    app: ASGIApp,
-    bind: str,
-    *,
-    ssl_context: ssl.SSLContext | None = None,
-    reuse_port: bool = False,
+    app: ASGIApp, bind: str, *, ssl_context: ssl.SSLContext | None = None
 ) -> AsyncIterator[int]:
     """Serves `app` while the block runs; yields the port. A server that dies ends the block."""
-    sock = listen(bind, reuse_port=reuse_port)
+    sock = listen(bind)
     config = uvicorn.Config(
         app,
         log_config=None,

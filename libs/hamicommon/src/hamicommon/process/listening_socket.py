@@ -20,17 +20,15 @@ def parse_bind(text: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]") or "0.0.0.0", int(port)
 
 
-def listen(bind: str, *, reuse_port: bool = False) -> socket.socket:
-    """A listening socket; with `reuse_port` other processes may listen beside it.
+def listen(bind: str) -> socket.socket:
+    """A listening socket.
 
     Raises: Unavailable when the address is taken or is not ours.
     """
     host, port = parse_bind(bind)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server(
-            (host, port), family=family, backlog=BACKLOG, reuse_port=reuse_port
-        )
+        listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as exc:
         raise Unavailable(f"can't listen on {bind}: {exc.strerror or exc}") from exc
     # Head and body of an answer are two writes: without this the second one waits for the client's

@@ -37,9 +37,8 @@ Reloaded = Literal["loaded", "refused"]
 class ServingCertificate:
     """The pair of files as the newest TLS context that was good.
 
-    With `client_ca_file`, clients must show a certificate of an authority in that file, which is
-    watched like the pair. `on_reload` is called at every change, `on_expiry` with the end of what
-    is served, also at the start.
+    `on_reload` is called at every change, `on_expiry` with the end of what is served, also at the
+    start.
     """
 
     def __init__(
@@ -47,17 +46,15 @@ class ServingCertificate:
         cert_file: Path,
         key_file: Path,
         *,
-        client_ca_file: Path | None = None,
         on_reload: Callable[[Reloaded], None] = lambda _result: None,
         on_expiry: Callable[[datetime], None] = lambda _not_after: None,
     ) -> None:
         """Loads the files. Raises: InvalidRequest when they can't be used."""
         self._files = (cert_file, key_file)
-        self._client_ca_file = client_ca_file
         self._on_reload, self._on_expiry = on_reload, on_expiry
         self._loaded = self._read()
         self._current = self._load()
-        # Made as the newest one is; a handshake begins with it, and what it asks of clients stays.
+        # Made as the newest one is; a handshake begins with it.
         self.context = self._load()
         self.context.sni_callback = self._choose
 
@@ -72,8 +69,7 @@ class ServingCertificate:
 
     async def watch(self) -> None:
         """Reloads whenever the files change, until cancelled."""
-        authority = [] if self._client_ca_file is None else [self._client_ca_file]
-        folders = {path.parent for path in (*self._files, *authority)}
+        folders = {path.parent for path in self._files}
         async for _changes in awatch(
             *folders,
             recursive=False,
@@ -104,12 +100,9 @@ class ServingCertificate:
 
     def _read(self) -> tuple[bytes, ...]:
         try:
-            held = [path.read_bytes() for path in self._files]
-            if self._client_ca_file is not None:
-                held.append(self._client_ca_file.read_bytes())
+            return tuple(path.read_bytes() for path in self._files)
         except OSError as exc:
             raise InvalidRequest(f"{exc.filename}: not readable: {exc.strerror}") from exc
-        return tuple(held)
 
     def _load(self) -> ssl.SSLContext:
         cert_file, key_file = self._files
@@ -122,24 +115,12 @@ class ServingCertificate:
             raise InvalidRequest(
                 f"{cert_file} and {key_file} are no certificate with its key: {what}"
             ) from exc
-        self._require_clients(context)
         if datetime.now(UTC) >= certificate.not_valid_after_utc:
             ended = certificate.not_valid_after_utc.isoformat()
             raise InvalidRequest(f"{cert_file} expired at {ended}")
         self.not_after = certificate.not_valid_after_utc
         self._on_expiry(self.not_after)
         return context
-
-    def _require_clients(self, context: ssl.SSLContext) -> None:
-        if self._client_ca_file is None:
-            return
-        try:
-            context.load_verify_locations(self._client_ca_file)
-        except (OSError, ValueError) as exc:
-            raise InvalidRequest(
-                f"{self._client_ca_file} holds no authority for clients: {exc}"
-            ) from exc
-        context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _server_context() -> ssl.SSLContext:

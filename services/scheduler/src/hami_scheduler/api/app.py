@@ -1,14 +1,11 @@
 """HTTP on three ports: kube-scheduler's, the operators' and the probes'.
 
-The first has the extender's verbs (`extender/app.py`), for the client certificates that may bind
-where it is so configured. The second has the operators' API (`/v1/`), for tokens
-(`operator_access.py`). The third is plain: health and metrics. Where the second or the third is not
-configured, the first has their part.
+The first has the extender's verbs (`extender/app.py`), on loopback. The second has the operators'
+API (`/v1/`), for tokens (`operator_access.py`). The third is plain: health and metrics. Where the
+second or the third is not configured, the first has their part.
 """
 
 from __future__ import annotations
-
-from collections.abc import Collection
 
 import orjson
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -20,39 +17,32 @@ from starlette.types import ASGIApp
 
 from hami_scheduler.api import v1
 from hami_scheduler.api.errors import JSON, answer_errors
-from hami_scheduler.api.extender_clients import ExtenderClients
 from hami_scheduler.api.local_callers import LocalCallers
-from hami_scheduler.api.operator_access import OperatorAccess, by_connection, by_token
+from hami_scheduler.api.operator_access import OperatorAccess, by_anybody, by_token
 from hami_scheduler.api.service import Service
 from hami_scheduler.extender.app import ExtenderApp
 
 
-def create_app(service: Service, *, clients: Collection[str], probes: bool) -> ASGIApp:
-    """For kube-scheduler's port.
-
-    `clients`: names of the certificates that are served; empty: every one that the handshake took.
-    `probes`: no other port has them.
-    """
+def create_app(service: Service, *, probes: bool) -> ASGIApp:
+    """For kube-scheduler's port; `probes`: no other port has them."""
     others = _bare_app()
     if probes:
         others.include_router(_probes(service))
     rest: ASGIApp = others
     if service.access is None:
         others.include_router(_operator_api(service))
-        rest = OperatorAccess(others, by_connection, service.journal)
+        rest = OperatorAccess(others, by_anybody, service.activity, service.journal)
     else:
         others.include_router(_elsewhere())
-    app: ASGIApp = ExtenderApp(service.verbs, forwarding=service.forwarding, rest=rest)
-    if service.access is None:
-        app = LocalCallers(app)
-    return ExtenderClients(app, clients) if clients else app
+    app: ASGIApp = ExtenderApp(service.verbs, activity=service.activity, rest=rest)
+    return LocalCallers(app) if service.access is None else app
 
 
 def create_operator_app(service: Service, access: Access) -> ASGIApp:
     """The operators' API, for who shows a token."""
     app = _bare_app()
     app.include_router(_operator_api(service))
-    return OperatorAccess(app, by_token(access), service.journal)
+    return OperatorAccess(app, by_token(access), service.activity, service.journal)
 
 
 def create_probe_app(service: Service) -> ASGIApp:

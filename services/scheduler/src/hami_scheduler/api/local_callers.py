@@ -13,7 +13,6 @@ from hamicommon.access.checks import NotAllowed
 from hamicommon.access.loopback import host_name
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
-from hamicommon.process.http_server import client_name
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_scheduler.api.errors import refuse
@@ -30,7 +29,7 @@ class LocalCallers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] == "http" and client_name(scope) is None:
+        if scope["type"] == "http":
             refusal = _refusal(scope)
             if refusal is not None:
                 await refuse(refusal, send)

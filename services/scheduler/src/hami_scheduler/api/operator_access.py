@@ -1,8 +1,9 @@
 """Stands before the operators' API: every call has a caller, and none passes without the right.
 
 On the operators' port the caller is whose token it is (`ports/access.py`); where kube-scheduler's
-port serves the API too, who holds the client certificate. Calls that are more than a look are in
-the log with their caller, and those that change something go to the journal of calls.
+port, which is on loopback, serves the API too, anybody. Calls that are more than a look are in the
+log with their caller, and those that change something go to the journal of calls. A replica that
+stands by answers what it reads from the ledger, and refuses the rest.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from dataclasses import dataclass
 from hamicommon.access.checks import Access, NotAllowed, bearer_token
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
-from hamicommon.process.http_server import client_name
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from hami_scheduler.activity import Activity
 from hami_scheduler.api.errors import refuse
 from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
 from hami_scheduler.ports.access import Role
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 CALLER = "caller"
 """Of the request's state: its `OperatorCaller`, for the routes."""
 
+_FROM_MEMORY = ("/v1/simulate", "/v1/vain-settings")
+"""Calls about what only the active replica follows."""
 _SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
 """Of the groups in a line of the log; an identity provider may name hundreds."""
@@ -75,24 +78,25 @@ def by_token(access: Access) -> Identify:
     return identify
 
 
-async def by_connection(scope: Scope, _role: Role) -> OperatorCaller:
-    """Who holds the client certificate, which the handshake has verified, or anybody where none is
-    asked for. It has every role."""
-    name = client_name(scope)
-    if name is None:
-        return OperatorCaller(user="", source=CallSource.OPEN)
-    return OperatorCaller(user=name, source=CallSource.CERTIFICATE)
+async def by_anybody(_scope: Scope, _role: Role) -> OperatorCaller:
+    """Let in whoever reaches the port, with every role."""
+    return OperatorCaller(user="", source=CallSource.OPEN)
 
 
 class OperatorAccess:
     """Hands to `app` what may be asked, with the caller in the request's state."""
 
     def __init__(
-        self, app: ASGIApp, identify: Identify, journal: CallJournal | None = None
+        self,
+        app: ASGIApp,
+        identify: Identify,
+        activity: Activity,
+        journal: CallJournal | None = None,
     ) -> None:
         """`journal`: None: the log alone keeps calls."""
         self._app = app
         self._identify = identify
+        self._activity = activity
         self._journal = journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,6 +104,8 @@ class OperatorAccess:
         verb = verb_of(scope["method"], scope["path"])
         try:
             caller = await self._identify(scope, verb.role)
+            if verb.role is Role.OPERATE or scope["path"] in _FROM_MEMORY:
+                self._activity.check()
         except HamiError as exc:
             if isinstance(exc, NotAllowed):
                 logger.warning("operator call refused", extra=_line(verb) | {"error": str(exc)})

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hamicommon.access.checks import Access
 
+from hami_scheduler.activity import Activity
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
@@ -15,7 +16,6 @@ from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.queries import Letters, Queries
-from hami_scheduler.replicas.forwarding import CallForwarding
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -25,7 +25,7 @@ class Service:
     """Everything that the outside can ask for."""
 
     verbs: ExtenderVerbs
-    forwarding: CallForwarding
+    activity: Activity
     queries: Queries
     letters: Letters
     explainer: Explainer

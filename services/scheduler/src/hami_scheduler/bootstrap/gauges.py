@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from hamicommon.errors import Conflict, Unavailable
 
+from hami_scheduler.activity import Activity
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
 
 
-async def measure(core: Core, connections: Connections, fitting: WaitingFigures) -> None:
+async def measure(
+    core: Core, connections: Connections, fitting: WaitingFigures, activity: Activity
+) -> None:
     """Sets them; what can't be known now is NaN, never 0."""
     found = core.instruments
+    found.active.set(activity.is_active)
     found.view_age.set(core.state.age_s)
     found.decisions_dropped.set(core.recorder.dropped)
     found.decisions_without_cards.set(core.recorder.dropped_moments)
@@ -34,6 +38,8 @@ async def measure(core: Core, connections: Connections, fitting: WaitingFigures)
     found.outbox_rows.set(rows)
     found.outbox_oldest.set(oldest_at)
     found.pending_oldest.clear()
+    if not activity.is_active:
+        return  # the active replica knows which pods wait
     try:
         oldest = await fitting.oldest()
     except (Conflict, Unavailable):

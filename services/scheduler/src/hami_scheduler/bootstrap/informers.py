@@ -8,9 +8,11 @@ from typing import Any
 from hamicommon.domain.ids import NodeName
 from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
 from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon, split_list
+from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import JsonMapping
 
+from hami_scheduler.activity import SchedulerLease
 from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.holders import claim_holders
@@ -18,6 +20,7 @@ from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.reconcile.ended_waits import EndedWaits
+from hami_scheduler.settings import Settings
 from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
@@ -28,6 +31,10 @@ from hami_scheduler.watch.nodes import NodeSync, UnmatchedCordons
 from hami_scheduler.watch.pods import NodeWatch, PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces"
+LEASE_BACKOFF_S = 1.0
+"""Well within the Lease's duration: one that is not seen counts as one that is not renewed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +57,17 @@ class Watches:
     """Where limits may become claims."""
     template_informer: Informer | None = None
 
+    def informers(self) -> dict[str, Informer]:
+        """All of them, by the names of their loops."""
+        found = {
+            "pods": self.pod_informer,
+            "nodes": self.node_informer,
+            "quotas": self.quota_informer,
+        }
+        if self.template_informer is not None:
+            found["templates"] = self.template_informer
+        return found
+
     def missing(self) -> dict[str, str]:
         """Informers that have not listed yet."""
         informers = {"pods": self.pod_informer, "nodes": self.node_informer}
@@ -58,6 +76,18 @@ class Watches:
             for name, informer in informers.items()
             if not informer.synced.is_set()
         }
+
+
+def lease_informer(settings: Settings, api: KubeApi, lease: SchedulerLease) -> Informer:
+    """Return the informer that shows `lease` the object."""
+    return Informer(
+        api,
+        f"{LEASES}/{settings.lease_namespace}/leases",
+        on_upsert=lease.on_upsert,
+        on_delete=lease.on_delete,
+        backoff_last_s=LEASE_BACKOFF_S,
+        fieldSelector=f"metadata.name={settings.lease_name}",
+    )
 
 
 def watches_of(core: Core, connections: Connections, inventories: InventoryReports) -> Watches:

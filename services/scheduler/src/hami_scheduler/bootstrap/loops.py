@@ -1,4 +1,7 @@
-"""The background loops: what writes, what watches, what listens on the bus."""
+"""The background loops: what writes, what watches, what listens on the bus.
+
+`standby_loops` run in every replica, all others in the active one only.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,29 @@ def periodic(
     return name, lambda: every(interval_s, one_round, name=name)
 
 
+def standby_loops(
+    core: Core, connections: Connections, watches: Watches
+) -> tuple[tuple[str, Loop], ...]:
+    """What keeps a replica ready, and what every replica answers; nothing of it writes."""
+    every_s = core.settings.reconcile_s
+    snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
+    bus = connections.bus
+    loops = [
+        *((name, informer.run) for name, informer in watches.informers().items()),
+        periodic(
+            "view",
+            lambda: every_s if core.state.loaded else LOAD_AGAIN_S,
+            lambda: compare_state(core),
+        ),
+        periodic("agents", min(LOOK_EVERY_S, every_s), core.liveness.once),
+        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
+    ]
+    if connections.logins is not None:
+        respond = connections.logins.respond
+        loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
+    return tuple(loops)
+
+
 def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
     settings = core.settings
@@ -93,11 +119,6 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
     return (
         ("outbox", connections.relay.run),
         ("ledger-writer", core.writer.run),
-        periodic(
-            "view",
-            lambda: settings.reconcile_s if core.state.loaded else LOAD_AGAIN_S,
-            lambda: compare_state(core),
-        ),
         ("decisions", core.recorder.run),
         periodic(
             "arrivals",
@@ -117,7 +138,6 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         periodic("reap", settings.reap_s, reaper.once),
         periodic("late", settings.reconcile_s, late.once),
         periodic("card-conditions", settings.reconcile_s, conditions.once),
-        periodic("agents", min(LOOK_EVERY_S, settings.reconcile_s), core.liveness.once),
     )
 
 
@@ -153,9 +173,6 @@ def watching_loops(
 
     return (
         *_template_loops(watches),
-        ("pods", watches.pod_informer.run),
-        ("nodes", watches.node_informer.run),
-        ("quotas", watches.quota_informer.run),
         ("pod-changes", watches.pods.run),
         ("pod-comparisons", watches.pods.run_comparisons),
         ("node-changes", watches.node_sync.run),
@@ -176,7 +193,7 @@ def _template_loops(watches: Watches) -> tuple[tuple[str, Loop], ...]:
     def listed() -> bool:
         return informer.synced.is_set() and watches.pod_informer.synced.is_set()
 
-    return ("templates", informer.run), ("claim-templates", lambda: templates.run(listed))
+    return (("claim-templates", lambda: templates.run(listed)),)
 
 
 def _ungranted_pods(core: Core, connections: Connections, watches: Watches) -> UngrantedPods:
@@ -203,13 +220,8 @@ def bus_loops(
     connections: Connections,
     inventories: InventoryReports,
     watches: Watches,
-    *,
-    follows: Callable[[], bool],
 ) -> tuple[tuple[str, Loop], ...]:
-    """What the agents and other replicas report and ask.
-
-    `follows`: whether another replica is known to lead.
-    """
+    """What the agents report and ask."""
     reports = GrantReports(
         store=connections.store,
         transitions=core.transitions,
@@ -240,9 +252,6 @@ def bus_loops(
         request_of=core.requests.of,
     )
     claims = claim_grants(core, connections)
-    snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
-    # The first two share their work among replicas; each replica follows the ledger for itself.
-    # Reports are for who binds the pods: it frees their locks, and writes both steps as one.
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
         subject="hami.inventory.v1.*",
@@ -250,16 +259,12 @@ def bus_loops(
         deliver=Deliver.LAST_PER_SUBJECT,
     )
     reports_source = Subscription(
-        stream=REPORTS_STREAM,
-        subject="hami.reports.v1.*",
-        consumer="scheduler-reports",
-        stands_by=follows,
+        stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
     bus = connections.bus
     loops: list[tuple[str, Loop]] = [
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
-        ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
         ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
@@ -274,7 +279,4 @@ def bus_loops(
             bulkhead=core.instruments.bulkhead,
         )
         loops.append(periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
-    if connections.logins is not None:
-        respond = connections.logins.respond
-        loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
     return tuple(loops)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from hamicommon.process import http_server
@@ -14,7 +14,8 @@ from hamicommon.process.shutdown import end, until_stopped
 from hamicommon.telemetry.moments import ShownCertificate
 
 from hami_scheduler.api.app import create_app, create_operator_app, create_probe_app
-from hami_scheduler.api.service import Loop, Service
+from hami_scheduler.api.service import Service
+from hami_scheduler.bootstrap.running import running
 from hami_scheduler.bootstrap.use_cases import open_service
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.settings import Settings
@@ -33,22 +34,12 @@ async def serve(settings: Settings) -> None:
     gc.set_threshold(*GC_THRESHOLDS)
     async with open_service(settings) as service:
         certificate = serving_certificate(settings, service.instruments)
-        operators = None if service.access is None else operator_certificate(settings)
-        watched = [each for each in (certificate, operators) if each is not None]
-        loops = [("watch-certificate", each.watch) for each in watched]
-        context = None if certificate is None else certificate.context
+        loops = [] if certificate is None else [("watch-certificate", certificate.watch)]
         async with (
-            running(service, loops),
-            other_ports(settings, service, operators),
+            running([*service.loops, *loops]),
+            other_ports(settings, service, certificate),
             http_server.serving(
-                create_app(
-                    service,
-                    clients=settings.extender_client_names,
-                    probes=not settings.probe_bind,
-                ),
-                settings.http_bind,
-                ssl_context=context,
-                reuse_port=settings.reuse_port,
+                create_app(service, probes=not settings.probe_bind), settings.http_bind
             ) as port,
         ):
             logger.info("serving", extra={"port": port})
@@ -95,46 +86,10 @@ async def _freeze_when_ready(service: Service) -> None:
         await asyncio.sleep(READY_POLL_S)
 
 
-@asynccontextmanager
-async def running(service: Service, more: Sequence[tuple[str, Loop]] = ()) -> AsyncIterator[None]:
-    """Runs the background loops, and `more`, during the block; one that dies cancels the block.
-
-    Raises: what the loop died of.
-    """
-    block = asyncio.current_task()
-    assert block is not None
-    died: list[asyncio.Task[None]] = []
-    stopping = False
-
-    def on_done(task: asyncio.Task[None]) -> None:
-        if not stopping and not task.cancelled() and not died:
-            died.append(task)
-            block.cancel()
-
-    tasks = [asyncio.create_task(_named(run), name=name) for name, run in (*service.loops, *more)]
-    for task in tasks:
-        task.add_done_callback(on_done)
-    try:
-        yield
-    except asyncio.CancelledError:
-        if not died:
-            raise
-        block.uncancel()
-        logger.error("background loop died", extra={"loop": died[0].get_name()})
-        raise died[0].exception() or RuntimeError(f"{died[0].get_name()} ended") from None
-    finally:
-        stopping = True
-        await end(tasks)
-
-
-async def _named(run: Loop) -> None:
-    await run()
-
-
 def serving_certificate(
     settings: Settings, instruments: SchedulerInstruments
 ) -> ServingCertificate | None:
-    """The pair for kube-scheduler's port; None where the settings name none.
+    """Return the pair for the operators' port; None where the settings name none.
 
     Raises: InvalidRequest when the files are not usable.
     """
@@ -143,17 +98,6 @@ def serving_certificate(
     return ServingCertificate(
         settings.tls_cert_file,
         settings.tls_key_file,
-        client_ca_file=settings.tls_client_ca_file,
         on_reload=lambda result: instruments.certificate_reloads.labels(result).inc(),
         on_expiry=lambda end: instruments.certificates.show(ShownCertificate.SERVING, end),
     )
-
-
-def operator_certificate(settings: Settings) -> ServingCertificate | None:
-    """The same pair for the operators' port, which asks for no certificate of clients.
-
-    Raises: InvalidRequest when the files are not usable.
-    """
-    if settings.tls_cert_file is None or settings.tls_key_file is None:
-        return None
-    return ServingCertificate(settings.tls_cert_file, settings.tls_key_file)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -16,18 +15,25 @@ from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
+from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.service import Service
+from hami_scheduler.api.service import Loop, Service
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
 from hami_scheduler.bootstrap.gauges import measure
 from hami_scheduler.bootstrap.holders import claims_at_bind
-from hami_scheduler.bootstrap.informers import watches_of
+from hami_scheduler.bootstrap.informers import Watches, lease_informer, watches_of
 from hami_scheduler.bootstrap.limits import limit_loops
-from hami_scheduler.bootstrap.loops import bus_loops, watching_loops, writing_loops
+from hami_scheduler.bootstrap.loops import (
+    bus_loops,
+    standby_loops,
+    watching_loops,
+    writing_loops,
+)
+from hami_scheduler.bootstrap.running import while_active
 from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
 from hami_scheduler.bus.inventories import InventoryReports
@@ -41,9 +47,8 @@ from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import Placer
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures
-from hami_scheduler.replicas.forwarding import CallForwarding
-from hami_scheduler.replicas.leadership import LeadingReplica
 from hami_scheduler.settings import Settings
+from hami_scheduler.watch.dead_kube_scheduler import DeadKubeScheduler
 
 
 @asynccontextmanager
@@ -117,19 +122,17 @@ def build(
         binding=binding,
         background=connections.background,
     )
-    forwarding = CallForwarding(
-        connections.bus,
-        LeadingReplica(connections.replica, lambda: asyncio.get_running_loop().time()),
-        answer=verbs.answer,
-        readiness=readiness,
-        instruments=core.instruments,
-        enabled=settings.forward_calls,
-        timeout_s=settings.bind_timeout_s,
+    active_loops = (
+        *writing_loops(core, connections),
+        *watching_loops(core, connections, watches),
+        *bus_loops(core, connections, inventories, watches),
+        *limit_loops(core, connections, watches),
     )
     simulations = Simulations(settings, core.requests.defaults)
+    activity, active_loops = _activity(core, connections, watches, active_loops)
     return Service(
         verbs=verbs,
-        forwarding=forwarding,
+        activity=activity,
         queries=connections.queries,
         letters=connections.bus.letters,
         explainer=Explainer(
@@ -169,16 +172,37 @@ def build(
         journal=connections.calls,
         instruments=core.instruments,
         readiness=readiness,
-        measure=lambda: measure(core, connections, fitting),
+        measure=lambda: measure(core, connections, fitting, activity),
         loops=(
-            *writing_loops(core, connections),
-            *watching_loops(core, connections, watches),
-            *bus_loops(core, connections, inventories, watches, follows=forwarding.follows),
-            *limit_loops(core, connections, watches),
+            *standby_loops(core, connections, watches),
             ("simulations", simulations.run),
-            *forwarding.loops(),
+            *active_loops,
         ),
     )
+
+
+def _activity(
+    core: Core,
+    connections: Connections,
+    watches: Watches,
+    loops: tuple[tuple[str, Loop], ...],
+) -> tuple[Activity, tuple[tuple[str, Loop], ...]]:
+    """When this replica is active, and `loops` so that they run then."""
+    settings = core.settings
+    if not settings.lease_name:
+        return Activity(), loops
+    lease = SchedulerLease(f"{settings.lease_namespace}/{settings.lease_name}", settings.pod_name)
+    activity = Activity(lease)
+    informers = tuple(watches.informers().values())
+    for each in informers:
+        each.hold_handlers()
+    watching = lease_informer(settings, connections.api, lease)
+    run = while_active(lease, activity, load=core.state.load, informers=informers, loops=loops)
+    mine: tuple[tuple[str, Loop], ...] = (("lease", watching.run), ("active", run))
+    if settings.kube_scheduler:
+        dead = DeadKubeScheduler(settings.kube_scheduler, connections.api, lease, watching)
+        mine = (*mine, ("kube-scheduler", dead.run))
+    return activity, mine
 
 
 def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:

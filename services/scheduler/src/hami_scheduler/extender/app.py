@@ -1,9 +1,9 @@
 """The extender verbs as a bare ASGI application, in front of everything else.
 
 kube-scheduler calls them once or more per pod and waits; a web framework's middleware would cost as
-much as the decision's SQL. All other paths go on to the application of `api/app.py`. Calls that
-decide are forwarded where another replica leads (`replicas/`); `verbs.py` has the answers. Its
-status is always 200, as kube-scheduler expects.
+much as the decision's SQL. All other paths go on to the application of `api/app.py`. A replica
+that stands by refuses; `verbs.py` has the answers. Its status is always 200, as kube-scheduler
+expects.
 """
 
 from __future__ import annotations
@@ -13,20 +13,17 @@ import asyncio
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hami_scheduler.activity import Activity
 from hami_scheduler.extender.protocol import MAX_BODY_BYTES
 from hami_scheduler.extender.verbs import ExtenderVerbs, Record
-from hami_scheduler.replicas.forwarding import CallForwarding
-
-FORWARDED = frozenset({"filter", "bind"})
-"""Scores come from memory, which every replica has."""
 
 
 class ExtenderApp:
     """Answers POST on the verbs; hands everything else to `rest`."""
 
-    def __init__(self, verbs: ExtenderVerbs, *, forwarding: CallForwarding, rest: ASGIApp) -> None:
+    def __init__(self, verbs: ExtenderVerbs, *, activity: Activity, rest: ASGIApp) -> None:
         self._verbs = verbs
-        self._forwarding = forwarding
+        self._activity = activity
         self._rest = rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,10 +50,9 @@ class ExtenderApp:
     async def _answered(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
         try:
             asked = await _read(receive)
+            await self._activity.wait()
         except HamiError as exc:
             return self._verbs.refuse(verb, exc), None
-        if verb in FORWARDED and (answer := await self._forwarding.ask(verb, asked)) is not None:
-            return answer, None
         return await self._verbs.answer(verb, asked)
 
 

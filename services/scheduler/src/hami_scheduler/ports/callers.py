@@ -12,8 +12,6 @@ class CallSource(StrEnum):
 
     TOKEN = "token"
     """A Kubernetes token, by the API server's review."""
-    CERTIFICATE = "certificate"
-    """A client certificate of an authority that the settings name; the user is its common name."""
     OPEN = "open"
     """Nothing is asked of callers (a local system): the user is unknown and empty."""
 

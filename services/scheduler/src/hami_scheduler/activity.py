@@ -1,0 +1,150 @@
+"""Whether this replica decides: by the Lease of kube-scheduler's leader election.
+
+kube-scheduler runs in the same pod and holds the Lease as `<pod>_<uuid>` while it schedules. The
+replica in the holder's pod is active; the others stand by. Without a Lease a replica is always
+active.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from hamicommon.errors import Unavailable
+from hamicommon.k8s.types import JsonMapping
+
+logger = logging.getLogger(__name__)
+
+ACTIVATION_TIMEOUT_S = 2.0
+"""kube-scheduler may ask before the watch has shown here that it holds the Lease, and a call that
+is refused costs its pod a back-off."""
+
+
+class StandingBy(Unavailable):
+    """Another replica is active; the sentence names it."""
+
+
+class SchedulerLease:
+    """The holder of the Lease, as its informer shows it.
+
+    A renewal counts from when it was seen here, as in client-go: clocks of other machines may
+    differ. The first sight may be of a holder that is long gone, so it counts for nothing until it
+    changes.
+    """
+
+    def __init__(self, name: str, pod: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`name`: of the Lease, for people; `pod`: the one this process runs in."""
+        self.name = name
+        self._pod = pod
+        self._clock = clock
+        self._mark: tuple[str, str] | None = None
+        """(holderIdentity, renewTime) as last seen."""
+        self._duration_s = 0.0
+        self._renewed_at_s = float("-inf")
+        self._changed = asyncio.Event()
+
+    def on_upsert(self, new: JsonMapping, _old: JsonMapping | None) -> None:
+        """Take the Lease as the informer shows it."""
+        spec = new.get("spec") or {}
+        duration_s = float(spec.get("leaseDurationSeconds") or 0)
+        self._see(
+            (str(spec.get("holderIdentity") or ""), str(spec.get("renewTime") or "")), duration_s
+        )
+
+    def on_delete(self, _last: JsonMapping) -> None:
+        """Note that the Lease is gone."""
+        self._see(("", ""), 0.0)
+
+    def _see(self, mark: tuple[str, str], duration_s: float) -> None:
+        if self._mark is not None and mark != self._mark:
+            self._renewed_at_s = self._clock()
+        self._mark, self._duration_s = mark, duration_s
+        self._changed.set()
+
+    @property
+    def holder(self) -> str:
+        """The pod that holds it, or held it last; empty if none does."""
+        return "" if self._mark is None else self._mark[0].split("_")[0]
+
+    @property
+    def is_named_here(self) -> bool:
+        """Whether its holder is, or was, a kube-scheduler of this pod."""
+        return self.holder == self._pod
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this pod's kube-scheduler holds it now."""
+        return self.is_named_here and self._left_s() > 0
+
+    def _left_s(self) -> float:
+        return self._renewed_at_s + self._duration_s - self._clock()
+
+    def explain(self) -> str:
+        """Return a sentence about who is active."""
+        if not self.holder:
+            return f"no pod holds the Lease {self.name}"
+        if self._left_s() <= 0:
+            return f"{self.holder} has not renewed the Lease {self.name}"
+        return f"{self.holder} holds the Lease {self.name}"
+
+    async def wait_until_held_here(self) -> None:
+        """Return once this pod's kube-scheduler holds it."""
+        while not self.is_held_here:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def wait_until_lost(self) -> None:
+        """Return once this pod's kube-scheduler does not hold it any more."""
+        while self.is_held_here:
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._left_s()):
+                    await self._changed.wait()
+
+
+class Activity:
+    """Gate of everything that only the active replica does."""
+
+    def __init__(self, lease: SchedulerLease | None = None) -> None:
+        """`lease`: None: this replica is always active."""
+        self.lease = lease
+        self._active = asyncio.Event()
+        if lease is None:
+            self._active.set()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this replica decides, and has read the ledger for it."""
+        return self._active.is_set()
+
+    def begin(self) -> None:
+        """Let calls in."""
+        self._active.set()
+
+    def end(self) -> None:
+        """Keep calls out."""
+        self._active.clear()
+
+    def check(self) -> None:
+        """Raises: StandingBy."""
+        if self.is_active:
+            return
+        assert self.lease is not None  # without one it is always active
+        if self.lease.is_held_here:
+            raise StandingBy("this replica has just become active and reads the ledger")
+        raise StandingBy(f"this replica stands by: {self.lease.explain()}")
+
+    async def wait(self) -> None:
+        """Return when this replica is active, which a caller may know before it does.
+
+        Raises: StandingBy when it does not become so in time.
+        """
+        if self.is_active:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ACTIVATION_TIMEOUT_S):
+                await self._active.wait()
+        self.check()

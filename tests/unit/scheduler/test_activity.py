@@ -1,0 +1,167 @@
+"""Whose Lease it is, until when, and what a replica does about it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hami_scheduler.activity import Activity, SchedulerLease, StandingBy
+from hamicommon.k8s.types import Json
+
+from tests.waiting import PATIENCE_S
+
+POD = "hami-scheduler-6d5f-b"
+
+
+class Clock:
+    """Seconds, as a case sets them."""
+
+    at_s = 100.0
+
+    def __call__(self) -> float:
+        return self.at_s
+
+
+def held(identity: str | None, renewed: str = "1", duration_s: int | None = 6) -> Json:
+    spec: dict[str, Any] = {"renewTime": renewed, "leaseDurationSeconds": duration_s}
+    return {"spec": spec if identity is None else spec | {"holderIdentity": identity}}
+
+
+def seen(*leases: Json, clock: Clock | None = None) -> SchedulerLease:
+    lease = SchedulerLease("hami-system/hami-scheduler", POD, clock or Clock())
+    for each in leases:
+        lease.on_upsert(each, None)
+    return lease
+
+
+OTHERS = held("other_1")
+
+
+@pytest.mark.parametrize(
+    ("identity", "is_here"),
+    [
+        (f"{POD}_0a1b-2c3d", True),
+        (POD, True),
+        (f"{POD}_", True),
+        (f"{POD}_a_b", True),
+        (f"{POD}b_0a1b", False),
+        ("hami-scheduler-6d5f_0a1b", False),
+        (f"other_{POD}", False),
+        ("hami-kube-scheduler-77_0a1b", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_the_holders_pod_is_what_stands_before_the_underscore(
+    identity: str | None, *, is_here: bool
+) -> None:
+    assert seen(OTHERS, held(identity)).is_held_here is is_here
+
+
+@pytest.mark.parametrize(
+    ("leases", "is_here"),
+    [
+        ([], False),
+        ([held(f"{POD}_1")], False),
+        ([held(f"{POD}_1"), held(f"{POD}_1")], False),
+        ([held(f"{POD}_1"), held(f"{POD}_1", "2")], True),
+        ([held(f"{POD}_1"), held(f"{POD}_2")], True),
+        ([held(f"{POD}_1", duration_s=None), held(f"{POD}_1", "2", duration_s=None)], False),
+        ([{}, held(f"{POD}_1")], True),
+        ([OTHERS, held(f"{POD}_1"), held("other_1", "2")], False),
+    ],
+)
+def test_a_holder_counts_once_it_was_seen_to_take_or_renew_the_lease(
+    leases: list[Json], *, is_here: bool
+) -> None:
+    assert seen(*leases).is_held_here is is_here
+
+
+@pytest.mark.parametrize(("after_s", "is_here"), [(0.0, True), (5.9, True), (6.0, False)])
+def test_it_ends_when_it_was_not_renewed_for_its_duration(after_s: float, *, is_here: bool) -> None:
+    clock = Clock()
+    lease = seen(OTHERS, held(f"{POD}_1"), clock=clock)
+
+    clock.at_s += after_s
+
+    assert lease.is_held_here is is_here
+    lease.on_upsert(held(f"{POD}_1", "2"), None)
+    assert lease.is_held_here
+
+
+def test_a_lease_that_was_deleted_is_nobodys_and_may_be_made_again() -> None:
+    lease = seen(OTHERS, held(f"{POD}_1"))
+
+    lease.on_delete({})
+    assert (lease.is_held_here, lease.holder) == (False, "")
+    lease.on_upsert(held(f"{POD}_2"), None)
+    assert lease.is_held_here
+
+
+@pytest.mark.parametrize(
+    ("leases", "later_s", "sentence"),
+    [
+        ([], 0.0, "no pod holds the Lease hami-system/hami-scheduler"),
+        ([OTHERS, held(None)], 0.0, "no pod holds the Lease hami-system/hami-scheduler"),
+        (
+            [held("other_1"), held("other_1", "2")],
+            0.0,
+            "other holds the Lease hami-system/hami-scheduler",
+        ),
+        (
+            [held("other_1"), held("other_1", "2")],
+            6.0,
+            "other has not renewed the Lease hami-system/hami-scheduler",
+        ),
+    ],
+)
+async def test_a_replica_that_stands_by_names_the_active_one(
+    leases: list[Json], later_s: float, sentence: str
+) -> None:
+    clock = Clock()
+    activity = Activity(seen(*leases, clock=clock))
+    clock.at_s += later_s
+
+    with pytest.raises(StandingBy, match=f"^this replica stands by: {sentence}$"):
+        activity.check()
+
+
+def test_a_replica_that_reads_the_ledger_still_is_not_active() -> None:
+    with pytest.raises(StandingBy, match="has just become active and reads the ledger"):
+        Activity(seen(OTHERS, held(f"{POD}_1"))).check()
+
+
+async def test_without_a_lease_a_replica_is_always_active() -> None:
+    activity = Activity()
+
+    await activity.wait()
+    activity.check()
+    assert activity.is_active
+
+
+async def test_taking_and_losing_it_wakes_who_waits() -> None:
+    lease = seen(OTHERS)
+    async with asyncio.timeout(PATIENCE_S):
+        taken = asyncio.create_task(lease.wait_until_held_here())
+        await asyncio.sleep(0)
+        assert not taken.done()
+        lease.on_upsert(held(f"{POD}_1"), None)
+        await taken
+
+        lost = asyncio.create_task(lease.wait_until_lost())
+        await asyncio.sleep(0)
+        lease.on_upsert(held(f"{POD}_1", "2"), None)
+        await asyncio.sleep(0)
+        assert not lost.done()
+        lease.on_upsert(held("other_1", "3"), None)
+        await lost
+
+
+async def test_one_that_is_not_renewed_is_lost_without_an_event() -> None:
+    lease = SchedulerLease("ns/lease", POD)
+    lease.on_upsert(OTHERS, None)
+    lease.on_upsert(held(f"{POD}_1", duration_s=1), None)
+
+    async with asyncio.timeout(PATIENCE_S):
+        await lease.wait_until_lost()
