@@ -181,12 +181,6 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "hami-nats: 0 of 1 pods are ready (CrashLoopBackOff: back-off 1m20s)",
         "logs --previous hami-nats-0",
     ),
-    "kube-scheduler is not ready": (
-        _lacks(f"{APPS}/deployments/hami-kube-scheduler", {"readyReplicas": 0}),
-        "kube-scheduler",
-        "hami-kube-scheduler: 0 of 2 pods are ready",
-        "describe pods",
-    ),
     "no registration": (
         _gone(REGISTRATION),
         "webhook",
@@ -235,6 +229,6 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
 }
 """By what is wrong: how, the only part that is missing then, and its sentence and next step."""
 ORDER = (
-    *("credentials", "Postgres", "Redis", "NATS", "scheduler", "kube-scheduler", "webhook"),
+    *("credentials", "Postgres", "Redis", "NATS", "scheduler", "webhook"),
     *("agents", "metrics"),
 )

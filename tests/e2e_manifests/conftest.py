@@ -108,7 +108,7 @@ class Cluster:
         folder = self.folder / "single"
         folder.mkdir(exist_ok=True)
         k8s = Path(os.path.relpath(PROJECT / "k8s", folder))
-        names = ("hami-scheduler", "hami-kube-scheduler", "hami-webhook")
+        names = ("hami-scheduler", "hami-webhook")
         patch = {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
@@ -190,7 +190,7 @@ class Cluster:
             found = self.pods.objects.get(f"/apis/apps/v1/namespaces/{NAMESPACE}/{kind}")["items"]
             for each in found:
                 if each["metadata"]["name"] == application:
-                    [container] = each["spec"]["template"]["spec"]["containers"]
+                    container = each["spec"]["template"]["spec"]["containers"][0]
                     return {p["name"]: p["containerPort"] for p in container["ports"]}[name]
         raise AssertionError(f"no pods behind the Service {application}")
 

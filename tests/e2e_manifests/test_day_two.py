@@ -28,7 +28,6 @@ PROJECT = Path(__file__).parents[2]
 TLS = {
     "hami-webhook-tls",
     "hami-scheduler-tls",
-    "hami-extender-client-tls",
     "hami-postgres-tls",
     "hami-redis-tls",
     "hami-nats-tls",

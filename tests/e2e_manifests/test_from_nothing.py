@@ -26,7 +26,6 @@ APPLICATIONS = (
     "hami-nats",
     "hami-migrations",
     "hami-scheduler",
-    "hami-kube-scheduler",
     "hami-webhook",
     "hami-metrics",
     "hami-node-agent",
@@ -70,7 +69,7 @@ def installed(cluster: Cluster) -> Cluster:
     cluster.sh("kubectl", "label", "node", NODE, "gpu=on")
     cluster.sh("kubectl", "apply", "--kustomize", "k8s/base")
     # One machine has each port once.
-    for name in ("scheduler", "kube-scheduler", "webhook"):
+    for name in ("scheduler", "webhook"):
         cluster.sh("kubectl", "-n", NAMESPACE, "scale", "--replicas=1", f"deployment/hami-{name}")
     cluster.lead_services()
     for name in APPLICATIONS:

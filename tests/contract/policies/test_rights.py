@@ -8,7 +8,6 @@ from tests.contract.policies.guarded import SYSTEM, TENANTS, Guarded
 
 ACCOUNTS = (
     "hami-scheduler",
-    "hami-kube-scheduler",
     "hami-node-agent",
     "hami-webhook",
     "hami-metrics",
@@ -37,7 +36,6 @@ OPENED = {
         "/api/v1/nodes/node-r",
         "/api/v1/resourcequotas",
     ),
-    "hami-kube-scheduler": ("/api/v1/pods", "/api/v1/nodes", "/api/v1/nodes/node-r"),
     "hami-node-agent": ("/api/v1/pods", "/api/v1/nodes/node-r"),
     "hami-migrations": (f"/api/v1/namespaces/{SYSTEM}/pods",),
     "hami-webhook-certificate": (

@@ -29,6 +29,14 @@ REFRESH_EVERY_S = 5.0
 """So often changed Secrets and ConfigMaps come into running pods; a kubelet's minute is longer."""
 
 
+@dataclass
+class Beside:
+    """One more container of a pod."""
+
+    container: Json
+    process: subprocess.Popen[bytes] | None = None
+
+
 @dataclass(slots=True)
 class Running:
     """One pod's processes."""
@@ -39,6 +47,8 @@ class Running:
     started: float
     process: subprocess.Popen[bytes] | None = None
     container: Json = field(default_factory=dict)
+    beside: list[Beside] = field(default_factory=list)
+    """Containers that run with the first one."""
     phase: str = "Pending"
     restarts: int = 0
     ready_s: float | None = None
@@ -118,8 +128,11 @@ class StandInKubelet:
     def _begin(self, pod: Json) -> None:
         folder = Path(tempfile.mkdtemp(prefix=f"{pod['metadata']['name']}-", dir=self.folder))
         folder.chmod(0o755)
-        containers = [*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]]
-        self.pods[pod["metadata"]["uid"]] = Running(pod, folder, containers, time.monotonic())
+        first, *others = pod["spec"]["containers"]
+        containers = [*pod["spec"].get("initContainers", ()), first]
+        running = Running(pod, folder, containers, time.monotonic())
+        running.beside = [Beside(container) for container in others]
+        self.pods[pod["metadata"]["uid"]] = running
 
     def _advance(self, running: Running) -> None:
         if running.phase in ("Succeeded", "Failed"):
@@ -127,6 +140,8 @@ class StandInKubelet:
         if running.process is not None:
             status = running.process.poll()
             if status is None:
+                if not running.waiting:
+                    self._advance_beside(running)
                 self._look_whether_ready(running)
                 return
             if status == 0 and self._is_job(running):
@@ -147,13 +162,23 @@ class StandInKubelet:
                 )
                 running.waiting.pop(0)
 
+    def _advance_beside(self, running: Running) -> None:
+        for each in running.beside:
+            if each.process is not None:
+                if each.process.poll() is None:
+                    continue
+                running.restarts += 1
+            with contextlib.suppress(Missing):
+                each.process = self._processes.start(running.pod, running.folder, each.container)
+
     def _is_job(self, running: Running) -> bool:
         return running.pod["spec"].get("restartPolicy") != "Always"
 
     def _look_whether_ready(self, running: Running) -> None:
         if running.ready_s is not None or self._is_job(running):
             return
-        if self._probe(running):
+        containers = (running.container, *(each.container for each in running.beside))
+        if all(self._probe(running, container) for container in containers):
             running.ready_s = time.monotonic() - running.started
             self._report(running, "Running", ready=True)
 
@@ -186,14 +211,12 @@ class StandInKubelet:
         )
         assert answer.status_code in (200, 404), answer.text
 
-    def _probe(self, running: Running) -> bool:
-        probe = running.container.get("readinessProbe") or {}
-        ports = {port["name"]: port["containerPort"] for port in running.container.get("ports", ())}
+    def _probe(self, running: Running, container: Json) -> bool:
+        probe = container.get("readinessProbe") or {}
+        ports = {port["name"]: port["containerPort"] for port in container.get("ports", ())}
         if "exec" in probe:
             argv = probe["exec"]["command"]
-            process = self._processes.start(
-                running.pod, running.folder, running.container, argv=argv
-            )
+            process = self._processes.start(running.pod, running.folder, container, argv=argv)
             return process.wait(60) == 0
         if "httpGet" in probe:
             get = probe["httpGet"]
@@ -210,14 +233,15 @@ class StandInKubelet:
 
     def stop(self, running: Running) -> None:
         """As a kubelet does, with a shorter patience."""
-        if running.process is None or running.process.poll() is not None:
-            return
-        running.process.terminate()
-        try:
-            running.process.wait(20)
-        except subprocess.TimeoutExpired:
-            running.process.kill()
-            running.process.wait()
+        for process in (running.process, *(each.process for each in running.beside)):
+            if process is None or process.poll() is not None:
+                continue
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def close(self) -> None:
         for running in self.pods.values():

@@ -15,18 +15,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-from hamicommon.tls import new_key
-from hamilocal.servers.certificates import Authority, write_certificate, write_key
+from hamilocal.servers.certificates import Authority, write_certificate
 from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
 from hamilocal.servers.processes import running
@@ -121,7 +116,6 @@ def real(folder: Path, assets: Assets) -> Iterator[Cluster]:
         get = ("kubectl", "get", *system, "--output", "json")
         for where, secret in (
             ("tls", "hami-scheduler-tls"),
-            ("client", "hami-extender-client-tls"),
             ("grant", "hami-grant-key"),
             ("login", "hami-nats-login-key"),
             ("authority", "hami-ca"),
@@ -185,6 +179,8 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
         host = env[variable].rpartition(":")[0]
         env[variable] = f"{host}:{port}"
     env |= backends | {
+        # There is no kube-scheduler beside it that could hold the Lease.
+        "HAMI_SCHEDULER_LEASE_NAME": "",
         "KUBECONFIG": str(cluster.scheduler_kubeconfig),
         "HAMI_SCHEDULER_OPERATOR_AUDIENCE": cluster.audience,
     }
@@ -202,7 +198,7 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
     )
     with running(plan, die_with_parent=True):
         yield Scheduler(
-            extender=f"https://localhost:{ports['HTTP']}",
+            extender=f"http://localhost:{ports['HTTP']}",
             operator=f"https://localhost:{ports['OPERATOR']}",
             probe=probe,
         )
@@ -211,7 +207,7 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
 def _manifest_environment(files: Path) -> dict[str, str]:
     documents = yaml.safe_load_all((BASE / "scheduler.yaml").read_text())
     [deployment] = [each for each in documents if each and each["kind"] == "Deployment"]
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     env: dict[str, str] = {}
     for entry in container["env"]:
@@ -238,7 +234,7 @@ def _roles() -> Iterator[dict[str, Any]]:
 
 def _make_files(files: Path) -> Authority:
     """What `hami-bootstrap` makes, under the names of the Deployment's volumes."""
-    for name in ("tls", "client", "ca", "grant", "login"):
+    for name in ("tls", "ca", "grant", "login"):
         (files / name).mkdir(parents=True)
     authority = Authority.new("hami authority")
     write_certificate(files / "ca" / "ca.crt", authority.certificate)
@@ -247,33 +243,11 @@ def _make_files(files: Path) -> Authority:
         certificate_file=files / "tls" / "tls.crt",
         key_file=files / "tls" / "tls.key",
     )
-    write_client(authority, files / "client")
     ensure_credentials(files / "keys", serving=())
     for name in ("grant", "login"):
         shutil.copy(files / "keys" / "grant.key", files / name / "private.pem")
     _device_config(files)
     return authority
-
-
-def write_client(
-    authority: Authority, folder: Path, *, name: str = "hami-extender-client-tls"
-) -> None:
-    """A client certificate of the authority; by its name it is kube-scheduler's."""
-    key, now = new_key(), datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(authority.key, hashes.SHA256())
-    )
-    folder.mkdir(exist_ok=True)
-    write_certificate(folder / "tls.crt", certificate)
-    write_key(folder / "tls.key", key)
 
 
 def _device_config(files: Path) -> None:

@@ -26,21 +26,10 @@ class Installed:
     def ca(self) -> Path:
         return self.cluster.files / "ca" / "ca.crt"
 
-    @property
-    def client(self) -> Path:
-        return self.cluster.files / "client"
-
     def get(self, url: str, path: str) -> httpx.Response:
         """Without a certificate."""
         context = ssl.create_default_context(cafile=str(self.ca))
         return httpx.get(f"{url}{path}", verify=context, timeout=30)
-
-    def post(self, url: str, path: str, *, pair: Path | None = None) -> httpx.Response:
-        """With the certificate in the folder `pair`; kube-scheduler's is the default."""
-        context = ssl.create_default_context(cafile=str(self.ca))
-        folder = pair or self.client
-        context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
-        return httpx.post(f"{url}{path}", json={}, verify=context, timeout=30)
 
 
 def kubernetes(installed: Installed) -> httpx.Client:

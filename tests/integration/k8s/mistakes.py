@@ -12,7 +12,6 @@ from typing import Any
 from hamilocal.servers.certificates import Authority, write_certificate
 from hamilocal.supervisor.ports import free_port
 
-from tests.integration.k8s import installation
 from tests.integration.k8s.installed import Installed
 
 
@@ -50,14 +49,7 @@ def mistakes_of(
     other = tmp_path / "other.crt"
     authority = Authority.new("another authority")
     write_certificate(other, authority.certificate)
-    installation.write_client(authority, tmp_path / "foreign")
-    foreign = {
-        "HAMI_SCHEDULER_CERT_FILE": tmp_path / "foreign" / "tls.crt",
-        "HAMI_SCHEDULER_KEY_FILE": tmp_path / "foreign" / "tls.key",
-    }
-    own_cert = {"HAMI_SCHEDULER_CERT_FILE": installed.client / "tls.crt"}
     scheduler, nobody = installed.scheduler, free_port()
-    extender = {"HAMI_SCHEDULER_URL": scheduler.extender, "HAMI_SCHEDULER_TOKEN": None}
     no_file, text = tmp_path / "missing", tmp_path / "text"
     text.write_text("no certificate")
     plain = {"HAMI_SCHEDULER_TOKEN": None}
@@ -70,16 +62,6 @@ def mistakes_of(
         ),
         "CA is a folder": ({"HAMI_SCHEDULER_CA_FILE": tmp_path}, "Is a directory"),
         "CA is no PEM": ({"HAMI_SCHEDULER_CA_FILE": text}, "a certificate in PEM form is wanted"),
-        "no client certificate": (extender, "HAMI_SCHEDULER_CERT_FILE and _KEY_FILE"),
-        "another authority's client certificate": (
-            extender | foreign,
-            f"HAMI_SCHEDULER_CERT_FILE={tmp_path}/foreign/tls.crt",
-        ),
-        "certificate without key": (extender | own_cert, "must be given together"),
-        "key of another certificate": (
-            extender | own_cert | {"HAMI_SCHEDULER_KEY_FILE": foreign["HAMI_SCHEDULER_KEY_FILE"]},
-            "they are not of each other",
-        ),
         "another name": (
             {"HAMI_SCHEDULER_URL": scheduler.operator.replace("localhost", "127.0.0.2")},
             "is not for 127.0.0.2: a forwarded port is localhost",

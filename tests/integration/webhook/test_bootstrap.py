@@ -29,7 +29,6 @@ NOW = datetime.now(UTC)
 CERTIFICATES = {
     "hami-ca",
     *(f"hami-{name}-tls" for name in ("webhook", "scheduler", "postgres", "redis", "nats")),
-    "hami-extender-client-tls",
 }
 
 pytestmark = pytest.mark.integration

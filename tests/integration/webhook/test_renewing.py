@@ -148,7 +148,7 @@ async def test_a_secret_that_holds_nonsense_is_replaced(
         (await held(api, "hami-webhook-tls")).verify_directly_issued_by(await held(api, "hami-ca"))
 
 
-LEAVES = ("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats", "hami-extender-client")
+LEAVES = ("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats")
 
 
 async def test_every_certificate_of_the_manifests_is_renewed_before_its_end(
@@ -168,9 +168,7 @@ async def test_every_certificate_of_the_manifests_is_renewed_before_its_end(
             assert after.not_valid_after_utc > before[name].not_valid_after_utc
             after.verify_directly_issued_by(authority)
             purpose = after.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-            client = name == "hami-extender-client"
-            assert (ExtendedKeyUsageOID.CLIENT_AUTH in purpose) == client
-            assert (ExtendedKeyUsageOID.SERVER_AUTH in purpose) != client
+            assert list(purpose) == [ExtendedKeyUsageOID.SERVER_AUTH]
 
 
 async def test_where_something_else_renews_nothing_is_made(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import jsonpatch
 import pytest
 import yaml
 from hami_scheduler.ports.access import GROUP, RESOURCE, Role
+from hami_scheduler.settings import Settings
 from hamicommon import device_config
 from hamicommon.admission.registration import (
     ServiceReference,
@@ -25,6 +26,7 @@ from hamicommon.bus.permissions import (
 from hamicommon.device_config import DeviceConfig
 from hamicommon.vendors.registry import Vendors
 from hamilocal.system.kubernetes import scheduler_configuration
+from kubelocal.kubescheduler.configuration import LeaderElection
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 OVERLAYS = BASE.parent / "overlays"
@@ -63,10 +65,9 @@ def test_every_service_reads_the_device_configuration_from_one_place(
     file: str, prefix: str
 ) -> None:
     [container] = [
-        container
+        item["spec"]["template"]["spec"]["containers"][0]
         for item in objects(BASE / f"{file}.yaml")
         if item["kind"] in ("Deployment", "DaemonSet")
-        for container in item["spec"]["template"]["spec"]["containers"]
     ]
 
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
@@ -91,19 +92,18 @@ def test_the_overlay_that_lets_pods_opt_out_is_the_setting() -> None:
     assert patched == webhook_configuration(wanted)
 
 
-def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_election() -> None:
+def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_election() -> None:
     written = yaml.safe_load(
         config_map(BASE / "kube-scheduler.yaml", "hami-kube-scheduler")["config.yaml"]
     )
     local = scheduler_configuration(
         kubeconfig_path="",
-        extender_url="https://hami-scheduler.hami-system.svc",
+        extender_url="http://127.0.0.1:9443",
         scheduler_name="hami-scheduler",
         resources=RESOURCES,
     )
 
     (extender,) = written["extenders"]
-    assert set(extender.pop("tlsConfig")) == {"caFile", "certFile", "keyFile"}
     for managed in (extender["managedResources"], local["extenders"][0]["managedResources"]):
         managed.sort(key=lambda item: item["name"])
     assert extender == local["extenders"][0]
@@ -111,7 +111,35 @@ def test_kube_scheduler_is_configured_as_in_the_local_system_but_with_tls_and_el
         assert written[key] == local[key]
     # A cluster has a scheduler for the pods that ask for no card; the local system has not.
     assert written["profiles"] == [{"schedulerName": "hami-scheduler"}]
-    assert written["leaderElection"]["leaderElect"] is True
+    election = LeaderElection.model_validate(written["leaderElection"])
+    assert election.leader_elect
+    # As client-go wants it, and so that a lost node costs ten seconds at most.
+    jitter = 1.2
+    assert election.lease_duration > election.renew_deadline > jitter * election.retry_period
+    assert election.lease_duration + (1 + jitter) * election.retry_period < 10
+
+
+def test_the_scheduler_watches_the_lease_of_the_kube_scheduler_that_asks_it() -> None:
+    written = yaml.safe_load(
+        config_map(BASE / "kube-scheduler.yaml", "hami-kube-scheduler")["config.yaml"]
+    )
+    [deployment] = [e for e in objects(BASE / "scheduler.yaml") if e["kind"] == "Deployment"]
+    ours, stock = deployment["spec"]["template"]["spec"]["containers"]
+    env = {entry["name"]: entry.get("value") for entry in ours["env"]}
+
+    lease = written["leaderElection"]
+    assert env["HAMI_SCHEDULER_LEASE_NAME"] == lease["resourceName"]
+    assert env["HAMI_SCHEDULER_LEASE_NAMESPACE"] == lease["resourceNamespace"]
+    [extender] = written["extenders"]
+    assert extender["urlPrefix"] == f"http://{env['HAMI_SCHEDULER_HTTP_BIND']}"
+    assert env["HAMI_SCHEDULER_HTTP_BIND"].startswith("127.0.0.1:")
+    # A pod whose extender is broken gives the Lease up; and the Lease is released for this port.
+    for probe in ("startupProbe", "livenessProbe"):
+        asked = stock[probe]["httpGet"]
+        assert asked == {"path": "/healthz", "port": 9397}
+        assert env["HAMI_SCHEDULER_PROBE_BIND"].endswith(f":{asked['port']}")
+    [port] = stock["ports"]
+    assert Settings.model_fields["kube_scheduler"].default == f"127.0.0.1:{port['containerPort']}"
 
 
 def test_scores_for_pods_without_cards_are_asked_for_as_in_the_local_system() -> None:
@@ -119,13 +147,12 @@ def test_scores_for_pods_without_cards_are_asked_for_as_in_the_local_system() ->
     [written] = yaml.safe_load(component.read_text())
     local = scheduler_configuration(
         kubeconfig_path="",
-        extender_url="https://hami-scheduler.hami-system.svc",
+        extender_url="http://127.0.0.1:9443",
         scheduler_name="hami-scheduler",
         resources=RESOURCES,
         score_pods_without_cards=True,
     )
 
-    assert set(written.pop("tlsConfig")) == {"caFile", "certFile", "keyFile"}
     assert written == local["extenders"][1]
     # It refuses nothing and binds nothing, and is asked about every pod.
     assert not written.keys() & {"filterVerb", "bindVerb", "preemptVerb", "managedResources"}
@@ -241,7 +268,7 @@ def test_what_is_scraped_is_on_a_port_of_each_services_own() -> None:
             if notes.get("prometheus.io/scrape") != "true":
                 continue
             name, port = item["metadata"]["name"], notes["prometheus.io/port"]
-            [container] = template["spec"]["containers"]
+            container = template["spec"]["containers"][0]
             assert int(port) in [each["containerPort"] for each in container["ports"]], name
             binds = [str(each.get("value", "")) for each in container["env"]]
             assert any(bind.endswith(f":{port}") for bind in binds), name
@@ -314,15 +341,16 @@ def digest(data: dict[str, str]) -> str:
 @pytest.mark.parametrize("file", ["nats", "postgres", "kube-scheduler"])
 def test_another_configuration_makes_new_pods_of_what_has_no_image_of_ours(file: str) -> None:
     """A newer release may change the rights on the bus alone; its pods' images stay."""
+    holder = {"kube-scheduler": "scheduler"}.get(file, file)
     [template] = [
         item["spec"]["template"]
-        for item in objects(BASE / f"{file}.yaml")
+        for item in objects(BASE / f"{holder}.yaml")
         if item["kind"] in ("Deployment", "StatefulSet")
     ]
 
     wanted = digest(config_map(BASE / f"{file}.yaml", f"hami-{file}"))
     found = template["metadata"].get("annotations", {}).get("hami.io/config")
-    assert found == wanted, f"{file}.yaml: write hami.io/config: {wanted!r}"
+    assert found == wanted, f"{holder}.yaml: write hami.io/config: {wanted!r}"
 
 
 def test_no_two_containers_listen_on_one_port() -> None:

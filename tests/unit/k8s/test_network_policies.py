@@ -60,7 +60,7 @@ PODS = {
 
 
 def port_of(target: str, name: str) -> int:
-    [container] = PODS[target][1]["containers"]
+    container = PODS[target][1]["containers"][0]
     [found] = [each["containerPort"] for each in container["ports"] if each["name"] == name]
     return int(found)
 

@@ -97,10 +97,10 @@ def test_scores_for_pods_without_cards_suit_every_kube_scheduler(
     assert now == was
     assert scoring["prioritizeVerb"] == "prioritize-without-cards"
     [ours] = was["extenders"]
-    same = ("urlPrefix", "enableHTTPS", "nodeCacheCapable", "tlsConfig")
+    same = ("urlPrefix", "enableHTTPS", "nodeCacheCapable")
     assert [scoring[each] for each in same] == [ours[each] for each in same]
     assert after.keys() == before.keys()
-    deployment = ("Deployment", "hami-kube-scheduler")
+    deployment = ("Deployment", "hami-scheduler")
     assert {k for k in before if after[k] != before[k]} == {key, deployment}
 
 
@@ -127,7 +127,7 @@ def test_production_has_stores_elsewhere_and_spreads_what_pods_wait_for(render: 
     assert ("StatefulSet", "hami-postgres") not in found
     agent = found["DaemonSet", "hami-node-agent"]["spec"]["template"]["spec"]
     assert agent["nodeSelector"] == {"node-restriction.kubernetes.io/hami-gpu": "on"}
-    for name in ("hami-scheduler", "hami-kube-scheduler", "hami-webhook"):
+    for name in ("hami-scheduler", "hami-webhook"):
         spec = found["Deployment", name]["spec"]
         assert spec["replicas"] >= 2
         assert ("PodDisruptionBudget", name) in found
@@ -217,7 +217,7 @@ def test_the_component_dra_gives_the_driver_all_that_it_uses(
         ("hami-webhook", "HAMI_WEBHOOK_DRA"),
         ("hami-scheduler", "HAMI_SCHEDULER_CLAIM_TEMPLATES"),
     ):
-        [part] = found["Deployment", name]["spec"]["template"]["spec"]["containers"]
+        part = found["Deployment", name]["spec"]["template"]["spec"]["containers"][0]
         assert {"name": variable, "value": "on"} in part["env"]
     binding = found["MutatingAdmissionPolicyBinding", "hami-front-end"]
     assert ("MutatingAdmissionPolicy", binding["spec"]["policyName"]) in found
@@ -231,7 +231,7 @@ def test_the_component_dra_lead_switches_all_sides(render: Render, tmp_path: Pat
         ("Deployment", "hami-scheduler", "HAMI_SCHEDULER_DRA_MODE"),
         ("Deployment", "hami-webhook", "HAMI_WEBHOOK_DRA_MODE"),
     ):
-        [container] = found[kind, name]["spec"]["template"]["spec"]["containers"]
+        container = found[kind, name]["spec"]["template"]["spec"]["containers"][0]
         env = {each["name"]: each.get("value") for each in container["env"]}
         assert env[variable] == "lead"
     [webhook] = found["Deployment", "hami-webhook"]["spec"]["template"]["spec"]["containers"]

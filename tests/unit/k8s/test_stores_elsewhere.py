@@ -27,7 +27,7 @@ Json = dict[str, Any]
 
 
 def bus_settings(each: Json) -> dict[str, Any]:
-    [container] = containers(each)
+    container = containers(each)[0]
     return {
         entry["name"]: entry.get("value", entry.get("valueFrom"))
         for entry in container["env"]

@@ -46,11 +46,10 @@ def serving_certificate(
     issuer_key: CertificateIssuerPrivateKeyTypes,
     not_before: datetime,
     not_after: datetime,
-    client: bool = False,
 ) -> x509.Certificate:
-    """For a server of these DNS names and 127.0.0.1, or a client; the first is its common name."""
+    """For a server of these DNS names and 127.0.0.1; the first is its common name."""
     alternatives = [*map(x509.DNSName, names), x509.IPAddress(_LOOPBACK)]
-    purpose = ExtendedKeyUsageOID.CLIENT_AUTH if client else ExtendedKeyUsageOID.SERVER_AUTH
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key())  # type: ignore[arg-type]  # an issuer's
     return (
         _builder(_name(names[0]), issuer.subject, public_key, not_before, not_after)

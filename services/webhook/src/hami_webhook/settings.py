@@ -131,9 +131,6 @@ class RenewalSettings(BaseSettings):
         default=("hami-scheduler", "hami-postgres", "hami-redis", "hami-nats"),
         description="Services beside the webhook; their Secrets are NAME-tls",
     )
-    clients: tuple[str, ...] = Field(
-        default=("hami-extender-client",), description="clients of the scheduler's extender"
-    )
     restarted: tuple[str, ...] = Field(
         default=("hami-postgres", "hami-redis", "hami-nats"),
         description="StatefulSets that read their certificate at the start alone",
@@ -153,5 +150,5 @@ class RenewalSettings(BaseSettings):
 
     @staticmethod
     def secret_of(name: str) -> str:
-        """Where the certificate of a server or client is kept."""
+        """Where the certificate of a server is kept."""
         return f"{name}-tls"

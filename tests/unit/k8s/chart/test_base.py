@@ -38,7 +38,7 @@ def test_the_templates_are_those_of_the_manifests() -> None:
 
 
 def test_by_default_it_renders_the_base(render: Render) -> None:
-    [scheduler] = containers(base()["Deployment", "hami-kube-scheduler"])
+    _, scheduler = containers(base()["Deployment", "hami-scheduler"])
     tag = scheduler["image"].partition(":")[2]
 
     rendered = render({"scheduler": {"kubeScheduler": {"image": {"tag": tag}}}})
@@ -77,10 +77,6 @@ def test_policies_are_left_out_where_the_api_server_has_none(render: Render) -> 
     [
         ({"postgres": {"enabled": False}}, {("StatefulSet", "hami-postgres")}),
         ({"redis": {"enabled": False}}, {("StatefulSet", "hami-redis")}),
-        (
-            {"scheduler": {"kubeScheduler": {"enabled": False}}},
-            {("Deployment", "hami-kube-scheduler")},
-        ),
         ({"devicePlugin": {"enabled": False}}, {("DaemonSet", "hami-node-agent")}),
         ({"networkPolicies": {"enabled": False}}, {("NetworkPolicy", "hami-default")}),
         (
@@ -88,7 +84,7 @@ def test_policies_are_left_out_where_the_api_server_has_none(render: Render) -> 
             {("ValidatingAdmissionPolicy", "hami-system-pods")},
         ),
     ],
-    ids=["postgres", "redis", "kube-scheduler", "agents", "network", "policies"],
+    ids=["postgres", "redis", "agents", "network", "policies"],
 )
 def test_what_is_switched_off_is_not_there(
     render: Render, values: Json, gone: set[tuple[str, str]]
@@ -126,12 +122,11 @@ def test_scores_for_pods_without_cards_are_asked_for_where_they_are_wanted(
     assert again == ours
     component = K8S / "components" / "score-pods-without-cards" / "extender.yaml"
     [written] = yaml.safe_load(component.read_text())
-    written["urlPrefix"] = "https://hami-scheduler.gpu.svc"
     assert scoring == written
     # Only who reads it is made again.
     changed = [key for key, each in after.items() if each != before[key]]
     jobs = [key for key in after if key[0] == "Job"]
-    configured = [(kind, "hami-kube-scheduler") for kind in ("ConfigMap", "Deployment")]
+    configured = [("ConfigMap", "hami-kube-scheduler"), ("Deployment", "hami-scheduler")]
     assert sorted(changed) == sorted([*configured, *jobs])
 
 
@@ -149,7 +144,7 @@ def test_kube_scheduler_looks_at_as_many_nodes_as_wanted_and_starts_again_for_it
 
     assert configured(before)["percentageOfNodesToScore"] == 0
     assert configured(after) == {**configured(before), "percentageOfNodesToScore": 2}
-    assert changed == {(kind, "hami-kube-scheduler") for kind in ("ConfigMap", "Deployment")}
+    assert changed == {("ConfigMap", "hami-kube-scheduler"), ("Deployment", "hami-scheduler")}
 
 
 def test_jobs_have_other_names_with_other_values(render: Render) -> None:

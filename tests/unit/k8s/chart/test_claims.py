@@ -37,7 +37,7 @@ def test_with_claims_the_chart_does_what_the_components_do(render: Render, lead:
         for patch in kustomization["patches"]:
             key = patch["target"]["kind"], patch["target"]["name"]
             wanted[key] = jsonpatch.apply_patch(wanted[key], yaml.safe_load(patch["patch"]))
-    [scheduler] = containers(wanted["Deployment", "hami-kube-scheduler"])
+    _, scheduler = containers(wanted["Deployment", "hami-scheduler"])
     tag = scheduler["image"].partition(":")[2]
 
     rendered = render(

@@ -81,8 +81,8 @@ def test_each_image_may_have_a_pull_policy(render: Render) -> None:
 def test_kube_scheduler_takes_arguments_after_its_own(render: Render) -> None:
     values = {"scheduler": {"kubeScheduler": {"extraNewArgs": ["-v=4"]}}}
 
-    [before] = containers(render()["Deployment", "hami-kube-scheduler"])
-    [after] = containers(render(values)["Deployment", "hami-kube-scheduler"])
+    _, before = containers(render()["Deployment", "hami-scheduler"])
+    _, after = containers(render(values)["Deployment", "hami-scheduler"])
 
     assert after["command"] == [*before["command"], "-v=4"]
 
@@ -196,7 +196,7 @@ def test_mappings_and_lists_may_be_left_empty(render: Render) -> None:
 
     found = render({"global": {"labels": None}, "scheduler": nothing, "metrics": nothing})
 
-    [container] = containers(found["Deployment", "hami-scheduler"])
+    container = containers(found["Deployment", "hami-scheduler"])[0]
     assert container["resources"] is None
 
 

@@ -72,9 +72,7 @@ def authority_of(held: Pair | None, now: datetime) -> Pair:
     return held if held is not None and _good(held, now) else _new_authority(now)
 
 
-def renewed(
-    held: Pair | None, authority: Pair, *, names: Sequence[str], client: bool, now: datetime
-) -> Pair:
+def renewed(held: Pair | None, authority: Pair, *, names: Sequence[str], now: datetime) -> Pair:
     """What is held while it is good for long enough, whichever trusted authority signed it.
 
     Unlike the webhook's, which the API server trusts by a bundle that is changed first: those who
@@ -82,7 +80,7 @@ def renewed(
     """
     if held is not None and _good(held, now):
         return held
-    return _new_leaf(authority, names, now, client=client)
+    return _new_leaf(authority, names, now)
 
 
 def serial_of(pair: Pair) -> str:
@@ -136,9 +134,7 @@ def _new_authority(now: datetime) -> Pair:
     return _pair(certificate, key)
 
 
-def _new_leaf(
-    authority: Pair, names: Sequence[str], now: datetime, *, client: bool = False
-) -> Pair:
+def _new_leaf(authority: Pair, names: Sequence[str], now: datetime) -> Pair:
     key = new_key()
     certificate = serving_certificate(
         names,
@@ -147,7 +143,6 @@ def _new_leaf(
         issuer_key=load_pem_private_key(authority.key, password=None),  # type: ignore[arg-type]  # EC or RSA
         not_before=now - _BACKDATED,
         not_after=now + SERVING_LIFE,
-        client=client,
     )
     return _pair(certificate, key)
 

@@ -1,10 +1,9 @@
 """`hami-webhook-certificate`: makes and renews the certificates of `k8s/`, once per call.
 
 A CronJob runs it every day, `hami-bootstrap` at the installation. Secrets: `hami-ca` (the
-authority), those that servers serve with, and the extender's client's. The API server trusts a new
-authority before the webhook serves a certificate of it, so no review fails in between. Webhook and
-scheduler take new files over by themselves (`hamicommon.process.serving_certificate`), kube-
-scheduler reads its client certificate with each connection; the stores are restarted, by an
+authority), and those that servers serve with. The API server trusts a new authority before the
+webhook serves a certificate of it, so no review fails in between. Webhook and scheduler take new
+files over by themselves (`hamicommon.process.serving_certificate`); the stores are restarted, by an
 annotation of their pods that names the certificate. With cert-manager, which renews the Secrets,
 only that restart is left.
 """
@@ -118,9 +117,7 @@ async def issue(api: KubeApi, settings: RenewalSettings, now: datetime) -> None:
         )
     await _publish(api, settings, wanted.bundle)
     for name in settings.servers:
-        await _renew_leaf(api, settings, wanted.authority, name, now, client=False)
-    for name in settings.clients:
-        await _renew_leaf(api, settings, wanted.authority, name, now, client=True)
+        await _renew_leaf(api, settings, wanted.authority, name, now)
 
 
 async def _renew_leaf(
@@ -129,13 +126,10 @@ async def _renew_leaf(
     authority: Pair,
     name: str,
     now: datetime,
-    *,
-    client: bool,
 ) -> None:
     secret = settings.secret_of(name)
     held = await _read(api, settings.namespace, secret)
-    names = [secret] if client else settings.names_of(name)
-    pair = renewed(held[0] if held else None, authority, names=names, client=client, now=now)
+    pair = renewed(held[0] if held else None, authority, names=settings.names_of(name), now=now)
     if held is None or held[0] != pair:
         await _write(api, settings.namespace, secret, pair, held, issuer=authority.certificate)
 

@@ -78,7 +78,6 @@ def findings(seen: Installed) -> list[PartFinding]:
         _store(seen, "NATS", "hami-nats"),
         *_migrations(seen),
         workload(seen, "scheduler", "hami-scheduler"),
-        workload(seen, "kube-scheduler", "hami-kube-scheduler", may_be_own=True),
         _webhook(seen),
         _agents(seen),
         workload(seen, "metrics", "hami-metrics"),
@@ -120,13 +119,11 @@ def _migrations(seen: Installed) -> list[PartFinding]:
     ][:1]
 
 
-def workload(seen: Installed, part: str, name: str, *, may_be_own: bool = False) -> PartFinding:
+def workload(seen: Installed, part: str, name: str) -> PartFinding:
     """Whether all its pods are ready, and if not, why."""
     if seen.workloads is None:
         return unknown(part, f"the workloads of {seen.namespace} may not be read")
     found = seen.workloads.get(name)
-    if found is None and may_be_own:
-        return unknown(part, f"no {name} in {seen.namespace}: one of your own?")
     if found is None:
         return missing(part, f"no {name} in {seen.namespace}", APPLY)
     lacking = not_ready(found)
