@@ -171,7 +171,7 @@ async def system(wanted: Wanted) -> AsyncIterator[Bench]:
     """Everything, with all nodes known to the ledger."""
     assets = find_assets(Path(os.environ["KUBEBUILDER_ASSETS"]))
     async with AsyncExitStack() as stack:
-        folder = stack.enter_context(_folder())
+        folder = stack.enter_context(temporary_folder())
         plane = stack.enter_context(control_plane(folder / "plane", assets=assets))
         api = await stack.enter_async_context(open_kube_api(plane.kubeconfig))
         bench = Bench(api=api, kube_scheduler=0, servers=Servers(api=api))
@@ -252,7 +252,7 @@ def _names(count: int) -> list[str]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def temporary_folder() -> Iterator[Path]:
     """PostgreSQL may have to run as nobody, so everybody may enter it."""
     folder = Path(tempfile.mkdtemp(prefix="hami-bench-"))
     folder.chmod(0o755)

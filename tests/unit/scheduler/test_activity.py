@@ -128,7 +128,7 @@ async def test_a_replica_that_stands_by_names_the_active_one(
 
 
 def test_a_replica_that_reads_the_ledger_still_is_not_active() -> None:
-    with pytest.raises(StandingBy, match="has just become active and reads the ledger"):
+    with pytest.raises(StandingBy, match="has just become active, and compares the ledger first"):
         Activity(seen(OTHERS, held(f"{POD}_1"))).check()
 
 

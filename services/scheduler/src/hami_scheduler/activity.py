@@ -134,7 +134,7 @@ class Activity:
             return
         assert self.lease is not None  # without one it is always active
         if self.lease.is_held_here:
-            raise StandingBy("this replica has just become active and reads the ledger")
+            raise StandingBy("this replica has just become active, and compares the ledger first")
         raise StandingBy(f"this replica stands by: {self.lease.explain()}")
 
     async def wait(self) -> None:

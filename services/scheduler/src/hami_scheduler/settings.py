@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -43,10 +44,13 @@ class Settings(BaseSettings):
     http_bind: str = Field(
         default="127.0.0.1:9443",
         pattern=r"^.*:\d+$",
-        description="host:port of the extender; whoever reaches it may bind pods",
+        description="host:port of the extender; it asks for no login, so on loopback",
     )
     pod_name: str = Field(
-        default="", description="the pod that this process runs in, with kube-scheduler beside it"
+        default_factory=socket.gethostname,
+        min_length=1,
+        description="with lease_name: the host name of this pod, with which kube-scheduler beside "
+        "this process begins its identity; default: that of this process",
     )
     lease_name: str = Field(
         default="",
@@ -55,6 +59,12 @@ class Settings(BaseSettings):
     )
     lease_namespace: str = Field(
         default="hami-system", min_length=1, description="the namespace of lease_name"
+    )
+    hold_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="with lease_name: a replica that becomes active refuses calls for so long, "
+        "while ledger, pods and nodes are compared; for a ledger from a backup",
     )
     kube_scheduler: str = Field(
         default="127.0.0.1:10259",
@@ -283,8 +293,6 @@ class Settings(BaseSettings):
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
         if self.tls_cert_file is not None and not self.operator_bind:
             raise ValueError("tls_cert_file needs operator_bind: the extender's port has no TLS")
-        if self.lease_name and not self.pod_name:
-            raise ValueError("lease_name needs pod_name: the holder is recognized by it")
         if not (
             self.operator_bind or self.published_locally or is_loopback(host_name(self.http_bind))
         ):

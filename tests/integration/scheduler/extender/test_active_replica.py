@@ -229,3 +229,14 @@ async def test_a_kube_scheduler_that_hangs_keeps_its_lease_until_it_expires(worl
     assert reason == "not active any more: pod-a has not renewed the Lease default/hami-scheduler"
     lease: Json = await world.api.get(LEASE)
     assert lease["spec"]["holderIdentity"] == "pod-a_1"
+
+
+async def test_one_that_is_to_hold_on_compares_before_it_answers(world: World) -> None:
+    async with pod(world, "pod-a", hold_s=PATIENCE_S) as first:
+        first.elect(world)
+        await world.add_node("n1")
+
+        answer = await first.replica.filter(await world.pod("early"), "n1")
+
+        reason = "this replica has just become active, and compares the ledger first"
+        assert answer["Error"] == reason

@@ -79,7 +79,7 @@ def by_token(access: Access) -> Identify:
 
 
 async def by_anybody(_scope: Scope, _role: Role) -> OperatorCaller:
-    """Let in whoever reaches the port, with every role."""
+    """Let in every caller, with every role."""
     return OperatorCaller(user="", source=CallSource.OPEN)
 
 

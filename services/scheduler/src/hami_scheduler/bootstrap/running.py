@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.informer import Informer
@@ -62,12 +62,13 @@ def while_active(
     load: Callable[[], Awaitable[object]],
     informers: Sequence[Informer],
     loops: Sequence[tuple[str, Loop]],
+    hold_s: float = 0.0,
 ) -> Loop:
     """Return the loop that runs `loops` from when this replica becomes active.
 
-    `load` reads the ledger. The handlers of `informers` are shown what these have, as after a
-    start. The loop ends with an error when the Lease is lost, and with it the process, as
-    kube-scheduler's does: what it was about to do is another replica's now.
+    `load` reads the ledger; calls are let in `hold_s` later. The handlers of `informers` are shown
+    what these have, as after a start. The loop ends with an error when the Lease is lost, and with
+    it the process, as kube-scheduler's does: what it was about to do is another replica's now.
     """
 
     async def run() -> None:
@@ -77,8 +78,12 @@ def while_active(
         for informer in informers:
             informer.start_handlers()
         async with running(loops):
-            activity.begin()
-            logger.info("Became active", extra={"lease": lease.name})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(hold_s):
+                    await lease.wait_until_lost()
+            if lease.is_held_here:
+                activity.begin()
+                logger.info("Became active", extra={"lease": lease.name})
             try:
                 await lease.wait_until_lost()
             finally:

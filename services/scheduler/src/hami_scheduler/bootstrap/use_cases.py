@@ -197,7 +197,14 @@ def _activity(
     for each in informers:
         each.hold_handlers()
     watching = lease_informer(settings, connections.api, lease)
-    run = while_active(lease, activity, load=core.state.load, informers=informers, loops=loops)
+    run = while_active(
+        lease,
+        activity,
+        load=core.state.load,
+        informers=informers,
+        loops=loops,
+        hold_s=settings.hold_s,
+    )
     mine: tuple[tuple[str, Loop], ...] = (("lease", watching.run), ("active", run))
     if settings.kube_scheduler:
         dead = DeadKubeScheduler(settings.kube_scheduler, connections.api, lease, watching)
