@@ -15,10 +15,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from hamilocal.servers.certificates import Authority, write_certificate
@@ -32,6 +34,8 @@ from hamilocal.system.credentials import ensure_credentials
 
 from tests.bootstrapped import bootstrap
 from tests.contract.kubernetes.servers import TOKEN, client_for, emulator_plan
+from tests.e2e.conftest import kubernetes_client
+from tests.waiting import wait
 
 PROJECT = Path(__file__).parents[3]
 BASE = PROJECT / "k8s" / "base"
@@ -179,8 +183,9 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
         host = env[variable].rpartition(":")[0]
         env[variable] = f"{host}:{port}"
     env |= backends | {
-        # There is no kube-scheduler beside it that could hold the Lease.
-        "HAMI_SCHEDULER_LEASE_NAME": "",
+        # The Lease is held by hand, as there is no kube-scheduler beside it.
+        "HAMI_SCHEDULER_POD_NAME": "pod-0",
+        "HAMI_SCHEDULER_KUBE_SCHEDULER": "",
         "KUBECONFIG": str(cluster.scheduler_kubeconfig),
         "HAMI_SCHEDULER_OPERATOR_AUDIENCE": cluster.audience,
     }
@@ -197,11 +202,32 @@ def scheduler(cluster: Cluster, folder: Path, backends: dict[str, str]) -> Itera
         start_timeout_s=120.0,
     )
     with running(plan, die_with_parent=True):
+        _give_lease(cluster.kubeconfig, probe)
         yield Scheduler(
             extender=f"http://localhost:{ports['HTTP']}",
             operator=f"https://localhost:{ports['OPERATOR']}",
             probe=probe,
         )
+
+
+def _give_lease(kubeconfig: Path, probe: str) -> None:
+    """Makes the scheduler active: its pod takes the Lease, and renews it until that was seen."""
+    place = "/apis/coordination.k8s.io/v1/namespaces/hami-system/leases"
+    body: dict[str, Any] = {"metadata": {"name": "hami-scheduler"}}
+    body["spec"] = {"holderIdentity": "pod-0_1", "leaseDurationSeconds": 3600}
+    with kubernetes_client(kubeconfig) as api:
+        made = api.post("/api/v1/namespaces", json={"metadata": {"name": "hami-system"}})
+        assert made.status_code in (201, 409), made.text
+        lease = api.post(place, json=body).raise_for_status().json()
+
+        def active() -> bool:
+            nonlocal lease
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            lease["spec"]["renewTime"] = now
+            lease = api.put(f"{place}/hami-scheduler", json=lease).raise_for_status().json()
+            return "hami_scheduler_active 1.0\n" in httpx.get(f"{probe}/metrics").text
+
+        wait(active, "the scheduler to see that it has the Lease")
 
 
 def _manifest_environment(files: Path) -> dict[str, str]:
