@@ -1,6 +1,6 @@
 """Why a service or Postgres could not be asked, and what to set. Pure but for proxies.
 
-TLS shows little of it: a server that wants a client certificate closes the connection after the
+TLS shows little of it: a server that refuses what a client shows closes the connection after the
 handshake (TLS 1.3), and asyncio's servers do so without the alert that would name the reason.
 """
 
@@ -84,11 +84,6 @@ def _untrusted(exc: ssl.SSLCertVerificationError, address: SchedulerAddress) -> 
 
 def _tls(exc: ssl.SSLError, address: SchedulerAddress) -> str:
     text = f"{exc.reason or exc}"
-    if "ALERT" in text and address.cert_file is not None:
-        return (
-            f"it does not accept the client certificate HAMI_SCHEDULER_CERT_FILE="
-            f"{address.cert_file} ({text.lower().replace('_', ' ')})"
-        )
     if "ALERT" in text:
         return _closed(address)
     if isinstance(exc, ssl.SSLEOFError | ssl.SSLZeroReturnError) or "EOF" in text:
@@ -100,16 +95,7 @@ def _closed(address: SchedulerAddress) -> str:
     again = "; or it was stopped just now"
     if not address.secure:
         return "it closed the connection: if TLS is spoken there, https:// is wanted" + again
-    if address.cert_file is None:
-        return (
-            "it closed the connection: kube-scheduler's port wants a client certificate "
-            "(HAMI_SCHEDULER_CERT_FILE and _KEY_FILE), the operators' port takes a token instead "
-            f"({PAGE}){again}"
-        )
-    return (
-        "it closed the connection: HAMI_SCHEDULER_CERT_FILE="
-        f"{address.cert_file} may be of another authority, or no client's{again}"
-    )
+    return f"it closed the connection: the operators' port is wanted ({PAGE}){again}"
 
 
 def _closed_at_once(address: SchedulerAddress) -> str:

@@ -20,8 +20,6 @@ class SchedulerAddress:
 
     url: str
     ca_file: Path | None = None
-    cert_file: Path | None = None
-    key_file: Path | None = None
     token: str = ""
     token_file: Path | None = None
     prefix: str = "HAMI_SCHEDULER"
@@ -74,7 +72,7 @@ class SchedulerAddress:
         return {"Authorization": f"Bearer {token}"}
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """How the server is known, and we to it; False for plain HTTP.
+        """How the server is known; False for plain HTTP.
 
         Raises: InvalidRequest naming the setting and what is wrong with its file.
         """
@@ -86,12 +84,6 @@ class SchedulerAddress:
             context = ssl.create_default_context(cadata=authorities)
         except (ssl.SSLError, ValueError) as exc:
             raise InvalidRequest(f"{source}: a certificate in PEM form is wanted") from exc
-        if (self.cert_file is None) != (self.key_file is None):
-            raise InvalidRequest(
-                "HAMI_SCHEDULER_CERT_FILE and HAMI_SCHEDULER_KEY_FILE must be given together"
-            )
-        if self.cert_file is not None and self.key_file is not None:
-            _load_pair(context, self.cert_file, self.key_file)
         return context
 
 
@@ -111,20 +103,6 @@ def metrics_address(
         prefix="HAMI_METRICS",
         service="hami-metrics",
     )
-
-
-def _load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    for name, path in (("CERT", certificate), ("KEY", key)):
-        _read(path, f"HAMI_SCHEDULER_{name}_FILE={path}")
-    try:
-        # Without a password of ours OpenSSL would ask the terminal for one.
-        context.load_cert_chain(certificate, key, password="")
-    except (ssl.SSLError, ValueError) as exc:
-        mismatch = "MISMATCH" in str(exc)
-        why = "they are not of each other" if mismatch else "PEM without a password is wanted"
-        raise InvalidRequest(
-            f"HAMI_SCHEDULER_CERT_FILE={certificate} and HAMI_SCHEDULER_KEY_FILE={key}: {why}"
-        ) from exc
 
 
 def _read(path: Path, source: str) -> str:

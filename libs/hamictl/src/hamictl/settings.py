@@ -61,12 +61,6 @@ class Settings(BaseSettings):
     scheduler_token: SecretStr = Field(
         default=SecretStr(""), description="the token itself, in place of the file"
     )
-    scheduler_cert_file: Path | None = Field(
-        default=None,
-        description="PEM, a client certificate for kube-scheduler's port, where no token is asked "
-        "for; with scheduler_key_file",
-    )
-    scheduler_key_file: Path | None = Field(default=None, description="PEM, without a password")
     metrics_url: str = Field(
         default="",
         description="http(s)://host:port of hami-metrics, which answers named questions; "

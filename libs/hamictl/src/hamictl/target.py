@@ -104,8 +104,6 @@ def find_target(settings: Settings) -> Installation:
         scheduler=SchedulerAddress(
             url=settings.scheduler_url.rstrip("/"),
             ca_file=settings.scheduler_ca_file,
-            cert_file=settings.scheduler_cert_file,
-            key_file=settings.scheduler_key_file,
             token=settings.scheduler_token.get_secret_value(),
             token_file=settings.scheduler_token_file,
         ),
