@@ -293,11 +293,9 @@ class Settings(BaseSettings):
             raise ValueError("operator_bind needs tls_cert_file and tls_key_file: it takes tokens")
         if self.tls_cert_file is not None and not self.operator_bind:
             raise ValueError("tls_cert_file needs operator_bind: the extender's port has no TLS")
-        if not (
-            self.operator_bind or self.published_locally or is_loopback(host_name(self.http_bind))
-        ):
+        if not (self.published_locally or is_loopback(host_name(self.http_bind))):
             raise ValueError(
-                f"http_bind is {self.http_bind}, where anybody could call /bind and /v1/adopt: "
-                "take 127.0.0.1, or set operator_bind (tokens)"
+                f"http_bind is {self.http_bind}, where anybody could call /bind: take 127.0.0.1, "
+                "and operator_bind for calls of operators from elsewhere"
             )
         return self

@@ -91,7 +91,6 @@ def test_no_login_but_the_schedulers_has_a_right_on_the_servers_own_subjects(
         (FEEDS_SUBJECT, "_INBOX_hami-webhook."),
         (subjects.readiness_subject("a"), "_INBOX_hami-scheduler."),
         (subjects.holdings_subject("a"), "_INBOX_hami-scheduler."),
-        (subjects.replica_subject("r", "bind"), "_INBOX_hami-scheduler."),
         (ASK_SUBJECT, "$SYS._INBOX."),
     ],
 )
