@@ -97,7 +97,9 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
         **any_of(("store", "transitions", "orphans", "instances", "pods", "known_pods"), Mock())
     )
     inventories = InventoryReports(
-        **any_of(("store", "view", "refused", "instruments", "on_heard", "on_written"), Mock())
+        **any_of(
+            ("store", "view", "refused", "journal", "instruments", "on_heard", "on_written"), Mock()
+        )
     )
     checks = LimitChecks(
         **any_of(("history", "pod_named", "announcer", "instruments", "lines", "evictor"), Mock())

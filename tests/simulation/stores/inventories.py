@@ -69,6 +69,14 @@ class Inventories(FakeLedger):
         node.sequence, node.observed_at = report.sequence, report.inventory.observed_at
         return RecordedInventory(changed=False)
 
+    async def forget_number(self, node: NodeName) -> int | None:
+        """See the port InventoryStore."""
+        known = self._nodes.get(node)
+        if known is None:
+            return None
+        before, known.sequence = known.sequence, 0
+        return before
+
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:

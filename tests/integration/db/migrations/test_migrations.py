@@ -155,6 +155,52 @@ def test_events_that_wait_are_announced_once_across_an_upgrade_and_its_way_back(
     assert psql(empty_postgres_dsn, waits) == ""
 
 
+def test_numbers_that_nobody_counts_to_are_put_right_and_then_refused(
+    empty_postgres_dsn: str,
+) -> None:
+    settings = settings_of(empty_postgres_dsn)
+    schema.upgrade(settings, MIGRATIONS, "0033")
+    psql(
+        empty_postgres_dsn,
+        "INSERT INTO nodes (name, agent_sequence, pair_scores) VALUES"
+        " ('n', 9223372036854775807, '[]'), ('m', -1, '{}');"
+        "INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,"
+        " healthy, ceiling_slots, ceiling_memory_mib, ceiling_core_percent, version, info)"
+        " VALUES ('GPU', 'n', 'NVIDIA', 0, 'A100', -1, 1000, 100, true, 10, 1000, 100,"
+        " 9223372036854775807, '[]')",
+    )
+
+    schema.upgrade(settings, MIGRATIONS, NEEDED)
+
+    assert psql(empty_postgres_dsn, "SELECT DISTINCT agent_sequence, pair_scores FROM nodes") == (
+        "0|{}"
+    )
+    card = psql(empty_postgres_dsn, "SELECT slots, info, version < 2 ^ 42 FROM devices")
+    assert card == "0|{}|t"
+    with pytest.raises(AssertionError, match="ck_devices_version_bounded"):
+        psql(empty_postgres_dsn, "UPDATE devices SET version = 9223372036854775807")
+
+
+def test_what_numbers_are_drawn_from_goes_on_beyond_the_rows(empty_postgres_dsn: str) -> None:
+    schema.upgrade(settings_of(empty_postgres_dsn), MIGRATIONS, NEEDED)
+    psql(
+        empty_postgres_dsn,
+        "INSERT INTO drift_journal (class, subject, detail, repaired)"
+        " SELECT 'c', 's', 'd', true FROM generate_series(1, 3);"
+        "SELECT setval('drift_journal_id_seq', 1);"
+        "SELECT setval('allocation_tokens', 9223372036854775807)",
+    )
+
+    repaired = psql(empty_postgres_dsn, "SELECT * FROM hami_repair_numbers() ORDER BY 1")
+
+    assert repaired.splitlines() == [
+        "allocation_tokens|9223372036854775807|1000000",
+        "drift_journal_id_seq|1|1000003",
+    ]
+    assert psql(empty_postgres_dsn, "SELECT count(*) FROM hami_repair_numbers()") == "0"
+    assert psql(empty_postgres_dsn, "SELECT nextval('allocation_tokens')") == "1000001"
+
+
 def test_a_new_database_takes_all_at_once(empty_postgres_dsn: str) -> None:
     assert revisions_of(settings_of(empty_postgres_dsn)) == ()
     assert schema.before_rollout(MIGRATIONS, ()) == "heads"

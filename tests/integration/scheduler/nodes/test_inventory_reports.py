@@ -292,3 +292,60 @@ async def test_all_health_changes_of_a_report_are_kept_and_announced(world: Worl
     assert [row["payload"]["event_id"] for row in announced[3:]] == [
         each.event_id for each in recorded.health
     ]
+
+
+async def test_a_number_that_is_forgotten_lets_the_agents_next_report_in(world: World) -> None:
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    await store.record_all([seen("n1", inventory_device("A", 0), sequence=2**53 - 1)])
+    assert await store.record_all([seen("n1", inventory_device("A", 0), sequence=7)]) == [None]
+
+    assert await store.forget_number(NodeName("n1")) == 2**53 - 1
+    assert await store.forget_number(NodeName("unknown")) is None
+
+    [taken] = await store.record_all([seen("n1", inventory_device("A", 0), sequence=8)])
+    assert taken is not None
+
+
+async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: World) -> None:
+    """Profiles that are none can't be read, and a sum of versions is beyond no type."""
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    cards = [inventory_device(f"A{number}", number) for number in range(3)]
+    await store.record_all([seen("n1", *cards)])
+    garbage = (
+        "mig_profiles = '[1, {\"name\": 2}]'",
+        "version = 8796093022206, type = 'garbage'",
+        "slots = 0, memory_mib = 0",
+    )
+    for card, change in zip(cards, garbage, strict=True):
+        await world.database.fetch(f"UPDATE devices SET {change} WHERE uuid = '{card.uuid}'")
+
+    assert len(await store.cards()) == 3
+    assert (await store.tally())[0] == 3
+    await store.record_all([seen("n1", cards[0], cards[2], sequence=2)])
+
+    found = {card.usage.device.uuid: card.usage.device for card in await store.cards()}
+    assert found["A0"].mig_profiles == ()
+    assert (found["A2"].slots, found["A2"].memory_mib) == (cards[2].slots, cards[2].memory_mib)
+
+
+async def test_a_row_on_another_node_comes_back_though_pods_hold_it(world: World) -> None:
+    store = PostgresInventory(world.database, on_commit=lambda: None)
+    await store.record_all([seen("n1", inventory_device("A", 0)), seen("n2")])
+    await world.database.fetch(
+        "INSERT INTO allocations (id, pod_uid, namespace, pod_name, attempt, node, state) VALUES"
+        " ('00000000-0000-4000-8000-000000000001', 'u', 'ns', 'p', 1, 'n1', 'allocated')"
+    )
+    await world.database.fetch(
+        "INSERT INTO allocation_devices (allocation_id, container_index, position, container_name,"
+        " role, device_uuid, vendor, memory_mib, core_percent) VALUES"
+        " ('00000000-0000-4000-8000-000000000001', 0, 0, 'c', 'app', 'A', 'NVIDIA', 10, 0)"
+    )
+    await world.database.fetch("UPDATE devices SET node = 'n2', used_slots = 1 WHERE uuid = 'A'")
+
+    [refused] = await store.record_all([seen("n1", inventory_device("A", 0), sequence=2)])
+    assert refused is not None
+    assert set(refused.refused) == {"A"}
+    await store.record_all([seen("n2", sequence=2)])
+    await store.record_all([seen("n1", inventory_device("A", 0), sequence=3)])
+
+    await has_cards(world, "n1", "A")

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 from hamicommon.bus.reader import read, read_any, read_of_node
 from hamicommon.errors import InvalidRequest
-from hamicommon.events import GRANT_MESSAGE, GrantSnapshotRequest, GrantWithdrawn, MoveReply
+from hamicommon.events import (
+    GRANT_MESSAGE,
+    GrantSnapshotRequest,
+    GrantWithdrawn,
+    MoveReply,
+    Usage,
+)
 from pydantic import TypeAdapter
 
 GRANT = {
@@ -99,3 +105,48 @@ def test_one_of_several_kinds_is_recognised_by_its_kind() -> None:
 def test_what_is_wrong_is_named(data: bytes, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
         read_any(GRANT_MESSAGE, data, "grant message")
+
+
+CARD = {"uuid": "GPU-1", "index": 0, "type": "A100"}
+SLICE = {
+    "pod_uid": "u",
+    "namespace": "ns",
+    "pod": "p",
+    "container": "c",
+    "vdevice_index": 0,
+    "uuid": "GPU-1",
+}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sequence": -1},
+        {"sequence": 2**63 - 1},
+        {"devices": [{**CARD, "memory_used_bytes": -1}]},
+        {"devices": [{**CARD, "memory_used_bytes": 2**62}]},
+        {"devices": [{**CARD, "memory_used_bytes": 2, "memory_total_bytes": 1}]},
+        {"devices": [{**CARD, "gpu_percent": -1.0}]},
+        {"devices": [{**CARD, "gpu_percent": 1e300}]},
+        {"devices": [{**CARD, "power_watts": float("nan")}]},
+        {"containers": [{**SLICE, "memory_used_bytes": 2**62}]},
+        {"containers": [{**SLICE, "core_percent": -0.5}]},
+        {"containers": [{**SLICE, "core_percent": float("inf")}]},
+        {"containers": [{**SLICE, "processes": -1}]},
+    ],
+    ids=str,
+)
+def test_usage_that_no_card_has_is_refused(wrong: dict[str, Any]) -> None:
+    usage = {
+        "node": "n",
+        "agent_id": "a",
+        "sequence": 1,
+        "sampled_at": "2026-01-01T00:00:00Z",
+        "devices": [],
+        "containers": [],
+    }
+    subject = "hami.usage.v1.n"
+    assert read_of_node(Usage, subject, body(**usage), "usage").sequence == 1
+
+    with pytest.raises(InvalidRequest, match="usage is malformed"):
+        read_of_node(Usage, subject, body(**usage | wrong), "usage")

@@ -63,3 +63,12 @@ def test_a_huge_jump_is_bounded() -> None:
 
     assert reports.missing == MAX_HOLES
     assert reports.lost == 10
+
+
+def test_a_number_that_no_agent_counts_to_is_neither_a_loss_nor_the_end_of_the_count() -> None:
+    reports = book(1, 2, 2**53 - 1)
+
+    reports.note("n1", "a1", 3, now=NOW)
+    reports.note("n1", "a1", 5, now=NOW)
+
+    assert (reports.lost, reports.missing) == (0, 1)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 from hami_scheduler.bus import inventories
@@ -45,8 +44,12 @@ class Store(Inventories):
 
 
 class Journal:
-    async def drift(self, *_: Any, **__: Any) -> None:
-        raise AssertionError("nothing is refused here")
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, str]] = []
+
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        assert repaired
+        self.lines.append((kind, subject, detail))
 
 
 def message(node: str, sequence: int, *, memory_mib: int = 1000, on: str = "") -> Message:
@@ -62,13 +65,13 @@ def message(node: str, sequence: int, *, memory_mib: int = 1000, on: str = "") -
     report = Inventory(
         node=node,
         agent_id="a",
-        sequence=sequence,
+        sequence=0,
         observed_at=datetime.now(UTC),
         devices=(card,),
     )
     return Message(
         subject=inventory_subject(on or node),
-        data=report.model_dump_json().encode(),
+        data=report.model_copy(update={"sequence": sequence}).model_dump_json().encode(),
         stream_sequence=sequence,
         deliveries=1,
     )
@@ -81,11 +84,12 @@ class Taking:
         self.written: list[str] = []
         self.view = state_of(store)
         instruments = SchedulerInstruments()
-        journal: Any = Journal()
+        self.journal = journal = Journal()
         self.reports = InventoryReports(
             store=store,
             view=self.view,
             refused=RefusedCards(journal=journal, instruments=instruments),
+            journal=journal,
             instruments=instruments,
             on_heard=self.heard.append,
             on_written=self._wrote,
@@ -282,3 +286,48 @@ async def test_a_cancelled_round_is_no_answer() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         await Taking(Hanging()).reports.handle_all([message("n1", 1)])
+
+
+async def test_a_report_that_is_left_out_is_heard_all_the_same() -> None:
+    taking = Taking(Store())
+    await taking.reports.handle_all([message("n", 5)])
+
+    assert await taking.reports.handle_all([message("n", 4, memory_mib=2000)]) == [None]
+
+    assert taking.heard == ["n", "n"]
+    assert taking.memory_mib("n") == 1000
+
+
+async def test_an_agent_whose_reports_are_left_out_again_and_again_is_believed() -> None:
+    taking = Taking(Store())
+    await taking.reports.handle_all([message("n", 2**53 - 1)])
+
+    for sequence in range(5, 9):
+        await taking.reports.handle_all([message("n", sequence, memory_mib=2000)])
+
+    assert taking.memory_mib("n") == 2000
+    assert taking.heard == ["n"] * 5
+    [(kind, subject, detail)] = taking.journal.lines
+    assert (kind, subject) == ("inventory-number", "n")
+    assert f"number {2**53 - 1}" in detail
+    assert "reports 7" in detail
+
+
+async def test_one_late_report_that_comes_again_and_again_is_not_believed() -> None:
+    taking = Taking(Store())
+    await taking.reports.handle_all([message("n", 9)])
+
+    for _ in range(5):
+        await taking.reports.handle_all([message("n", 4, memory_mib=2000)])
+
+    assert taking.memory_mib("n") == 1000
+    assert taking.journal.lines == []
+
+
+@pytest.mark.parametrize("sequence", [-1, 2**53, 2**63 - 1])
+async def test_a_number_that_no_agent_counts_to_is_refused(sequence: int) -> None:
+    taking = Taking(Store())
+    [answer] = await taking.reports.handle_all([message("n", sequence)])
+
+    assert isinstance(answer, InvalidRequest)
+    assert taking.heard == []

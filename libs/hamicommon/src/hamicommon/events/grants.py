@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hamicommon.events.payload import NodePayload, Payload
+from hamicommon.events.payload import Count, NodePayload, Payload
 from hamicommon.events.subjects import snapshot_subject
 from hamicommon.grants.grant import Grant
 
@@ -25,7 +25,7 @@ class GrantWithdrawn(Payload):
     allocation_id: str
     pod_uid: str
     node: str
-    token: int
+    token: Count
     reason: str
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import (
     AwareDatetime,
@@ -13,38 +13,39 @@ from pydantic import (
     model_validator,
 )
 
-from hamicommon.events.payload import NodePayload
+from hamicommon.events.payload import MAX_AMOUNT, Amount, Count, NodePayload
 from hamicommon.events.subjects import inventory_subject
 
-_MOST = 2**31 - 1
-"""HAMi's annotations and the ledger's columns hold 32 bits."""
 MAX_CARDS = 1024
 """Cards of one node; far beyond any machine."""
 HEARTBEAT_S = 10.0
 """An agent repeats its inventory at least this often."""
 
 
+PairScore = Annotated[int, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT)]
+
+
 class MigProfileItem(BaseModel):
     """See domain.devices.MigProfile."""
 
     name: str
-    memory_mib: int
-    core_percent: int
-    slice_count: int
-    placements: tuple[tuple[int, int], ...] = ()
+    memory_mib: Amount
+    core_percent: Amount
+    slice_count: Amount
+    placements: tuple[tuple[Amount, Amount], ...] = ()
 
 
 class InventoryDevice(BaseModel):
     """One card in an inventory; units as in domain.devices.GpuDevice."""
 
     uuid: str = Field(min_length=1, max_length=256)
-    index: int = Field(ge=0, le=_MOST)
+    index: Amount
     vendor: str = Field(min_length=1)
     type: str
-    slots: int = Field(ge=0, le=_MOST)
-    memory_mib: int = Field(ge=0, le=_MOST)
-    core_percent: int = Field(ge=0, le=_MOST)
-    numa: int = Field(default=0, ge=-1, le=_MOST)
+    slots: Amount
+    memory_mib: Amount
+    core_percent: Amount
+    numa: int = Field(default=0, ge=-1, le=MAX_AMOUNT)
     mode: str = "hami-core"
     healthy: bool = True
     health_reason: str = ""
@@ -59,12 +60,12 @@ class Inventory(NodePayload):
 
     agent_id: str
     """Changes with every start of the agent."""
-    sequence: int
+    sequence: Count
     """Grows within one agent_id; a lower one is stale."""
     observed_at: AwareDatetime
     """By the node's own clock: good for its skew, not for an order."""
     devices: tuple[InventoryDevice, ...]
-    pair_scores: dict[str, dict[str, int]] = Field(default_factory=dict)
+    pair_scores: dict[str, dict[str, PairScore]] = Field(default_factory=dict)
     malformed: tuple[str, ...] = Field(default=(), exclude=True)
     """What was wrong with cards that could not be read; the others are in `devices`."""
 

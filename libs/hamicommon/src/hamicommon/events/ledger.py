@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict
 
-from hamicommon.events.payload import NodeField, Payload
+from hamicommon.events.payload import Amount, Count, NodeField, Payload
 
 
 class DeviceCounters(BaseModel):
@@ -16,10 +16,10 @@ class DeviceCounters(BaseModel):
 
     node: str
     uuid: str
-    used_slots: int
-    used_memory_mib: int
-    used_core_percent: int
-    device_version: int
+    used_slots: Amount
+    used_memory_mib: Amount
+    used_core_percent: Amount
+    device_version: Count
     holdings: tuple[dict[str, Any], ...] = ()
     """See domain.devices.DeviceUsage; left out where there are none."""
 
@@ -97,7 +97,7 @@ class AllocationEvent(Payload):
     pod_name: str
     node: str
     state: str
-    sequence: int
+    sequence: Count
     """Gap-free per pod."""
     reason: str = ""
     at: AwareDatetime

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
-from hamicommon.events.payload import NodePayload
+from hamicommon.events.payload import Amount, Count, NodePayload
 from hamicommon.events.subjects import limits_subject
 
 LIMITS_HEARTBEAT_S = 60.0
@@ -37,10 +37,10 @@ class LimitFinding(BaseModel):
     state: Literal["exceeded", "bypassed", "unknown"]
     since: AwareDatetime
     """The first look that found it so."""
-    held_mib: NonNegativeInt | None = None
+    held_mib: Amount | None = None
     """At the last look, by the driver's report; None: the driver does not know."""
-    peak_mib: NonNegativeInt = 0
-    granted_mib: NonNegativeInt = 0
+    peak_mib: Amount = 0
+    granted_mib: Amount = 0
     violating: bool = False
     """The last look found it so too; else its state only lasts until it was well for a while."""
     reason: str = Field(default="", max_length=512)
@@ -52,10 +52,10 @@ class LimitCheck(NodePayload):
     subject_of = staticmethod(limits_subject)
 
     agent_id: str
-    sequence: NonNegativeInt
+    sequence: Count
     """Ascending per agent_id."""
     checked_at: AwareDatetime
-    containers: NonNegativeInt = 0
+    containers: Amount = 0
     """Containers with a grant that were compared."""
     settled: bool = True
     """False just after the agent's start: who is not in `findings` may yet be found."""

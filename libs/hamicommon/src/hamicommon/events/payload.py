@@ -12,6 +12,14 @@ NodeField = Annotated[
 """A node's name as Kubernetes has it; no two of them are one token of a subject."""
 
 
+MAX_COUNT = 2**53 - 1
+"""Of a number that only grows; the ledger's columns are guarded by the same."""
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+MAX_AMOUNT = 2**31 - 1
+"""HAMi's annotations and the ledger's columns hold 32 bits."""
+Amount = Annotated[int, Field(ge=0, le=MAX_AMOUNT)]
+
+
 class Payload(BaseModel):
     """Base of all payloads: frozen, and unknown fields are ignored so that readers may be older."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from hamicommon.events.inventory import MAX_CARDS
-from hamicommon.events.payload import NodePayload, Payload
+from hamicommon.events.payload import Count, NodePayload, Payload
 from hamicommon.events.subjects import (
     claims_subject,
     holdings_subject,
@@ -139,7 +139,7 @@ class WantedMove(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     allocation_id: str
-    token: int
+    token: Count
     container: str
     uuids: tuple[str, ...] = Field(max_length=MAX_CARDS)
     """The cards that it holds, one for each of its slices in the order of the grant."""

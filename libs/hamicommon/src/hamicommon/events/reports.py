@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter
 
-from hamicommon.events.payload import NodePayload
+from hamicommon.events.payload import Count, NodePayload
 from hamicommon.events.subjects import reports_subject
 
 
@@ -19,7 +19,7 @@ class ReportBase(NodePayload):
     """Unique; the deduplication id."""
     allocation_id: str
     pod_uid: str
-    token: int
+    token: Count
     at: AwareDatetime
     traceparent: str = ""
 

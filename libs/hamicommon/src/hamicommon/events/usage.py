@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 from hamicommon.events.inventory import MAX_CARDS
-from hamicommon.events.payload import NodePayload
+from hamicommon.events.payload import Amount, Count, NodePayload
 from hamicommon.events.subjects import usage_subject
 
 USAGE_HEARTBEAT_S = 60
@@ -22,8 +22,12 @@ MAX_SAMPLES = 4096
 """Containers of one round."""
 
 Name = Annotated[str, Field(max_length=253)]
-Bytes = Annotated[int, Field(ge=0, lt=2**63)]
-"""The ledger's columns hold 64 bits."""
+Bytes = Annotated[int, Field(ge=0, le=2**44)]
+"""Of one card: 16 TiB, a hundred times what the largest has."""
+Percent = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+"""Of one card. A container's is of a short moment, and may be above 100."""
+Figure = Annotated[float, Field(ge=-1000, le=100_000, allow_inf_nan=False)]
+"""Degrees and watts."""
 
 
 class DeviceSample(BaseModel):
@@ -32,14 +36,21 @@ class DeviceSample(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     uuid: Name
-    index: int
+    index: Amount
     type: Name
     memory_used_bytes: Bytes | None = None
     memory_total_bytes: Bytes | None = None
-    gpu_percent: float | None = None
-    memory_controller_percent: float | None = None
-    temperature_celsius: float | None = None
-    power_watts: float | None = None
+    gpu_percent: Percent | None = None
+    memory_controller_percent: Percent | None = None
+    temperature_celsius: Figure | None = None
+    power_watts: Figure | None = None
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> DeviceSample:
+        used, total = self.memory_used_bytes, self.memory_total_bytes
+        if used is not None and total is not None and used > total:
+            raise ValueError(f"card {self.uuid} uses {used} of its {total} bytes of memory")
+        return self
 
 
 class ContainerSample(BaseModel):
@@ -51,7 +62,7 @@ class ContainerSample(BaseModel):
     namespace: Name
     pod: Name
     container: Name
-    vdevice_index: int
+    vdevice_index: Amount
     uuid: Name
     memory_used_bytes: Bytes | None = None
     memory_limit_bytes: Bytes | None = None
@@ -59,10 +70,10 @@ class ContainerSample(BaseModel):
     context_bytes: Bytes | None = None
     module_bytes: Bytes | None = None
     buffer_bytes: Bytes | None = None
-    core_percent: float | None = None
-    core_limit_percent: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    core_percent: Percent | None = None
+    core_limit_percent: Amount | None = None
     """None: unknown; 0: there is none."""
-    processes: int = 0
+    processes: Amount = 0
     """Living ones that use the card's library."""
     last_kernel_at: datetime | None = None
 
@@ -87,7 +98,7 @@ class Usage(NodePayload):
     subject_of = staticmethod(usage_subject)
 
     agent_id: Name
-    sequence: int
+    sequence: Count
     sampled_at: AwareDatetime
     devices: tuple[DeviceSample, ...] = Field(max_length=MAX_CARDS)
     """Those that are new or changed at `sampled_at`; all in the first round of a heartbeat."""

@@ -99,6 +99,27 @@ MEANINGS: dict[str, ConstraintError] = {
         "a card's time is held, idle, stranded, cordoned, unhealthy or unknown"
     ),
     "ck_showback_rollups_not_negative": _wrong("a card's time is at least 0"),
+    # What no writer of ours brings; a report that would is refused before (events/).
+    "ck_nodes_sequence_bounded": _wrong("an agent's number is between 0 and 2^53"),
+    "ck_nodes_pair_scores_object": _wrong("nodes.pair_scores is an object"),
+    "ck_devices_version_bounded": _wrong("a card's version is between 1 and 2^43"),
+    "ck_devices_amounts_not_negative": _wrong("a card's slots, memory and cores are at least 0"),
+    "ck_devices_info_object": _wrong("devices.info is an object"),
+    "ck_devices_holdings_object": _wrong("devices.holdings is an object"),
+    "ck_devices_mig_profiles_array": _wrong("devices.mig_profiles is an array"),
+    "ck_quotas_limit_not_negative": _wrong("a quota's limit is at least 0"),
+    "ck_allocations_token_bounded": _wrong("a token is between 1 and 2^53"),
+    "ck_allocations_attempt_bounded": _wrong("an attempt's number is between 1 and 2^30"),
+    "ck_allocation_devices_amounts_not_negative": _wrong(
+        "a slice's memory and cores are at least 0"
+    ),
+    "ck_allocation_claims_amounts_not_negative": _wrong(
+        "a claimed slice's slots, memory and cores are at least 0"
+    ),
+    "ck_limit_checks_sequence_bounded": _wrong("a check's number is between 0 and 2^53"),
+    "ck_limit_periods_amounts_not_negative": _wrong("what a container held is at least 0"),
+    "ck_usage_samples_amounts_not_negative": _wrong("what was used is at least 0"),
+    "ck_usage_rollups_amounts_not_negative": _wrong("what was used is at least 0"),
     # The row that is pointed at is not there (yet): look again and retry.
     "fk_devices_node_nodes": _taken("the card's node is not known yet"),
     "fk_allocations_node_nodes": _taken("the allocation's node is not known yet"),

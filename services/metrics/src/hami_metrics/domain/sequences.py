@@ -15,6 +15,8 @@ from itertools import islice
 LOST_AFTER_S = 600.0
 # Of one agent; the oldest ones beyond that are given up.
 MAX_HOLES = 10_000
+# No agent loses so many: what differs by more is another numbering, and nothing was lost.
+MAX_JUMP = 1_000_000
 
 
 @dataclass(slots=True)
@@ -40,7 +42,8 @@ class SequenceBook:
     def note(self, node: str, agent_id: str, sequence: int, *, now: datetime) -> None:
         """A report came."""
         agent = self._agents.get(node)
-        if agent is None or agent.agent_id != agent_id:
+        jumped = agent is not None and abs(sequence - agent.highest) > MAX_JUMP
+        if agent is None or agent.agent_id != agent_id or jumped:
             # A new start of the agent: what the old one still owed will not come.
             self.lost += len(agent.holes) if agent else 0
             self._agents[node] = _Agent(agent_id, sequence)

@@ -12,6 +12,7 @@ from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
 from hamicommon.domain.ids import PodUid
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
+from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
 from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
@@ -51,10 +52,13 @@ TIDY_EVERY_S = 600.0
 
 
 def periodic(
-    name: str, interval_s: float | Callable[[], float], one_round: Callable[[], Awaitable[object]]
+    name: str,
+    interval_s: float | Callable[[], float],
+    one_round: Callable[[], Awaitable[object]],
+    bulkhead: Bulkhead | None = None,
 ) -> tuple[str, Loop]:
-    """A loop of rounds, by its name."""
-    return name, lambda: every(interval_s, one_round, name=name)
+    """A loop of rounds, by its name; with `bulkhead` a round that fails is counted and repeated."""
+    return name, lambda: every(interval_s, one_round, name=name, bulkhead=bulkhead)
 
 
 def standby_loops(
@@ -70,8 +74,14 @@ def standby_loops(
             "view",
             lambda: every_s if core.state.loaded else LOAD_AGAIN_S,
             lambda: compare_state(core),
+            core.instruments.bulkhead,
         ),
-        periodic("agents", min(LOOK_EVERY_S, every_s), core.liveness.once),
+        periodic(
+            "agents",
+            min(LOOK_EVERY_S, every_s),
+            core.liveness.once,
+            core.instruments.bulkhead,
+        ),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
     ]
     if connections.logins is not None:
@@ -83,6 +93,8 @@ def standby_loops(
 def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
     settings = core.settings
+    # A row that nobody foresaw ends one round, with what is known from before, and not the process.
+    rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
     reaper = Reaper(
         ledger=connections.store,
         pods=connections.pods,
@@ -120,24 +132,24 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         ("outbox", connections.relay.run),
         ("ledger-writer", core.writer.run),
         ("decisions", core.recorder.run),
-        periodic(
+        rounds(
             "arrivals",
             lambda: ARRIVALS_AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
             core.demand.arrivals.restore,
         ),
-        periodic("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
-        periodic(
+        rounds("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
+        rounds(
             "old-decisions",
             TIDY_EVERY_S,
             partial(connections.decisions.tidy, keep_days=settings.decision_days),
         ),
-        periodic("old-history", retention.EVERY_S, cleanup.once),
+        rounds("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("background", connections.background.run),
         ("requeue", core.requeuer.run),
-        periodic("reap", settings.reap_s, reaper.once),
-        periodic("late", settings.reconcile_s, late.once),
-        periodic("card-conditions", settings.reconcile_s, conditions.once),
+        rounds("reap", settings.reap_s, reaper.once),
+        rounds("late", settings.reconcile_s, late.once),
+        rounds("card-conditions", settings.reconcile_s, conditions.once),
     )
 
 
@@ -165,6 +177,7 @@ def watching_loops(
         ungranted=_ungranted_pods(core, connections, watches),
     )
     every_s = core.settings.reconcile_s
+    rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
 
     async def reconcile() -> None:
         if not watches.missing():
@@ -180,8 +193,8 @@ def watching_loops(
         ("annotated-nodes", watches.annotated.run),
         ("claim-holders", watches.holders.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
-        periodic("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
-        periodic("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
+        rounds("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
+        rounds("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
 
 

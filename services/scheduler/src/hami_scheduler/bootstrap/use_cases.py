@@ -89,6 +89,7 @@ def build(
         store=connections.inventory,
         view=core.state,
         refused=core.refused,
+        journal=connections.journal,
         instruments=core.instruments,
         on_heard=core.liveness.heard,
         on_written=cards_written,

@@ -5,6 +5,10 @@ messages a second, nearly all without news. What repeats the last one costs the 
 every 30 s it is written down that the node was heard, for all nodes that came together in one
 transaction. It is compared with the ledger then where another replica may have taken a report in
 between, else every 5 min.
+
+A report that is older than what the ledger has is left out, and the node was heard all the same.
+An agent whose reports are left out again and again is right, and the ledger's number of it is not:
+the number is forgotten, journalled, and the report is taken.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ from hamicommon.events import Inventory, inventory_subject
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AgentInventory, InventoryStore, RecordedInventory
+from hami_scheduler.ports import AgentInventory, DriftJournal, InventoryStore, RecordedInventory
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +39,10 @@ HEARTBEAT_WRITE_S = 30.0
 # Promise LIVE-2: a view that missed a change has the ledger's cards again this soon.
 COMPARE_S = 30.0
 _DEVICES = b'"devices":'
+MAX_IGNORED = 3
+"""Reports of one agent in a row, each later than the one before, until its number is believed."""
+WRONG_NUMBER = "inventory-number"
+"""Class in the drift journal."""
 CLOCK_SKEW_S = 5.0
 """A clock that is off by less is no news: reports travel for a second or two."""
 
@@ -49,6 +57,16 @@ class _LastInventory:
     written_at: float
     compared_at: float
     """With the ledger's cards."""
+
+
+@dataclass(slots=True)
+class _Ignored:
+    """Reports of a node that were left out, one after the other."""
+
+    agent_id: str
+    sequence: int
+    """Of the latest."""
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +103,7 @@ class InventoryReports:
         store: InventoryStore,
         view: ClusterState,
         refused: RefusedCards,
+        journal: DriftJournal,
         instruments: SchedulerInstruments,
         on_heard: Callable[[NodeName], None],
         on_written: Callable[[Collection[NodeName]], None],
@@ -93,11 +112,13 @@ class InventoryReports:
         self._store = store
         self._view = view
         self._refused = refused
+        self._journal = journal
         self._instruments = instruments
         self._on_heard = on_heard
         self._on_written = on_written
         self._last: dict[str, _LastInventory] = {}
         """By subject."""
+        self._ignored: dict[NodeName, _Ignored] = {}
         self._skewed: set[str] = set()
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
@@ -175,14 +196,17 @@ class InventoryReports:
                 if written is None:
                     # The ledger has another state of the node: the next one is compared with it.
                     self._last.pop(subject, None)
+                    await self._ignore(report)
                     continue
+                self._ignored.pop(node, None)
                 if last is not None:
                     last.written_at = now
                 self._on_heard(node)
                 continue
             if written is None:
-                self._ignored(report)
+                await self._ignore(report)
                 continue
+            self._ignored.pop(node, None)
             malformed = dict.fromkeys(inventory.malformed, "malformed")
             await self._refused.note(node, {**malformed, **written.refused})
             self._on_heard(node)
@@ -202,16 +226,37 @@ class InventoryReports:
                 # A message that is delivered again has no news for the ledger.
                 self._on_written(changed)
 
-    def _ignored(self, report: _Report) -> None:
+    async def _ignore(self, report: _Report) -> None:
+        """Raises: Unavailable; the report comes again then."""
+        inventory, node = report.inventory, report.node
         self._instruments.inventories_ignored.inc()
+        self._on_heard(node)
         logger.info(
             "inventory ignored, a later one is known",
-            extra={"node": report.node, "agent_id": report.inventory.agent_id},
+            extra={"node": node, "agent_id": inventory.agent_id},
         )
+        before = self._ignored.get(node)
+        if before is None or before.agent_id != inventory.agent_id:
+            self._ignored[node] = _Ignored(inventory.agent_id, inventory.sequence)
+            return
+        if inventory.sequence > before.sequence:
+            before.sequence, before.count = inventory.sequence, before.count + 1
+        if before.count < MAX_IGNORED:
+            return
+        known = await self._store.forget_number(node)
+        del self._ignored[node]
+        if known is not None:
+            detail = (
+                f"the ledger had number {known} of its agent, which reports {inventory.sequence};"
+                " the agent's reports are taken again"
+            )
+            await self._journal.drift(WRONG_NUMBER, node, detail, repaired=True)
+            self._instruments.drift.labels(WRONG_NUMBER).inc()
 
     def forget(self, node: str) -> None:
         """The node was deleted; its next inventory is written whatever is in it."""
         self._last.pop(inventory_subject(node), None)
+        self._ignored.pop(NodeName(node), None)
         self._refused.forget(NodeName(node))
         self._forget_clock(node)
 

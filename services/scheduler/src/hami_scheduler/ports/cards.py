@@ -89,6 +89,13 @@ class InventoryStore(Protocol):
         """
         ...
 
+    async def forget_number(self, node: NodeName) -> int | None:
+        """Forgets how many reports of its agent are known, so that the next one is taken.
+
+        Returns the number; None: the node is not known. Raises: Unavailable.
+        """
+        ...
+
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:

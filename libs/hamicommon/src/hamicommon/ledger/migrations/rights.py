@@ -58,7 +58,10 @@ UPDATED_COLUMNS: Mapping[str, Mapping[str, str]] = {
 SEQUENCES = (SCHEDULER,)
 """Who draws numbers."""
 
-FUNCTIONS: Mapping[str, str] = {"hami_forget_grants(timestamptz, integer)": SCHEDULER}
+FUNCTIONS: Mapping[str, str] = {
+    "hami_forget_grants(timestamptz, integer)": SCHEDULER,
+    "hami_repair_numbers()": SCHEDULER,
+}
 """Who may call what not everybody may."""
 
 

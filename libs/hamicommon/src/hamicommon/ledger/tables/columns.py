@@ -29,6 +29,9 @@ metadata = MetaData(naming_convention=NAMING)
 LIVE = "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
 """SQL of domain.allocations.LIVE_STATES."""
 
+MOST_COUNTED = 2**53 - 1
+"""Of a counter that only grows: what JSON numbers hold exactly."""
+
 HELD = "hami_held(reserved_at, ended_at)"
 """SQL of the period in which an allocation held its cards.
 

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
 
-from hamicommon.ledger.tables.columns import HELD, LIVE, at, metadata, objects, texts
+from hamicommon.ledger.tables.columns import HELD, LIVE, MOST_COUNTED, at, metadata, objects, texts
 from hamicommon.ledger.tables.names import ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
@@ -69,6 +69,8 @@ allocations = Table(
         name="state_known",
     ),
     CheckConstraint(f"({LIVE}) = (ended_at IS NULL)", name="ended_when_not_live"),
+    CheckConstraint(f"token BETWEEN 1 AND {MOST_COUNTED}", name="token_bounded"),
+    CheckConstraint(f"attempt BETWEEN 1 AND {2**30 - 1}", name="attempt_bounded"),
     # Not by the state: a step from one live state to another must touch no index.
     Index(ONE_LIVE_PER_POD, "pod_uid", unique=True, postgresql_where=text("ended_at IS NULL")),
     Index("ix_allocations_live_node", "node", postgresql_where=text("ended_at IS NULL")),
@@ -138,6 +140,7 @@ allocation_devices = Table(
     PrimaryKeyConstraint("allocation_id", "container_index", "position"),
     CheckConstraint("slots > 0", name="slots_positive"),
     CheckConstraint("role IN ('init', 'app')", name="role_known"),
+    CheckConstraint("least(memory_mib, core_percent) >= 0", name="amounts_not_negative"),
     Index(None, "device_uuid"),
 )
 """Container x card; the device's counters hold the footprint per card and allocation, as
@@ -170,6 +173,7 @@ allocation_claims = Table(
     Column("slots", Integer, nullable=False),
     Column("counted", Boolean, nullable=False),
     PrimaryKeyConstraint("allocation_id", "container_index", "position"),
+    CheckConstraint("least(slots, memory_mib, core_percent) >= 0", name="amounts_not_negative"),
     Index(None, "claim_uid"),
 )
 """Container x slice that it uses by a ResourceClaim: of pods that use one claim, each has rows.

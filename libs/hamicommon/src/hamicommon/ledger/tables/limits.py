@@ -13,7 +13,16 @@ from sqlalchemy import (
     text,
 )
 
-from hamicommon.ledger.tables.columns import at, count, given, metadata, number, period, texts
+from hamicommon.ledger.tables.columns import (
+    MOST_COUNTED,
+    at,
+    count,
+    given,
+    metadata,
+    number,
+    period,
+    texts,
+)
 
 limit_checks = Table(
     "limit_checks",
@@ -23,6 +32,7 @@ limit_checks = Table(
     given("sequence", BigInteger),
     at("checked_at"),
     count("containers"),
+    CheckConstraint(f"sequence BETWEEN 0 AND {MOST_COUNTED}", name="sequence_bounded"),
 )
 """The last check of each node; what was not checked lately is unknown, whatever the periods have.
 
@@ -52,6 +62,7 @@ limit_periods = Table(
     texts("eviction_problem"),
     CheckConstraint("state IN ('exceeded', 'bypassed', 'unknown')", name="state_known"),
     CheckConstraint("ended_at IS NULL OR ended_at >= began_at", name="ends_after_it_began"),
+    CheckConstraint("least(held_mib, peak_mib, granted_mib) >= 0", name="amounts_not_negative"),
     Index(
         "uq_limit_periods_open",
         "node",

@@ -32,6 +32,10 @@ usage_samples = Table(
     Column("core_percent", Float),
     Column("core_limit_percent", Integer),
     PrimaryKeyConstraint("sampled_at", "node", "device_uuid", "pod_uid", "container"),
+    CheckConstraint(
+        "least(memory_used_bytes, memory_limit_bytes, core_limit_percent, core_percent) >= 0",
+        name="amounts_not_negative",
+    ),
     Index(None, "node", "sampled_at"),
     postgresql_partition_by="RANGE (sampled_at)",
 )
@@ -56,6 +60,11 @@ usage_rollups = Table(
     Column("owner_name", Text),
     PrimaryKeyConstraint("bucket_start", "bucket_s", "node", "device_uuid", "pod_uid", "container"),
     CheckConstraint("bucket_s > 0 AND sample_count > 0", name="not_empty"),
+    CheckConstraint(
+        "least(memory_used_sum_bytes, memory_used_max_bytes, memory_limit_max_bytes,"
+        " core_percent_sum, core_percent_max) >= 0",
+        name="amounts_not_negative",
+    ),
     Index(None, "namespace", "bucket_start"),
     Index(
         "ix_usage_rollups_pod_hours",

@@ -23,6 +23,7 @@ LOCK_TIMEOUT = "200ms"
 FOLD_S = 60
 """A period that comes again so soon after its end goes on: who flaps fills no table."""
 # Two runs of an agent are ordered by when the bus took their reports, never by the node's clock.
+# A check that is old or of a time to come hides no later one, whatever its number is.
 _CHECKED = """
 INSERT INTO limit_checks AS c (node, agent_id, sequence, checked_at, containers)
 VALUES ($1, $2, $3, $4, $5)
@@ -30,6 +31,8 @@ ON CONFLICT (node) DO UPDATE SET agent_id = excluded.agent_id, sequence = exclud
        checked_at = excluded.checked_at, containers = excluded.containers
  WHERE (c.agent_id = excluded.agent_id AND c.sequence < excluded.sequence)
     OR (c.agent_id <> excluded.agent_id AND c.checked_at <= excluded.checked_at)
+    OR c.checked_at NOT BETWEEN excluded.checked_at - interval '3 minutes'
+                            AND now() + interval '5 seconds'
 RETURNING node
 """
 _OPEN = "SELECT * FROM limit_periods WHERE node = $1 AND ended_at IS NULL FOR UPDATE"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -61,11 +62,19 @@ def device_of(row: Any) -> GpuDevice:
         mode=row["mode"],
         healthy=row["healthy"],
         health_reason=row["health_reason"],
-        mig_profiles=tuple(_mig_profile(item) for item in row["mig_profiles"]),
+        mig_profiles=_mig_profiles(row["mig_profiles"]),
         info=row["info"],
     )
 
 
-def _mig_profile(item: dict[str, Any]) -> MigProfile:
-    placements = tuple((start, size) for start, size in item["placements"])
-    return MigProfile(**{**item, "placements": placements})
+def _mig_profiles(items: Sequence[Any]) -> tuple[MigProfile, ...]:
+    """None where one of them is no profile: the card's next report differs, and is written."""
+    try:
+        return tuple(
+            MigProfile(
+                **{**item, "placements": tuple((start, size) for start, size in item["placements"])}
+            )
+            for item in items
+        )
+    except (TypeError, ValueError, KeyError):
+        return ()

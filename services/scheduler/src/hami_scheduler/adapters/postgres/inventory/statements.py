@@ -37,6 +37,12 @@ UPDATE nodes n SET agent_sequence = heard.agent_sequence, inventory_at = heard.i
   FROM heard WHERE n.name = heard.name
 RETURNING n.name
 """
+FORGET_NUMBER = """
+UPDATE nodes n SET agent_sequence = 0
+  FROM (SELECT name, agent_sequence FROM nodes WHERE name = $1 FOR NO KEY UPDATE) AS before
+ WHERE n.name = before.name
+RETURNING before.agent_sequence
+"""
 UPSERT_ANNOTATED = """
 INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
 VALUES ($1, 'annotation', $2, $3, $4, $5)
@@ -45,9 +51,13 @@ ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agen
        pair_scores = CASE WHEN $6 THEN nodes.pair_scores ELSE excluded.pair_scores END,
        gone_at = NULL
  WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL)
-   AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence)
+   AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence
+        OR nodes.inventory_at IS NULL
+        OR nodes.inventory_at NOT BETWEEN excluded.inventory_at - interval '3 minutes'
+                                      AND now() + interval '5 seconds')
 RETURNING name
 """
+# A version of the Node object that no later one came after for minutes is not believed.
 SELECT_CARDS = f"""
 SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
        d.used_slots, d.used_memory_mib, d.used_core_percent, d.numa, d.mode, d.healthy,
@@ -60,6 +70,12 @@ SELECT_REPORTED = """
 SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, numa, mode, healthy,
        health_reason, present, mig_profiles, info
   FROM devices WHERE node = ANY($1::text[])
+"""
+# A card that has left its node and is held by pods of this one never was there.
+GRANTED_ELSEWHERE = """
+SELECT DISTINCT x.device_uuid AS uuid
+  FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
+ WHERE x.device_uuid = ANY($2::text[]) AND a.ended_at IS NULL AND a.node <> $1
 """
 NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
 # A card that enters has a higher version than any that left, so that the sum of versions

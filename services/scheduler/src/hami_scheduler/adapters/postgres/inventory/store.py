@@ -22,7 +22,9 @@ from hami_scheduler.adapters.postgres.inventory.card_rows import (
 )
 from hami_scheduler.adapters.postgres.inventory.statements import (
     CORDON,
+    FORGET_NUMBER,
     GONE,
+    GRANTED_ELSEWHERE,
     HEALTH,
     HEARD_NODES,
     INSERT_CARD,
@@ -89,6 +91,11 @@ class PostgresInventory:
             self._on_commit()
         return [recorded.get(report.inventory.node) for report in reports]
 
+    async def forget_number(self, node: NodeName) -> int | None:
+        """See the port."""
+        row = await self._database.fetchrow(FORGET_NUMBER, node)
+        return None if row is None else int(row["agent_sequence"])
+
     async def _bring_up_to_date(
         self, connection: Connection, inventory: NodeInventory
     ) -> RecordedInventory:
@@ -136,10 +143,17 @@ class PostgresInventory:
             inventory.node,
             [device.uuid for device in inventory.devices],
         )
+        elsewhere = {row["uuid"] for row in rows if row["node"] != inventory.node}
+        granted = (
+            await connection.fetch(GRANTED_ELSEWHERE, inventory.node, sorted(elsewhere))
+            if elsewhere
+            else ()
+        )
+        held = {row["uuid"] for row in granted}
         holders = {
             GpuUuid(row["uuid"]): NodeName(row["node"])
             for row in rows
-            if row["node"] != inventory.node and (row["present"] or row["used_slots"])
+            if row["uuid"] in elsewhere and (row["present"] or row["uuid"] in held)
         }
         known = {
             GpuUuid(row["uuid"]): KnownCard(device=device_of(row), present=row["present"])
@@ -177,7 +191,8 @@ class PostgresInventory:
     async def tally(self) -> tuple[int, int]:
         """See the port."""
         row = await self._database.fetchrow(
-            "SELECT count(*), coalesce(sum(version), 0)::bigint FROM devices WHERE present"
+            # As numeric: what one row has wrong must not be beyond the sum's type.
+            "SELECT count(*), coalesce(sum(version), 0) FROM devices WHERE present"
         )
         return int(row[0]), int(row[1])
 
