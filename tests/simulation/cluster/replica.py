@@ -111,6 +111,7 @@ class Replica:
             "replica": process.name,
             "store": store,
             "inventory": store,
+            "counters": store,
             "quotas": store,
             "journal": store,
             "retention": Everlasting(),

@@ -8,7 +8,14 @@ from datetime import datetime
 from typing import Any
 
 from hami_scheduler.ledger.inventory_diff import HealthChange, KnownCard, compare
-from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, RecordedInventory
+from hami_scheduler.ports import (
+    AgentInventory,
+    LedgerCard,
+    PairScores,
+    RecordedInventory,
+    RepairedCard,
+    RepairedSequence,
+)
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
@@ -68,6 +75,14 @@ class Inventories(FakeLedger):
             return None
         node.sequence, node.observed_at = report.sequence, report.inventory.observed_at
         return RecordedInventory(changed=False)
+
+    async def repair_cards(self) -> Sequence[RepairedCard]:
+        """See the port CounterStore: the simulation's checker looks at every counter."""
+        return ()
+
+    async def repair_sequences(self) -> Sequence[RepairedSequence]:
+        """See the port CounterStore."""
+        return ()
 
     async def forget_number(self, node: NodeName) -> int | None:
         """See the port InventoryStore."""

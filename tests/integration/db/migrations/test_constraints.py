@@ -6,7 +6,12 @@ import pytest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, InvalidRequest
 from hamicommon.ledger.constraints import MEANINGS, ConstraintViolation
 from hamicommon.ledger.database import Database, open_database
-from hamicommon.ledger.tables.names import EVENTS_GAP_FREE, ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
+from hamicommon.ledger.tables.names import (
+    EVENTS_GAP_FREE,
+    ONE_GRANT_AT_A_TIME,
+    ONE_LIVE_PER_POD,
+    VERSION_GROWS,
+)
 from hamicommon.settings import PostgresSettings
 from pydantic import SecretStr
 
@@ -52,7 +57,7 @@ def test_every_constraint_of_the_catalogue_has_a_meaning_and_none_is_left(
         " AND NOT EXISTS (SELECT FROM pg_inherits WHERE inhrelid = conrelid)",
     ).splitlines()
 
-    assert set(MEANINGS) == {*names, ONE_LIVE_PER_POD, EVENTS_GAP_FREE}
+    assert set(MEANINGS) == {*names, ONE_LIVE_PER_POD, EVENTS_GAP_FREE, VERSION_GROWS}
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from hamicommon.ledger.tables.names import (
     ONE_LIVE_PER_POD,
     PLACEMENTS_DISJOINT,
     SLOTS_WITHIN_CEILING,
+    VERSION_GROWS,
 )
 
 
@@ -103,6 +104,7 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_nodes_sequence_bounded": _wrong("an agent's number is between 0 and 2^53"),
     "ck_nodes_pair_scores_object": _wrong("nodes.pair_scores is an object"),
     "ck_devices_version_bounded": _wrong("a card's version is between 1 and 2^43"),
+    VERSION_GROWS: _wrong("a card's version only grows"),
     "ck_devices_amounts_not_negative": _wrong("a card's slots, memory and cores are at least 0"),
     "ck_devices_info_object": _wrong("devices.info is an object"),
     "ck_devices_holdings_object": _wrong("devices.holdings is an object"),

@@ -41,6 +41,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     PostgresJournal,
     PostgresRetention,
 )
+from hami_scheduler.adapters.postgres.inventory.counters import PostgresCounters
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
@@ -58,6 +59,7 @@ from hami_scheduler.ports import (
     CardReader,
     ClaimApi,
     ClaimWriter,
+    CounterStore,
     DecisionLog,
     DriftJournal,
     GrantAnnouncer,
@@ -119,6 +121,7 @@ class Connections:
     """A name that no other process has."""
     store: AllocationLedger
     inventory: InventoryLedger
+    counters: CounterStore
     quotas: QuotaStore
     decisions: DecisionLedger
     journal: DriftJournal
@@ -201,6 +204,7 @@ async def open_connections(
         replica=secrets.token_hex(4),
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
+        counters=PostgresCounters(database),
         quotas=PostgresQuotas(database, quota_of=quota_of),
         decisions=PostgresDecisionLog(database),
         journal=PostgresJournal(database),

@@ -38,6 +38,7 @@ from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
+from hami_scheduler.reconcile.counters import CounterRepairer
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
@@ -179,9 +180,18 @@ def watching_loops(
     every_s = core.settings.reconcile_s
     rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
 
+    counters = CounterRepairer(
+        store=connections.counters,
+        view=core.state,
+        journal=connections.journal,
+        instruments=core.instruments,
+    )
+
     async def reconcile() -> None:
         if not watches.missing():
             await reconciler.once()
+            # After the rows: what those hold is what is counted.
+            await counters.once()
             core.requeuer.capacity_freed()
 
     return (

@@ -21,11 +21,14 @@ from hami_scheduler.ports.apiserver import (
 from hami_scheduler.ports.cards import (
     AgentInventory,
     CardReader,
+    CounterStore,
     InventoryStore,
     LedgerCard,
     NodeGroupStore,
     PairScores,
     RecordedInventory,
+    RepairedCard,
+    RepairedSequence,
 )
 from hami_scheduler.ports.nodes import AgentNotReady, GrantAnnouncer, NodeLock, NodeWitness
 from hami_scheduler.ports.records import (
@@ -44,6 +47,7 @@ __all__ = [
     "CardReader",
     "ClaimApi",
     "ClaimWriter",
+    "CounterStore",
     "DecisionLog",
     "DecisionRow",
     "DriftJournal",
@@ -62,6 +66,8 @@ __all__ = [
     "PodEvents",
     "QuotaStore",
     "RecordedInventory",
+    "RepairedCard",
+    "RepairedSequence",
     "TemplateApi",
     "WaitLedger",
 ]

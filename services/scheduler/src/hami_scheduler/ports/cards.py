@@ -67,6 +67,38 @@ class AgentInventory:
     """It is as the one before it of this agent, which was recorded; the cards are left out."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedCard:
+    """A card whose counters were not the sum of its live grants, and are now."""
+
+    uuid: GpuUuid
+    node: NodeName
+    detail: str
+    is_older: bool
+    """The version that it has now is lower than the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedSequence:
+    """What numbers are drawn from was at its end, or behind the rows."""
+
+    name: str
+    was: int
+    is_now: int
+
+
+class CounterStore(Protocol):
+    """What the ledger counts. Both raise: Conflict, Unavailable."""
+
+    async def repair_cards(self) -> Sequence[RepairedCard]:
+        """Counts the live grants of every card that has other counters."""
+        ...
+
+    async def repair_sequences(self) -> Sequence[RepairedSequence]:
+        """Lets numbers go on beyond the newest rows."""
+        ...
+
+
 class InventoryStore(Protocol):
     """Nodes and cards as their agents report them."""
 

@@ -1,0 +1,95 @@
+"""What the ledger has wrong is found by comparing, repaired and journalled."""
+
+from __future__ import annotations
+
+import pytest
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
+from hamicommon.ledger.invariants import broken
+
+from tests.integration.scheduler.world import Replica, World
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.integration
+
+
+async def lines(world: World, kind: str) -> list[str]:
+    """The journal's lines of this class."""
+    rows = await world.database.fetch(
+        'SELECT subject, detail, repaired FROM drift_journal WHERE "class" = $1 ORDER BY id', kind
+    )
+    return [f"{row['subject']}: {row['detail']} ({row['repaired']})" for row in rows]
+
+
+async def sound(world: World) -> None:
+    """Waits until every promise holds."""
+
+    async def nothing_broken() -> bool:
+        async with world.database.connection() as connection:
+            return await broken(connection) == []
+
+    await eventually(nothing_broken, "the ledger's promises to hold")
+
+
+async def bound(world: World, replica: Replica, name: str) -> Json:
+    """A pod of 1024 MiB, bound to n1."""
+    pod = await world.pod(name)
+    assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    assert await replica.bind(pod, "n1") == ""
+    await world.until(pod, "bound", "allocated")
+    return pod
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "used_slots = 3, used_memory_mib = 4096, used_core_percent = 30",
+        "used_slots = 0, used_memory_mib = 0",
+        'holdings = \'{"00000000-0000-4000-8000-000000000001": [{"detail": {}}]}\'',
+        "version = 8796093022207",
+        "ceiling_slots = 2000000000",
+    ],
+)
+async def test_a_card_that_counts_wrong_is_counted_again(world: World, change: str) -> None:
+    replica = await world.replica()
+    world.late.add("n1")
+    [card] = await world.add_node("n1")
+    await bound(world, replica, "first")
+
+    await world.database.fetch(f"UPDATE devices SET {change}")
+
+    async def counted() -> bool:
+        row = await world.database.fetchrow(
+            "SELECT holdings = '{}' AND version BETWEEN 2 AND 4000000000000"
+            " AND ceiling_slots = slots FROM devices"
+        )
+        return row[0] and await world.used(card) == (1, 1024, 0)
+
+    await eventually(counted, "the card to be counted again")
+    [line] = await eventually(lambda: lines(world, "card-counters"), "a line about it")
+    assert line.startswith(f"n1/{card}: it counted ")
+    await sound(world)
+    await bound(world, replica, "second")
+    assert await world.used(card) == (2, 2048, 0)
+
+
+async def test_a_version_falls_for_nobody(world: World) -> None:
+    await world.replica()
+    await world.add_node("n1")
+
+    with pytest.raises(InvalidRequest, match="a card's version only grows"):
+        await world.database.fetch("UPDATE devices SET version = version - 1")
+
+
+async def test_numbers_that_ran_out_go_on(world: World) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
+    await world.database.fetch("SELECT setval('allocation_events_id_seq', 1)")
+
+    async def repaired() -> bool:
+        found = await lines(world, "number-sequence")
+        return any(line.startswith("allocation_tokens: it was at 9223") for line in found)
+
+    await eventually(repaired, "the tokens to go on")
+    await bound(world, replica, "slice")
