@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import yaml
+from cryptography.hazmat.primitives.serialization import Encoding
+from hamicommon.tls import authority_certificate, new_key
 
 BASE = Path(__file__).parents[1] / "k8s" / "base"
 NAMESPACE = "hami-system"
@@ -15,6 +19,17 @@ PLACE = f"/api/v1/namespaces/{NAMESPACE}"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}"
 JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 REGISTRATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hami-webhook"
+_NOW = datetime.now(UTC)
+BUNDLE = base64.b64encode(
+    authority_certificate(
+        "hami", new_key(), not_before=_NOW, not_after=_NOW + timedelta(days=9)
+    ).public_bytes(Encoding.PEM)
+).decode()
+ENDED = base64.b64encode(
+    authority_certificate(
+        "hami", new_key(), not_before=_NOW - timedelta(days=9), not_after=_NOW - timedelta(days=1)
+    ).public_bytes(Encoding.PEM)
+).decode()
 Json = dict[str, Any]
 State = dict[str, Json]
 """By path."""
@@ -51,7 +66,7 @@ def ready() -> State:
                 count = each["spec"]["replicas"]
                 each["status"] = {"replicas": count, "readyReplicas": count}
             for hook in each.get("webhooks", ()):
-                hook["clientConfig"]["caBundle"] = "Zm91bmQ="
+                hook["clientConfig"]["caBundle"] = BUNDLE
             found[f"{_PLACES[each['kind']]}/{each['metadata']['name']}"] = each
     found[f"{PLACE}/configmaps/hami-ca"] = {
         "apiVersion": "v1",
@@ -122,6 +137,16 @@ def _untrusted(state: State) -> None:
         del hook["clientConfig"]["caBundle"]
 
 
+def _garbage(state: State) -> None:
+    for hook in state[REGISTRATION]["webhooks"]:
+        hook["clientConfig"]["caBundle"] = "Z2FyYmFnZQ=="
+
+
+def _ended(state: State) -> None:
+    for hook in state[REGISTRATION]["webhooks"]:
+        hook["clientConfig"]["caBundle"] = ENDED
+
+
 def _not_made(state: State) -> None:
     del state[f"{PLACE}/configmaps/hami-ca"]
     state[f"{JOBS}/hami-bootstrap-0-1-0"]["status"] = {"active": 1}
@@ -187,6 +212,13 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "no MutatingWebhookConfiguration hami-webhook",
         APPLY,
     ),
+    "a webhook with a garbage authority": (
+        _garbage,
+        "webhook",
+        "holds no certificates",
+        "get jobs",
+    ),
+    "a webhook whose authority ended": (_ended, "webhook", "has ended", "get jobs"),
     "an untrusted webhook": (_untrusted, "webhook", "the API server does not trust it", "get jobs"),
     "one webhook of two": (
         _lacks(f"{APPS}/deployments/hami-webhook", {"readyReplicas": 1}),

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import nats
 import pytest
 from hamicommon import events
+from hamicommon.bus import streams
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.processes import running
 from nats.js.api import StorageType
+from nats.js.errors import NotFoundError
 
 from tests.integration.bus.conftest import inventory
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, eventually
 
 
 async def test_a_stream_with_other_limits_gets_those_that_are_stated(
@@ -69,4 +72,24 @@ async def test_a_stream_that_cannot_be_as_it_should_is_named_and_hinders_no_othe
                     await asyncio.sleep(0.05)
             info = await js.stream_info(events.INVENTORY_STREAM)
             assert info.config.storage == StorageType.FILE
+        await client.close()
+
+
+async def test_a_stream_that_somebody_deleted_is_made_again(
+    bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_LOOK_INTERVAL_S", 0.05)
+    await bus.streams.check()
+    client = await nats.connect(nats_url)
+    try:
+        js = client.jetstream()
+        await js.delete_stream(events.USAGE_STREAM)
+
+        async def there() -> bool:
+            with contextlib.suppress(NotFoundError):
+                return bool(await js.stream_info(events.USAGE_STREAM))
+            return False
+
+        await eventually(there, "the stream to be there again")
+    finally:
         await client.close()

@@ -112,6 +112,7 @@ class Replica:
             "store": store,
             "inventory": store,
             "counters": store,
+            "row_repairs": store,
             "quotas": store,
             "journal": store,
             "retention": Everlasting(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,8 +16,10 @@ from hami_scheduler.ports import (
     RepairedCard,
     RepairedSequence,
 )
+from hami_scheduler.ports.rows import RepairedRow
+from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice, NodeInventory
-from hamicommon.domain.ids import GpuUuid, NodeName
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.events import DeviceHealthEvent, event_subject
 from hamicommon.testing.ledger import FakeLedger
 
@@ -83,6 +85,29 @@ class Inventories(FakeLedger):
     async def repair_sequences(self) -> Sequence[RepairedSequence]:
         """See the port CounterStore."""
         return ()
+
+    async def repair_by_history(self) -> Sequence[RepairedRow]:
+        """See the port RowRepairs: rows are right here."""
+        return ()
+
+    async def put_back(self, allocation_id: AllocationId) -> Sequence[RepairedRow]:
+        """See the port RowRepairs."""
+        del allocation_id
+        return ()
+
+    async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
+        """See the port RowRepairs."""
+        del longest_s
+        return ()
+
+    async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
+        """See the port RowRepairs: a row is where it was moved to."""
+        row = self._allocations[allocation_id]
+        return {each.name: [share.uuid for share in each.shares] for each in row.containers}
+
+    async def rewrite(self, row: Allocation, **what: Any) -> bool:
+        """See the port RowRepairs."""
+        raise AssertionError(f"the row {row.id} is another than its grant: {what}")
 
     async def forget_number(self, node: NodeName) -> int | None:
         """See the port InventoryStore."""

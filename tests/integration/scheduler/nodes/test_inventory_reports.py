@@ -321,7 +321,7 @@ async def test_what_a_row_has_wrong_is_written_again_by_the_next_report(world: W
 
     assert len(await store.cards()) == 3
     assert (await store.tally())[0] == 3
-    await store.record_all([seen("n1", cards[0], cards[2], sequence=2)])
+    await store.record_all([seen("n1", *cards, sequence=2)])
 
     found = {card.usage.device.uuid: card.usage.device for card in await store.cards()}
     assert found["A0"].mig_profiles == ()

@@ -93,3 +93,91 @@ async def test_numbers_that_ran_out_go_on(world: World) -> None:
 
     await eventually(repaired, "the tokens to go on")
     await bound(world, replica, "slice")
+
+
+async def running(world: World, replica: Replica) -> Json:
+    """A pod of 1024 MiB whose container runs on n1."""
+    world.late.add("n1")
+    await world.add_node("n1", cards=2)
+    await world.add_node("n2")
+    pod = await bound(world, replica, "slice")
+    status = {"name": "main", "containerID": "c", "state": {"running": {}}}
+    await world.set_status(pod, phase="Running", containerStatuses=[status])
+    await world.until(pod, "allocated")
+    return pod
+
+
+ROW = """
+SELECT a.state, a.node, a.pod_uid, a.namespace, a.ended_at, x.device_uuid, x.memory_mib,
+       x.core_percent, x.container_name, c.name
+  FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+  JOIN allocation_containers c ON c.allocation_id = a.id
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ("UPDATE allocations SET state = 'releasing'", "row-contradicts-history"),
+        ("UPDATE allocations SET state = 'reserved', deadline = now()", "row-contradicts-history"),
+        ("UPDATE allocations SET pod_uid = 'garbage'", "row-contradicts-history"),
+        (
+            "UPDATE allocations SET state = 'released', ended_at = now()",
+            "row-contradicts-history",
+        ),
+        ("UPDATE allocations SET node = 'n2'", "row-contradicts-grant"),
+        ("UPDATE allocations SET namespace = 'garbage'", "row-contradicts-grant"),
+        ("DELETE FROM allocation_devices", "row-contradicts-grant"),
+        ("DELETE FROM allocation_containers", "row-contradicts-grant"),
+        ("UPDATE allocation_devices SET memory_mib = 1", "row-contradicts-grant"),
+        ("UPDATE allocation_devices SET core_percent = 90", "row-contradicts-grant"),
+        ("UPDATE allocation_devices SET device_uuid = {other_card}", "row-contradicts-grant"),
+        ("UPDATE allocation_devices SET container_name = 'garbage'", "row-contradicts-grant"),
+    ],
+)
+async def test_the_row_of_a_running_pod_is_put_right(world: World, change: str, kind: str) -> None:
+    replica = await world.replica()
+    pod = await running(world, replica)
+    [before] = [tuple(row) for row in await world.database.fetch(ROW)]
+    other = (
+        "(SELECT min(uuid) FROM devices d WHERE node = 'n1' AND uuid <> "
+        "(SELECT device_uuid FROM allocation_devices))"
+    )
+
+    await world.database.fetch(change.replace("{other_card}", other))
+
+    async def right() -> bool:
+        return [tuple(row) for row in await world.database.fetch(ROW)] == [before]
+
+    await eventually(right, f"the row to be as it was: {before}")
+    [line] = await eventually(lambda: lines(world, kind), "a line about it")
+    assert pod["metadata"]["name"] in line
+    assert line.endswith("(True)")
+    await sound(world)
+    assert (await world.used(before[5]))[:2] == (1, 1024)
+
+
+async def test_a_state_that_never_ends_is_looked_at(world: World) -> None:
+    replica = await world.replica()
+    pod = await running(world, replica)
+    await world.delete(pod)
+    await world.until(pod, "releasing")
+
+    await world.database.fetch("UPDATE allocations SET deadline = 'infinity'")
+
+    await eventually(lambda: lines(world, "row-without-end"), "a line about it")
+
+
+async def test_a_row_that_nothing_can_put_right_is_shown(world: World) -> None:
+    replica = await world.replica()
+    pod = await running(world, replica)
+    await world.api.patch(
+        f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}",
+        {"metadata": {"annotations": {"hami.io/grant": "garbage"}}},
+    )
+    await world.database.fetch("DELETE FROM allocation_devices")
+
+    [line] = await eventually(lambda: lines(world, "row-without-slices"), "a line about it")
+
+    assert line.endswith("(False)")
+    assert (await world.database.fetchrow("SELECT sum(used_memory_mib) FROM devices"))[0] == 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -119,11 +120,22 @@ class Node:
         )
 
 
-def restorer(fake: FakeLedger, node: Node | None = None) -> GrantRestorer:
+async def nothing(allocation_id: AllocationId) -> bool:
+    """The row is as its history has it."""
+    del allocation_id
+    return False
+
+
+def restorer(
+    fake: FakeLedger,
+    node: Node | None = None,
+    put_back: Callable[[AllocationId], Awaitable[bool]] = nothing,
+) -> GrantRestorer:
     witness = node or Node()
     return GrantRestorer(
         store=fake,
         witness=witness,
+        put_back=put_back,
         clock=lambda: witness.now_s,
         apply=lambda counters: None,
         read_signed=lambda text: read_signed(text, public_key(KEY)),
@@ -190,6 +202,20 @@ async def test_a_grant_that_ended_stays_ended() -> None:
     assert await restorer(fake).restore(pod_with(text)) is Outcome.NONE
 
     assert fake.usage(GpuUuid("GPU-0")).used_memory_mib == 0
+
+
+async def test_a_grant_that_ended_without_an_event_is_live_again() -> None:
+    fake = ledger()
+    text = sign(await granted(fake), KEY)
+    asked: list[AllocationId] = []
+
+    async def put_back(allocation_id: AllocationId) -> bool:
+        asked.append(allocation_id)
+        return True
+
+    assert await restorer(fake, put_back=put_back).restore(pod_with(text)) is Outcome.LATER
+
+    assert asked == [DRAFT.allocation_id]
 
 
 @pytest.mark.parametrize(

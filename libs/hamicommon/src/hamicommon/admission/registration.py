@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import base64
 import json
+import ssl
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -102,6 +104,26 @@ class WebhookRegistration:
                 "failure_policy is Fail without match_conditions: "
                 "every pod of the cluster would wait for this webhook; use Ignore"
             )
+
+
+def ca_bundle_problem(registration: Json) -> str:
+    """Why the API server can't trust our webhook by this object; empty: nothing is known of why.
+
+    In: the MutatingWebhookConfiguration. Each of its webhooks has a bundle of its own.
+    """
+    for hook in registration.get("webhooks") or ():
+        bundle = hook["clientConfig"].get("caBundle") or ""
+        if not bundle:
+            return f"caBundle of {hook['name']} is empty"
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=base64.b64decode(bundle, validate=True).decode())
+        except (ValueError, ssl.SSLError):
+            return f"caBundle of {hook['name']} holds no certificates"
+        ends = [str(each["notAfter"]) for each in context.get_ca_certs()]
+        if ends and all(ssl.cert_time_to_seconds(end) < time.time() for end in ends):
+            return f"each certificate in caBundle of {hook['name']} has ended ({ends[-1]})"
+    return ""
 
 
 def registration_of(

@@ -22,7 +22,9 @@ from hamicommon.process.shutdown import end, propagate_cancellation
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 1.0
-_INTERVAL_S = 60.0
+_RETRY_MOST_S = 60.0
+_INTERVAL_S = 20.0
+"""A stream that somebody deleted is made again within this."""
 _HOUR_S = 3600.0
 _DAY_S = 24 * _HOUR_S
 _MIB = 1024 * 1024
@@ -95,7 +97,8 @@ STREAMS = (
 
 
 class StreamKeeper:
-    """Creates and updates streams and deliveries, and tries again while one can't be."""
+    """Creates and updates streams and deliveries, and tries again while one can't be, or is
+    deleted."""
 
     def __init__(
         self, js: JetStreamContext, *, replicas: int = 1, is_connected: Callable[[], bool]
@@ -127,7 +130,7 @@ class StreamKeeper:
         retry_s = _RETRY_S
         while True:
             await asyncio.sleep(retry_s if self.problems else _INTERVAL_S)
-            retry_s = min(2 * retry_s, _INTERVAL_S) if self.problems else _RETRY_S
+            retry_s = min(2 * retry_s, _RETRY_MOST_S) if self.problems else _RETRY_S
             if self._is_connected():
                 await self._check()
 

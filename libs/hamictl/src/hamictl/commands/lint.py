@@ -8,6 +8,7 @@ its configuration count. `--jsonl` is the form for programs.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated
 
@@ -16,6 +17,7 @@ import typer
 from hamicommon import device_config as deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import QUOTA, Linter, as_json, is_quota
+from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
 from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
@@ -24,7 +26,14 @@ from hamicommon.admission.verdicts import (
     Knowledge,
     NeverFits,
 )
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import (
+    Conflict,
+    Forbidden,
+    HamiError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from hamicommon.k8s.client import Expired, KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import TamperingMode
@@ -188,6 +197,12 @@ def _batch(linter: Linter, live: bool) -> None:
 async def _live(linter: Linter, pods: list[Json]) -> list[AdmissionResult]:
     """The running system's answers; the patch is what this command would make of the pod."""
     async with open_kube_api(find_target(Settings()).need_kubeconfig()) as api:
+        with suppress(NotFound, Forbidden):
+            if problem := ca_bundle_problem(await api.get(CONFIGURATION_PATH)):
+                raise Unavailable(
+                    f"the API server can't ask the webhook: {problem}; `hamictl doctor` shows what "
+                    "to do"
+                )
         return [await _asked(api, pod, linter.verdict(pod)) for pod in pods]
 
 

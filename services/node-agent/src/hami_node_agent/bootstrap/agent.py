@@ -27,6 +27,7 @@ from hami_node_agent.bootstrap.usage import UsageWiring, monitoring
 from hami_node_agent.cleanup.directories import remove_leftovers
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_node_agent.cleanup.libraries import OldLibraries
+from hami_node_agent.cleanup.restoring import FileRestorer
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.drain import Drain
 from hami_node_agent.deviceplugin.readiness import ReadinessService
@@ -52,6 +53,7 @@ from hami_node_agent.metrics.health import (
     BindingCollector,
     BulkheadCollector,
     RemovalCollector,
+    RestoredFilesCollector,
 )
 from hami_node_agent.metrics.http_server import serving
 from hami_node_agent.metrics.mig import MigCollector
@@ -105,12 +107,14 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
         mps = _mps(settings)
+        restorer = FileRestorer(connections.files, connections.state, bulkhead=bulkhead)
         draining = Drain(connections.state, connections.pods, drain_s=settings.drain_s)
         watched = _monitoring(settings, connections, cards, mig, bulkhead)
         registry = registry_of(
             *watched.collectors,
             BindingCollector(way),
             RemovalCollector(connections.files),
+            RestoredFilesCollector(restorer),
             BulkheadCollector(bulkhead),
             AuthorityCollector(
                 {
@@ -123,7 +127,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         registry.set_target_info(telemetry.target_info("hami-node-agent", settings.telemetry))
         app = make_routes(
             registry,
-            lambda: _not_ready(registrations, draining, mps),
+            lambda: _not_ready(registrations, draining, mps) or restorer.problem,
             scrape_access(connections.api, audience=settings.scrape_audience)
             if settings.scrape_tokens
             else None,
@@ -150,7 +154,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 plugins[settings.resource_name],
                 node=settings.node_name,
                 reachable=registration.reachable,
-                not_ready_reason=lambda: _not_ready_reason(draining, mps),
+                not_ready_reason=lambda: _not_ready_reason(draining, mps) or restorer.problem,
                 on_ready=draining.expect_grant,
                 take=feed.take,
                 late=way.late,
@@ -168,6 +172,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "reports": send_reports(connections.state, connections.bus, node=settings.node_name),
             "sweep": _sweeper(settings, connections, reports, bulkhead).run(),
             "leftovers": remove_leftovers(connections.files.remove_given_up),
+            "files": restorer.run(),
             "libraries": OldLibraries(
                 connections.files,
                 connections.kubelet_state,

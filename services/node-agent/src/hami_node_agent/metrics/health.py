@@ -76,6 +76,44 @@ class RemovalCollector(Collector):
         yield failures
 
 
+class RestoredFiles(Protocol):
+    """Files that were written again, as `FileRestorer` has them."""
+
+    @property
+    def restored(self) -> Mapping[str, int]:
+        """How often since the start, by path."""
+
+    @property
+    def problem(self) -> str:
+        """Why one can't be; empty: all are as they should be."""
+
+
+class RestoredFilesCollector(Collector):
+    """What somebody else wrote to files that containers see."""
+
+    def __init__(self, files: RestoredFiles) -> None:
+        self._files = files
+
+    def collect(self) -> Iterator[Metric]:
+        """By path, and the one that can't be written again."""
+        restored = CounterMetricFamily(
+            "hami_node_agent_restored_files",
+            "Files of containers that were others than written, and were written again, by path",
+            labels=["path"],
+        )
+        for path, count in sorted(self._files.restored.items()):
+            restored.add_metric([path], count)
+        yield restored
+        problem = GaugeMetricFamily(
+            "hami_node_agent_file_problem",
+            "1: a file that containers see can't be written, for this reason",
+            labels=["reason"],
+        )
+        if self._files.problem:
+            problem.add_metric([self._files.problem], 1)
+        yield problem
+
+
 class BulkheadCollector(Collector):
     """What single pods, cards and directories went wrong with."""
 

@@ -82,7 +82,12 @@ def ledger_routes(queries: Queries) -> APIRouter:
     api.add_api_route("/devices", devices)
     api.add_api_route("/pods", pods)
     api.add_api_route("/pods/{uid}/history", history)
+
+    async def broken_promises() -> Response:
+        return _items(await queries.broken_promises())
+
     api.add_api_route("/drift", drift)
+    api.add_api_route("/broken-promises", broken_promises)
     return api
 
 

@@ -46,6 +46,7 @@ from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
+from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
 from hami_scheduler.adapters.redis import open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
@@ -77,6 +78,7 @@ from hami_scheduler.ports import (
 from hami_scheduler.ports.callers import CallJournal
 from hami_scheduler.ports.limits import LimitHistory, PodEnder
 from hami_scheduler.ports.queries import Queries, Refusals
+from hami_scheduler.ports.rows import RowRepairs
 from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
 
@@ -122,6 +124,7 @@ class Connections:
     store: AllocationLedger
     inventory: InventoryLedger
     counters: CounterStore
+    row_repairs: RowRepairs
     quotas: QuotaStore
     decisions: DecisionLedger
     journal: DriftJournal
@@ -205,6 +208,7 @@ async def open_connections(
         store=store,
         inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
         counters=PostgresCounters(database),
+        row_repairs=PostgresRowRepairs(database, on_commit=relay.wake),
         quotas=PostgresQuotas(database, quota_of=quota_of),
         decisions=PostgresDecisionLog(database),
         journal=PostgresJournal(database),

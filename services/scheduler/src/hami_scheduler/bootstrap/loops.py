@@ -39,6 +39,7 @@ from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.counters import CounterRepairer
+from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
@@ -91,7 +92,25 @@ def standby_loops(
     return tuple(loops)
 
 
-def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop], ...]:
+def lying_rows(core: Core, connections: Connections) -> LyingRows:
+    """What compares rows of grants with their witnesses."""
+    settings = core.settings
+    ends = (
+        *(settings.reservation_s, settings.bind_timeout_s),
+        *(settings.lock_s, settings.release_unconfirmed_s),
+    )
+    return LyingRows(
+        store=connections.row_repairs,
+        journal=connections.journal,
+        instruments=core.instruments,
+        read_signed=connections.read_signed,
+        longest_s=10 * max(ends),
+    )
+
+
+def writing_loops(
+    core: Core, connections: Connections, rows: LyingRows
+) -> tuple[tuple[str, Loop], ...]:
     """What writes to the ledger, the bus and the API server by its own clock."""
     settings = core.settings
     # A row that nobody foresaw ends one round, with what is known from before, and not the process.
@@ -101,6 +120,7 @@ def writing_loops(core: Core, connections: Connections) -> tuple[tuple[str, Loop
         pods=connections.pods,
         transitions=core.transitions,
         agent_speaks=core.liveness.speaks,
+        rows=rows,
         bulkhead=core.instruments.bulkhead,
     )
     late = StuckPodReporter(
@@ -164,7 +184,7 @@ async def compare_state(core: Core) -> None:
 
 
 def watching_loops(
-    core: Core, connections: Connections, watches: Watches
+    core: Core, connections: Connections, watches: Watches, grant_rows: LyingRows
 ) -> tuple[tuple[str, Loop], ...]:
     """What follows the API server, and compares it with the ledger."""
     reconciler = Reconciler(
@@ -175,7 +195,8 @@ def watching_loops(
         journal=connections.journal,
         instruments=core.instruments,
         watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes.names),
-        ungranted=_ungranted_pods(core, connections, watches),
+        ungranted=_ungranted_pods(core, connections, watches, grant_rows),
+        rows=grant_rows,
     )
     every_s = core.settings.reconcile_s
     rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
@@ -219,7 +240,9 @@ def _template_loops(watches: Watches) -> tuple[tuple[str, Loop], ...]:
     return (("claim-templates", lambda: templates.run(listed)),)
 
 
-def _ungranted_pods(core: Core, connections: Connections, watches: Watches) -> UngrantedPods:
+def _ungranted_pods(
+    core: Core, connections: Connections, watches: Watches, rows: LyingRows
+) -> UngrantedPods:
     return UngrantedPods(
         store=connections.store,
         restorer=GrantRestorer(
@@ -228,6 +251,7 @@ def _ungranted_pods(core: Core, connections: Connections, watches: Watches) -> U
             read_signed=connections.read_signed,
             quota_of=lambda containers: quota_amounts(containers, core.vendors),
             witness=connections.witness,
+            put_back=rows.put_back,
         ),
         claimed=watches.holders,
         journal=connections.journal,

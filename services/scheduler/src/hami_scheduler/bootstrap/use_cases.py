@@ -29,6 +29,7 @@ from hami_scheduler.bootstrap.informers import Watches, lease_informer, watches_
 from hami_scheduler.bootstrap.limits import limit_loops
 from hami_scheduler.bootstrap.loops import (
     bus_loops,
+    lying_rows,
     standby_loops,
     watching_loops,
     writing_loops,
@@ -123,9 +124,10 @@ def build(
         binding=binding,
         background=connections.background,
     )
+    rows = lying_rows(core, connections)
     active_loops = (
-        *writing_loops(core, connections),
-        *watching_loops(core, connections, watches),
+        *writing_loops(core, connections, rows),
+        *watching_loops(core, connections, watches, rows),
         *bus_loops(core, connections, inventories, watches),
         *limit_loops(core, connections, watches),
     )

@@ -55,6 +55,10 @@ class Queries(Protocol):
         """Differences that the reconciler found, newest first."""
         ...
 
+    async def broken_promises(self) -> list[Row]:
+        """What `hamictl db check` would find: a sentence each."""
+        ...
+
     async def limits(self, pod_uid: str) -> list[Row]:
         """When the pod was not held to its grants, what goes on first."""
         ...

@@ -30,6 +30,7 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports import AllocationLedger, DriftJournal, LedgerReader, PodApi
+from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
@@ -58,7 +59,9 @@ class Reconciler:
         instruments: SchedulerInstruments,
         watched: WatchedCluster,
         ungranted: UngrantedPods,
+        rows: LyingRows,
     ) -> None:
+        self._rows = rows
         self._ledger = ledger
         self._pods = pods
         self._transitions = transitions
@@ -70,7 +73,8 @@ class Reconciler:
 
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
-        found = 0
+        # First of all: a row that lies about its pod would be given back.
+        found = await self._rows.by_history()
         held: set[PodUid] = set()
         async for some in self._ledger.standing():
             whole = await self._whole(some)
@@ -87,6 +91,7 @@ class Reconciler:
                         "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
                     )
         self._mirrors.keep(held)
+        self._rows.next_round(held)
         for uid, pod in list(self._watched.pods.items()):
             if uid not in held:
                 try:
@@ -105,7 +110,7 @@ class Reconciler:
             allocation.id
             for allocation in some
             if (pod := self._watched.pods.get(allocation.pod_uid)) is not None
-            and self._mirrors.due(allocation, pod)
+            and (self._rows.due(allocation, pod) | self._mirrors.due(allocation, pod))
         ]
         return {row.id: row for row in await self._ledger.whole(due)} if due else {}
 
@@ -114,7 +119,12 @@ class Reconciler:
         step = verdict(allocation, facts)
         if step is None:
             pod = self._watched.pods.get(allocation.pod_uid)
-            return 0 if pod is None or row is None else await self._mirrors.check(row, pod)
+            if pod is None or row is None:
+                return 0
+            # The pod must not be made to agree with a row that lies.
+            if await self._rows.check(row, pod):
+                return 1
+            return await self._mirrors.check(row, pod) if self._mirrors.due(row, pod) else 0
         whole = await self._ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0
@@ -147,6 +157,7 @@ class Reaper:
         pods: PodApi,
         transitions: Transitions,
         agent_speaks: Callable[[NodeName], bool],
+        rows: LyingRows,
         bulkhead: Bulkhead | None = None,
     ) -> None:
         self._bulkhead = bulkhead or Bulkhead()
@@ -154,11 +165,16 @@ class Reaper:
         self._pods = pods
         self._transitions = transitions
         self._agent_speaks = agent_speaks
+        self._rows = rows
 
     async def once(self) -> int:
         """One look; returns how many allocations went on. Raises: Unavailable."""
         done = 0
-        for allocation in await self._ledger.overdue():
+        overdue = await self._ledger.overdue()
+        if overdue and await self._rows.by_history():
+            # A row that lies about its state is not at its end.
+            overdue = await self._ledger.overdue()
+        for allocation in overdue:
             try:
                 with self._bulkhead.item("reap", allocation.pod_uid):
                     done += await self._reap(allocation)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -57,8 +57,8 @@ class Outcome(StrEnum):
     """It carries no grant of ours that the ledger could have lost."""
     RESTORED = "restored"
     LATER = "later"
-    """Its card is not known yet, its node has not answered, or somebody else was quicker: to be
-    looked at again."""
+    """Its card is not known yet, its node has not answered, somebody else was quicker, or its row
+    is live again: to be looked at again."""
 
 
 class GrantRestorer:
@@ -72,10 +72,12 @@ class GrantRestorer:
         read_signed: Callable[[str], Grant],
         quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
         witness: NodeWitness,
+        put_back: Callable[[AllocationId], Awaitable[bool]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._witness = witness
+        self._put_back = put_back
         self._clock = clock
         self._silent_since: dict[NodeName, float] = {}
         self._answers: dict[NodeName, tuple[float, NodeHoldings | None]] = {}
@@ -87,8 +89,12 @@ class GrantRestorer:
         """Enters the pod's grant if the ledger lost it. Raises: Unavailable."""
         facts = facts_of(pod)
         grant = self._signed_for(pod, facts)
-        if grant is None or await self._store.get(AllocationId(grant.allocation_id)) is not None:
+        if grant is None:
             return Outcome.NONE
+        row = await self._store.get(AllocationId(grant.allocation_id))
+        if row is not None:
+            # One that ended stays ended, unless its history knows of no end.
+            return Outcome.LATER if await self._put_back(row.id) else Outcome.NONE
         holdings = await self._holdings_of(NodeName(grant.node))
         if holdings is None and self._patient(NodeName(grant.node)):
             return Outcome.LATER

@@ -1,4 +1,5 @@
 import os
+import re
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -6,7 +7,7 @@ from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
 from hami_node_agent.devices.device_list import ContainerSpec, MountSpec
 from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
-from hamicommon.errors import InvalidRequest
+from hamicommon.errors import InvalidRequest, Unavailable
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share
 from tests.unit.node_agent.library_file import HERE, MARKED, a_library
@@ -266,3 +267,60 @@ def test_feedback_and_pids_of_a_container_without_a_directory_make_none(files: H
     files.write_pids("n1", [HostPid(1, 4711, 5)])
     assert "priority_block 1" in (files.limits_dir("n1") / "limits").read_text()
     assert (files.limits_dir("n1") / "pids").read_text() == "1 4711 5\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("libvgpu.so.1.2", b"short"), ("ld.so.preload", b""), ("ld.so.preload", None)],
+)
+def test_what_somebody_did_to_an_installed_file_is_undone_and_named(
+    files: HostFiles, library: Path, name: str, wrong: bytes | None
+) -> None:
+    path = install(files, library).parent / name
+    content, mode = path.read_bytes(), path.stat().st_mode
+    assert files.restore_installed() == {}
+
+    if wrong is None:
+        path.unlink()
+    else:
+        path.write_bytes(wrong)
+    restored = files.restore_installed()
+
+    assert list(restored) == [path]
+    assert (path.read_bytes(), path.stat().st_mode) == (content, mode)
+    assert files.restore_installed() == {}
+
+
+def test_an_installed_file_that_can_not_be_written_again_is_named(
+    files: HostFiles, library: Path
+) -> None:
+    target = install(files, library)
+    target.unlink()
+    target.mkdir()
+
+    with pytest.raises(Unavailable, match=re.escape(str(target))):
+        files.restore_installed()
+
+
+@pytest.mark.parametrize("wrong", ["", "hami-limits 1\n", None])
+def test_limits_of_a_running_container_that_are_others_are_found(
+    files: HostFiles, wrong: str | None
+) -> None:
+    record = a_record(a_grant(), ids={"x"})
+    files.write_limits(record)
+    path = files.limits_dir(record.nonce) / "limits"
+    assert files.wrong_limits([record]) == []
+
+    if wrong is None:
+        path.unlink()
+    else:
+        path.write_text(wrong)
+
+    assert files.wrong_limits([record]) == [record]
+    files.write_limits(record)
+    files.write_feedback(record.nonce, CoreFeedback(relaxed=True))
+    assert files.wrong_limits([record]) == []
+
+
+def test_a_container_without_a_limits_folder_has_no_wrong_limits(files: HostFiles) -> None:
+    assert files.wrong_limits([a_record(a_grant(), ids={"x"})]) == []

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import typer
+from hamicommon.admission.registration import ca_bundle_problem
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import KubeApi, open_kube_api
 
@@ -181,18 +182,30 @@ async def _part(
 
 
 async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
-    """Quotas and cordons without effect; no line where the scheduler can't be asked."""
+    """What the ledger breaks, and quotas and cordons without effect.
+
+    No line where the scheduler can't be asked.
+    """
     if not target.scheduler.url or not any(
         each.part == "scheduler" and each.state is PartState.WELL for each in found
     ):
         return []
     try:
         rows = await SchedulerClient(target.scheduler).rows_if_known("/v1/vain-settings")
+        broken = await SchedulerClient(target.scheduler).rows_if_known("/v1/broken-promises")
     except HamiError:
         return []
-    if rows is None:
-        return []
-    return [settings_finding(rows)]
+    ledger = [] if broken is None else [ledger_finding([str(row["sentence"]) for row in broken])]
+    return ledger if rows is None else [*ledger, settings_finding(rows)]
+
+
+def ledger_finding(broken: Sequence[str]) -> PartFinding:
+    """The line about what the ledger promises, as `hamictl db check` asks it."""
+    if not broken:
+        return well("ledger", "its counters, grants and history agree with each other")
+    more = len(broken) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    return wrong("ledger", f"{'; '.join(broken[:SETTINGS_SHOWN])}{rest}", "hamictl db check")
 
 
 def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
@@ -215,7 +228,7 @@ async def _api_server(api: KubeApi) -> PartFinding:
 async def _webhook(api: KubeApi) -> PartFinding:
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
     registered = [
-        item["metadata"]["name"]
+        item
         for item in (await api.get(path)).get("items", [])
         if "hami" in item["metadata"]["name"]
     ]
@@ -223,7 +236,12 @@ async def _webhook(api: KubeApi) -> PartFinding:
         return missing(
             "webhook", "no MutatingWebhookConfiguration of ours", "kubectl apply -k k8s/base"
         )
-    return well("webhook", f"{', '.join(registered)} is registered")
+    names = ", ".join(item["metadata"]["name"] for item in registered)
+    for item in registered:
+        if problem := ca_bundle_problem(item):
+            step = "the Job of its certificate, or cert-manager, writes it again"
+            return missing("webhook", f"the API server does not trust it: {problem}", step)
+    return well("webhook", f"{names} is registered")
 
 
 async def _scheduler(target: Installation) -> PartFinding:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hamicommon.admission.registration import CONFIGURATION_PATH
+from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
 from hamicommon.errors import Forbidden, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
@@ -147,11 +147,10 @@ def _webhook(seen: Installed) -> PartFinding:
         return missing("webhook", "no MutatingWebhookConfiguration hami-webhook", APPLY)
     if not seen.registration:
         return unknown("webhook", "the MutatingWebhookConfiguration may not be read")
-    hooks = seen.registration.get("webhooks") or []
-    if any(not hook["clientConfig"].get("caBundle") for hook in hooks):
+    if problem := ca_bundle_problem(seen.registration):
         return missing(
             "webhook",
-            "the API server does not trust it: caBundle is empty",
+            f"the API server does not trust it: {problem}",
             f"kubectl --namespace {seen.namespace} get jobs",
         )
     return workload(seen, "webhook", "hami-webhook")

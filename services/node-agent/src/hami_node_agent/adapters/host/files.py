@@ -22,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -73,6 +74,7 @@ class HostFiles:
         self._oversubscribe = oversubscribe
         self._container_base = container_base
         self._library = Path()
+        self._installed: dict[Path, _Installed] = {}
         # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
         self._writing = threading.Lock()
         self._feedback: dict[str, CoreFeedback] = {}
@@ -100,12 +102,64 @@ class HostFiles:
         try:
             for directory in (self._containers, self._limits):
                 directory.mkdir(parents=True, exist_ok=True)
-            _update(target, content, mode=0o755, durable=True)
-            _update(self.base / "ld.so.preload", f"{preload_path}\n".encode(), durable=True)
+            self._install(target, content, mode=0o755)
+            self._install(self.base / "ld.so.preload", f"{preload_path}\n".encode())
         except OSError as exc:
             raise Unavailable(f"{self.base} can't be prepared: {exc}") from exc
         self._library = target
         return target
+
+    def _install(self, path: Path, content: bytes, *, mode: int = 0o644) -> None:
+        _update(path, content, mode=mode, durable=True)
+        self._installed[path] = _Installed(content, mode, _stamp(path))
+
+    def restore_installed(self) -> dict[Path, str]:
+        """Writes library and preload list again where they are others: path -> what was wrong.
+
+        Containers that start from now on see the new file. Raises: Unavailable, with the path.
+        """
+        restored = {}
+        for path, known in list(self._installed.items()):
+            try:
+                if _stamp(path) == known.stamp:
+                    continue
+                wrong = _difference(path, known.content)
+                self._install(path, known.content, mode=known.mode)
+            except OSError as exc:
+                raise Unavailable(f"{path} can't be written again: {exc}") from exc
+            if wrong:
+                restored[path] = wrong
+        return restored
+
+    def wrong_limits(self, records: Iterable[Record]) -> list[Record]:
+        """Records whose limits file is another than they want; one without a folder has none."""
+        found = []
+        for record in records:
+            if record.foreign or not record.nonce:
+                continue
+            directory = self.limits_dir(record.nonce)
+            with self._writing:
+                wanted = self._limits_of(record)
+                try:
+                    text = (directory / LIMITS_FILE).read_text(errors="replace")
+                    if record.nonce not in self._feedback:
+                        # What an agent before this one decided holds until the next decision.
+                        text = with_feedback(text, CoreFeedback())
+                    differs = text.encode() != wanted
+                except OSError:
+                    differs = directory.is_dir()
+            if differs:
+                found.append(record)
+        return found
+
+    def _limits_of(self, record: Record) -> bytes:
+        return limits_text(
+            () if record.provisional else record.shares,
+            policy=record.policy,
+            oversubscribe=self._oversubscribe,
+            region=region_path(self._container_base, record.nonce),
+            feedback=self._feedback.get(record.nonce, CoreFeedback()),
+        ).encode()
 
     def old_libraries(self) -> frozenset[Path]:
         """Libraries that earlier versions of this agent installed."""
@@ -136,13 +190,7 @@ class HostFiles:
             return
         directory = self.limits_dir(record.nonce)
         with self._writing:
-            text = limits_text(
-                () if record.provisional else record.shares,
-                policy=record.policy,
-                oversubscribe=self._oversubscribe,
-                region=region_path(self._container_base, record.nonce),
-                feedback=self._feedback.get(record.nonce, CoreFeedback()),
-            ).encode()
+            text = self._limits_of(record)
             try:
                 directory.mkdir(mode=0o755, parents=True, exist_ok=True)
                 _update(directory / LIMITS_FILE, text)
@@ -271,6 +319,35 @@ def _own_machine() -> int:
     """e_machine of this node: that of the Python that runs us."""
     with Path(sys.executable).open("rb") as file:
         return machine_of(file.read(64))
+
+
+class _Installed(NamedTuple):
+    """A file that the agent put in place."""
+
+    content: bytes
+    mode: int
+    stamp: tuple[int, ...]
+    """Differs when somebody wrote to it, or put another one there."""
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Empty: it is not there. Raises: OSError."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode)
+
+
+def _difference(path: Path, content: bytes) -> str:
+    """How the file is another than this; empty: it is not. Raises: OSError."""
+    try:
+        found = path.read_bytes()
+    except FileNotFoundError:
+        return "it was gone"
+    if found == content:
+        return ""
+    return "it was empty" if not found else f"it had other {len(found)} bytes"
 
 
 def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:

@@ -10,6 +10,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.events import QuotaNumbers
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.granted_cards import PodCard, read_pod_cards
+from hamicommon.ledger.invariants import broken
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.ledger_stats import LedgerStats
@@ -212,6 +213,11 @@ class PostgresQueries:
     async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
         """Differences that the reconciler found, newest first. Raises: Unavailable."""
         return await self._rows(_DRIFT, kind, limit)
+
+    async def broken_promises(self) -> list[Row]:
+        """A sentence for each promise that is broken. Raises: Unavailable."""
+        async with self._database.connection() as connection:
+            return [{"sentence": sentence} for sentence in await broken(connection)]
 
     async def limits(self, pod_uid: str) -> list[Row]:
         """When the pod was not held to its grants, what goes on first. Raises: Unavailable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.ids import AllocationId
 from hamicommon.ledger.cards.moves import Move, exchanged, quota_changes
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, QuotaOf, Rules
@@ -62,9 +63,7 @@ async def move(
     found = []
     for old, each, given, taken in swaps:
         touched = sorted({card.uuid for card in (*given, *taken)})
-        await connection.execute(_DELETE_SHARES, old.id)
-        shares = columns(share_rows(each.containers), 11)
-        await connection.execute(_INSERT_SHARES, old.id, *shares)
+        await write_shares(connection, old.id, each.containers)
         counters = books.counters(touched)
         event = NewEvent(
             allocation=old,
@@ -72,7 +71,7 @@ async def move(
             state=old.state,
             reason=REASON,
             actor="node-agent",
-            detail={"before": _card_names(old.containers), "after": _card_names(each.containers)},
+            detail={"before": card_names(old.containers), "after": card_names(each.containers)},
         )
         [sequence] = await insert_events(connection, [event])
         row = await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", old.id)
@@ -80,6 +79,14 @@ async def move(
     return tuple(found)
 
 
-def _card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
+async def write_shares(
+    connection: Connection, allocation_id: AllocationId, containers: Sequence[ContainerGrant]
+) -> None:
+    """Write these slices in place of those that the allocation has."""
+    await connection.execute(_DELETE_SHARES, allocation_id)
+    await connection.execute(_INSERT_SHARES, allocation_id, *columns(share_rows(containers), 11))
+
+
+def card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
     """The cards' ids by container name."""
     return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}

@@ -67,8 +67,13 @@ def device_of(row: Any) -> GpuDevice:
     )
 
 
+_UNREADABLE = (
+    MigProfile(name="unreadable", memory_mib=0, core_percent=0, slice_count=0, placements=()),
+)
+"""Holds nothing, and differs from all that a node reports: its next report is written."""
+
+
 def _mig_profiles(items: Sequence[Any]) -> tuple[MigProfile, ...]:
-    """None where one of them is no profile: the card's next report differs, and is written."""
     try:
         return tuple(
             MigProfile(
@@ -77,4 +82,4 @@ def _mig_profiles(items: Sequence[Any]) -> tuple[MigProfile, ...]:
             for item in items
         )
     except (TypeError, ValueError, KeyError):
-        return ()
+        return _UNREADABLE

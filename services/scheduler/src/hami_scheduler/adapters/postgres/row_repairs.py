@@ -1,0 +1,143 @@
+"""Rows of grants that contradict their own history, or the grant that was signed, put right.
+
+A row and its event are written in one transaction, and events can't be changed: where both differ,
+the row lies. Each repair locks the row and looks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.ledger.database import Database
+
+from hami_scheduler.adapters.postgres.allocations.moving import card_names, write_shares
+from hami_scheduler.adapters.postgres.allocations.reads import locked
+from hami_scheduler.adapters.postgres.allocations.writing import NewEvent, insert_events
+from hami_scheduler.ports.rows import RepairedRow
+
+_LAST_EVENT = """
+CROSS JOIN LATERAL (SELECT e.state, e.pod_uid, e.at FROM allocation_events e
+                     WHERE e.allocation_id = a.id ORDER BY e.sequence DESC LIMIT 1) AS last
+"""
+_LIES = "(last.state, last.pod_uid) IS DISTINCT FROM (a.state, a.pod_uid)"
+_FIND = f"""
+SELECT a.id::text AS id FROM allocations a {_LAST_EVENT}
+ WHERE a.ended_at IS NULL AND {_LIES} ORDER BY a.id LIMIT 1000
+"""
+_LOCK = "SELECT id FROM allocations WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE"
+# A live state has no end; another one ended with its event.
+_BY_HISTORY = f"""
+WITH lying AS (
+    SELECT a.id, a.state, a.pod_uid, last.state AS true_state, last.pod_uid AS true_uid, last.at
+      FROM allocations a {_LAST_EVENT}
+     WHERE a.id = ANY($1::uuid[]) AND {_LIES}
+)
+UPDATE allocations a SET state = lying.true_state, pod_uid = lying.true_uid,
+       ended_at = CASE WHEN lying.true_state
+                            IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')
+                       THEN NULL ELSE coalesce(a.ended_at, lying.at) END
+  FROM lying WHERE a.id = lying.id
+RETURNING a.id::text AS id, a.namespace, a.pod_name, a.pod_uid, a.ended_at IS NULL AS live,
+          format('the row said %s of pod %s, its last event %s of pod %s', lying.state,
+                 lying.pod_uid, lying.true_state, lying.true_uid) AS detail
+"""
+_NO_PERIOD = "DELETE FROM allocation_periods WHERE allocation_id = ANY($1::uuid[])"
+_LAST_MOVE = """
+SELECT detail->'after' AS cards FROM allocation_events
+ WHERE allocation_id = $1 AND detail ? 'after' ORDER BY sequence DESC LIMIT 1
+"""
+_DELETE_CONTAINERS = "DELETE FROM allocation_containers WHERE allocation_id = $1"
+_INSERT_CONTAINERS = """
+INSERT INTO allocation_containers (allocation_id, container_index, name, role)
+SELECT $1, c.* FROM unnest($2::smallint[], $3::text[], $4::text[]) AS c
+"""
+_RENAME = "UPDATE allocations SET node = $2, namespace = $3, pod_name = $4 WHERE id = $1"
+_DEADLINES = """
+UPDATE allocations SET deadline = now()
+ WHERE ended_at IS NULL AND state IN ('reserved', 'binding', 'releasing')
+   AND (deadline > now() + make_interval(secs => $1)
+        OR (deadline IS NULL AND state = 'releasing'))
+RETURNING id::text AS id, namespace, pod_name, pod_uid, true AS live,
+          format('it was to end in state %s on no day that comes soon; it is looked at now', state)
+              AS detail
+"""
+
+
+class PostgresRowRepairs:
+    """Port RowRepairs."""
+
+    def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
+        self._database = database
+        self._on_commit = on_commit
+
+    async def repair_by_history(self) -> list[RepairedRow]:
+        """See the port."""
+        found = [row["id"] for row in await self._database.fetch(_FIND)]
+        return await self._by_history(found) if found else []
+
+    async def put_back(self, allocation_id: AllocationId) -> list[RepairedRow]:
+        """See the port."""
+        return await self._by_history([allocation_id])
+
+    async def _by_history(self, ids: Sequence[str]) -> list[RepairedRow]:
+        async with self._database.transaction() as connection:
+            await connection.fetch(_LOCK, list(ids))
+            rows = await connection.fetch(_BY_HISTORY, list(ids))
+            live = [row["id"] for row in rows if row["live"]]
+            if live:
+                await connection.execute(_NO_PERIOD, live)
+        return [_repaired(row) for row in rows]
+
+    async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
+        """See the port."""
+        return [_repaired(row) for row in await self._database.fetch(_DEADLINES, longest_s)]
+
+    async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
+        """See the port."""
+        row = await self._database.fetchrow(_LAST_MOVE, allocation_id)
+        return None if row is None else row["cards"]
+
+    async def rewrite(
+        self,
+        row: Allocation,
+        *,
+        node: NodeName,
+        namespace: str,
+        pod_name: str,
+        containers: Sequence[ContainerGrant],
+        reason: str,
+    ) -> bool:
+        """See the port."""
+        async with self._database.transaction() as connection:
+            old = await locked(connection, row.id)
+            if old != row:
+                return False
+            await connection.execute(_RENAME, row.id, node, namespace, pod_name)
+            await connection.execute(_DELETE_CONTAINERS, row.id)
+            await connection.execute(
+                _INSERT_CONTAINERS,
+                row.id,
+                [each.index for each in containers],
+                [each.name for each in containers],
+                ["init" if each.role == "init" else "app" for each in containers],
+            )
+            await write_shares(connection, row.id, containers)
+            event = NewEvent(
+                allocation=row,
+                previous=row.state,
+                state=row.state,
+                reason=reason,
+                actor="reconciler",
+                detail={"before": card_names(row.containers), "after": card_names(containers)},
+            )
+            await insert_events(connection, [event])
+        self._on_commit()
+        return True
+
+
+def _repaired(row: Any) -> RepairedRow:
+    subject = f"{row['namespace']}/{row['pod_name']} ({row['pod_uid']})"
+    return RepairedRow(subject=subject, detail=row["detail"])

@@ -1,0 +1,214 @@
+"""Rows of grants that say what never was, found by comparing and put right.
+
+Three witnesses stand beside a row. Its events, which nobody can change and which are written with
+it: its state and its pod are those of its last event. The grant that we signed, which its pod
+carries: node, names, containers and amounts are those of the grant. The kubelet's choice, which is
+in the events as a move: the cards are those of the last move, or those that were signed. What a
+user writes is no witness: a grant counts that is signed, and for this very pod and row.
+
+What is put right is in the drift journal (`row-contradicts-history`, `row-contradicts-grant`,
+`row-without-end`), and so is a running pod whose row has no slices and whose grant can't be read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant, Origin
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.errors import InvalidRequest
+from hamicommon.grants.grant import Grant
+from hamicommon.k8s.annotations import GRANT, annotations_of
+from hamicommon.k8s.types import JsonMapping
+
+from hami_scheduler.ledger.state_machine import facts_of
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.ports import DriftJournal
+from hami_scheduler.ports.rows import RepairedRow, RowRepairs
+
+logger = logging.getLogger(__name__)
+
+HISTORY_CLASS = "row-contradicts-history"
+GRANT_CLASS = "row-contradicts-grant"
+ENDLESS_CLASS = "row-without-end"
+EMPTY_CLASS = "row-without-slices"
+REASON = "its row was another than its grant; written again from the grant that we signed"
+# All rows of a small cluster in each round, those of a large one in turn.
+MAX_LOOKS = 256
+_ON_NODE = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
+
+
+class LyingRows:
+    """Compares rows with their witnesses."""
+
+    def __init__(
+        self,
+        *,
+        store: RowRepairs,
+        journal: DriftJournal,
+        instruments: SchedulerInstruments,
+        read_signed: Callable[[str], Grant],
+        longest_s: float,
+    ) -> None:
+        """`longest_s`: no state with an end lasts longer."""
+        self._store = store
+        self._journal = journal
+        self._instruments = instruments
+        self._read_signed = read_signed
+        self._longest_s = longest_s
+        self._looked: set[PodUid] = set()
+        """In this turn through all rows."""
+        self._looks = 0
+        self._empty: set[PodUid] = set()
+
+    async def by_history(self) -> int:
+        """Puts right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
+        rows = await self._store.repair_by_history()
+        await self._note(HISTORY_CLASS, rows)
+        endless = await self._store.repair_deadlines(self._longest_s)
+        await self._note(ENDLESS_CLASS, endless)
+        return len(rows) + len(endless)
+
+    async def put_back(self, allocation_id: AllocationId) -> bool:
+        """True: the row had ended without an event, and is live again.
+
+        Raises: Conflict, Unavailable.
+        """
+        rows = await self._store.put_back(allocation_id)
+        await self._note(HISTORY_CLASS, rows)
+        return bool(rows)
+
+    def due(self, allocation: Allocation, pod: JsonMapping) -> bool:
+        """Whether the row is to be read whole for `check`; it may lack its parts here."""
+        if allocation.state not in _ON_NODE or GRANT not in annotations_of(pod):
+            return False
+        if facts_of(pod).node not in (None, allocation.node):
+            return True
+        if self._looks >= MAX_LOOKS or allocation.pod_uid in self._looked:
+            return False
+        self._looks += 1
+        self._looked.add(allocation.pod_uid)
+        return True
+
+    def next_round(self, held: set[PodUid]) -> None:
+        """All rows were seen; the next turn begins when each was looked at."""
+        if self._looks < MAX_LOOKS:
+            self._looked.clear()
+        self._looked &= held
+        self._looks = 0
+        self._empty &= held
+        self._instruments.drift_items.labels(EMPTY_CLASS).set(len(self._empty))
+
+    async def check(self, row: Allocation, pod: JsonMapping) -> bool:
+        """Whether the whole row was another than its pod's grant. Raises: Conflict, Unavailable."""
+        if row.state not in _ON_NODE or row.origin is Origin.CLAIM:
+            return False
+        grant = self._grant_of(row, pod)
+        if grant is None:
+            await self._note_empty(row)
+            return False
+        signed = grant.domain_containers()
+        if _is_as_signed(row, grant) and _cards(row.containers) == _cards(signed):
+            return False
+        moved = await self._store.last_move(row.id)
+        wanted = tuple(signed if moved is None else _on_cards(signed, moved))
+        if _is_as_signed(row, grant) and _cards(row.containers) == _cards(wanted):
+            return False
+        if not await self._store.rewrite(
+            row,
+            node=NodeName(grant.node),
+            namespace=grant.namespace,
+            pod_name=grant.pod_name,
+            containers=wanted,
+            reason=REASON,
+        ):
+            return False
+        was = f"{row.node}, {_said(row.containers)}"
+        detail = f"the row had {was}; it has {grant.node}, {_said(wanted)} again"
+        subject = f"{grant.namespace}/{grant.pod_name} ({row.pod_uid})"
+        await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
+        return True
+
+    def _grant_of(self, row: Allocation, pod: JsonMapping) -> Grant | None:
+        facts = facts_of(pod)
+        try:
+            grant = self._read_signed(annotations_of(pod).get(GRANT, ""))
+        except InvalidRequest:
+            return None
+        known = (grant.allocation_id, grant.pod_uid, grant.node)
+        return grant if known == (row.id, facts.uid, facts.node) else None
+
+    async def _note_empty(self, row: Allocation) -> None:
+        if any(each.shares for each in row.containers):
+            self._empty.discard(row.pod_uid)
+        elif row.pod_uid not in self._empty:
+            self._empty.add(row.pod_uid)
+            self._instruments.drift.labels(EMPTY_CLASS).inc()
+            await self._journal.drift(
+                EMPTY_CLASS,
+                f"{row.namespace}/{row.pod_name} ({row.pod_uid})",
+                "its row has no slices, and it carries no grant that we signed: delete the pod",
+                repaired=False,
+            )
+
+    async def _note(self, kind: str, rows: Sequence[RepairedRow]) -> None:
+        for row in rows:
+            logger.warning("row put right", extra={"subject": row.subject, "detail": row.detail})
+            self._instruments.drift.labels(kind).inc()
+            await self._journal.drift(kind, row.subject, row.detail, repaired=True)
+
+
+def _is_as_signed(row: Allocation, grant: Grant) -> bool:
+    """Apart from the cards."""
+    names = (row.node, row.namespace, row.pod_name)
+    return names == (grant.node, grant.namespace, grant.pod_name) and _shapes(
+        row.containers
+    ) == _shapes(grant.domain_containers())
+
+
+def _shapes(containers: Sequence[ContainerGrant]) -> list[tuple[object, ...]]:
+    return [
+        (
+            each.index,
+            each.name,
+            each.role,
+            [
+                (share.vendor, share.memory_mib, share.core_percent, share.slots, share.type)
+                for share in each.shares
+            ],
+        )
+        for each in containers
+    ]
+
+
+def _cards(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
+    return {each.name: [share.uuid for share in each.shares] for each in containers if each.shares}
+
+
+def _on_cards(
+    containers: Sequence[ContainerGrant], cards: Mapping[str, Sequence[str]]
+) -> list[ContainerGrant]:
+    """The containers on these cards; one with another number of them stays as it is."""
+    return [
+        replace(
+            each,
+            shares=tuple(
+                replace(share, uuid=GpuUuid(uuid))
+                for share, uuid in zip(each.shares, cards[each.name], strict=True)
+            ),
+        )
+        if len(cards.get(each.name, ())) == len(each.shares)
+        else each
+        for each in containers
+    ]
+
+
+def _said(containers: Sequence[ContainerGrant]) -> str:
+    slices = [
+        f"{each.name}: {share.memory_mib} MiB and {share.core_percent} cores of {share.uuid}"
+        for each in containers
+        for share in each.shares
+    ]
+    return "; ".join(slices) or "no slices"

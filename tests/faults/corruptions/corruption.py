@@ -1,0 +1,235 @@
+"""One thing that is stored and lies: what is changed, and what becomes of it.
+
+A case changes one field of a row, a message, an annotation or a file on a running system with a pod
+that runs. Afterwards every process lives, pods go on being scheduled, and the change was refused,
+repaired, shown, or has no effect by a rule that the case states.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+import httpx
+import nats
+import pytest
+from hamicommon.k8s.types import Json
+
+from tests.e2e.system import System, wait
+
+WITHIN_S = 60.0
+"""Scheduling goes on, and what lies is repaired or shown, within this."""
+
+
+class Outcome(StrEnum):
+    """What becomes of a corruption."""
+
+    REFUSED = "refused"
+    """It can't be stored, or is not read: nothing that is stored changes."""
+    REPAIRED = "repaired"
+    SHOWN = "shown"
+    """It stays, and people are told."""
+    WITHOUT_EFFECT = "without effect"
+    """By the rule of the case."""
+
+
+@dataclass(slots=True)
+class Room:
+    """A running system with one pod, which is to be deceived."""
+
+    system: System
+    pod: Json
+    """It has 1024 MiB and 5 cores of one card."""
+    node: str
+    allocation: str
+    card: str
+    drift_from: int
+    """Lines of the drift journal up to here are older."""
+    kept: str = ""
+    """What a case remembers of before."""
+    undone: list[Callable[[], object]] = field(default_factory=list)
+    """Called at the end of the case, the last one first."""
+
+    @property
+    def other_node(self) -> str:
+        """The node that the pod is not on."""
+        names = [each["metadata"]["name"] for each in self.system.get("/api/v1/nodes")["items"]]
+        return next(name for name in sorted(names) if name != self.node)
+
+    @property
+    def uid(self) -> str:
+        """The pod's."""
+        return str(self.pod["metadata"]["uid"])
+
+    @property
+    def name(self) -> str:
+        """The pod's."""
+        return str(self.pod["metadata"]["name"])
+
+    def sql(self, query: str) -> str:
+        """Asks or changes the ledger; names of the room are filled in."""
+        return self.system.sql(self.filled(query))
+
+    def filled(self, query: str) -> str:
+        """`{pod}`, `{node}`, `{other}`, `{card}` and `{id}` are what they are here."""
+        for key, value in (
+            ("{uid}", self.uid),
+            ("{node}", self.node),
+            ("{card}", self.card),
+            ("{id}", self.allocation),
+        ):
+            query = query.replace(key, value)
+        return query.replace("{other}", self.other_node) if "{other}" in query else query
+
+    def publish(self, subject: str, body: bytes) -> None:
+        """Sends a message with all rights, as who stole the bus's."""
+
+        async def send() -> None:
+            client = await nats.connect(str(self.system.described["nats_url"]))
+            await client.publish(subject, body)
+            await client.flush()
+            await client.close()
+
+        asyncio.run(send())
+
+    def annotate(self, path: str, annotations: Mapping[str, str | None]) -> None:
+        """Changes annotations of an object."""
+        answer = self.system.api.patch(
+            path,
+            json={"metadata": {"annotations": dict(annotations)}},
+            headers={"content-type": "application/merge-patch+json"},
+        )
+        assert answer.status_code == 200, answer.text
+
+    @property
+    def agent_folder(self) -> Path:
+        """What the node's agent wrote on the host."""
+        return self.system.folder / "nodes" / self.node / "agent"
+
+    def drift(self, kind: str) -> list[str]:
+        """Lines of this class that came since the room was made."""
+        rows = self.system.sql(
+            "SELECT subject || ': ' || detail FROM drift_journal"
+            f" WHERE id > {self.drift_from} AND class = '{kind}' ORDER BY id"
+        )
+        return rows.splitlines()
+
+    def dead_letters(self) -> list[Json]:
+        """The newest ones."""
+        answer = httpx.get(f"{self.system.scheduler_url}/v1/dead-letters?limit=50", timeout=10)
+        return list(answer.json()["items"])
+
+    def doctor(self) -> list[Json]:
+        """What `hamictl doctor` prints, part by part."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "hamictl"), "doctor", "-o", "json"],
+            env={
+                "HAMI_FOLDER": str(self.system.folder),
+                "PATH": "/usr/bin:/bin",
+                "HOME": str(self.system.folder),
+            },
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode in (0, 6), done.stderr
+        return list(json.loads(done.stdout)["items"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corruption:
+    """One case."""
+
+    where: str
+    """A table and its column, a subject, an annotation, a file."""
+    what: str
+    outcome: Outcome
+    answer: str
+    """What the system does, as the page has it."""
+    lie: Callable[[Room], object]
+    right: Callable[[Room], object] = lambda room: True
+    """Whether it is repaired or shown by now."""
+
+    @property
+    def name(self) -> str:
+        """What `-k` selects."""
+        text = f"{self.where} {self.what}".lower()
+        return "-".join("".join(c if c.isalnum() else " " for c in text).split())
+
+    def line(self) -> str:
+        """Of the page's table."""
+        return f"| {self.where} | {self.what} | {self.outcome} | {self.answer} |"
+
+
+def statement(query: str) -> Callable[[Room], object]:
+    """Changes the ledger with its owner's rights."""
+    return lambda room: room.sql(query)
+
+
+def says(query: str, answer: str) -> Callable[[Room], bool]:
+    """Whether the ledger answers so."""
+    return lambda room: room.sql(query) == room.filled(answer)
+
+
+def journalled(kind: str) -> Callable[[Room], object]:
+    """Whether the drift journal has a new line of this class."""
+    return lambda room: room.drift(kind)
+
+
+def both(*checks: Callable[[Room], object]) -> Callable[[Room], bool]:
+    """Whether all hold."""
+    return lambda room: all(check(room) for check in checks)
+
+
+def refused(table: str, change: str, where: str, rule: str, *, what: str = "") -> Corruption:
+    """A change that the schema refuses; `rule` is in the refusal."""
+    column = change.partition(" = ")[0]
+
+    def lie(room: Room) -> None:
+        with pytest.raises(AssertionError, match=rule):
+            room.sql(f"UPDATE {table} SET {change} WHERE {where}")
+
+    return Corruption(
+        where=f"`{table}.{column}`",
+        what=what or change.partition(" = ")[2].replace("|", " "),
+        outcome=Outcome.REFUSED,
+        answer=f"the schema refuses it (`{rule}`)",
+        lie=lie,
+    )
+
+
+def pids(system: System) -> dict[str, int]:
+    """Of every service that runs."""
+    state = json.loads((system.folder / "state.json").read_text())
+    return {name: each["pid"] for name, each in state["services"].items() if "pid" in each}
+
+
+def room_of(system: System, pod: Json) -> Room:
+    """The room around a pod that runs."""
+    uid = pod["metadata"]["uid"]
+    row = system.sql(
+        "SELECT a.node, a.id, x.device_uuid FROM allocations a JOIN allocation_devices x"
+        f" ON x.allocation_id = a.id WHERE a.pod_uid = '{uid}' AND a.ended_at IS NULL"
+    )
+    node, allocation, card = row.split("|")
+    newest = system.sql("SELECT coalesce(max(id), 0) FROM drift_journal")
+    return Room(system, pod, node, allocation, card, int(newest))
+
+
+def wait_until_right(room: Room, case: Corruption) -> None:
+    """Waits until it is repaired or shown."""
+
+    def right() -> object:
+        try:
+            return case.right(room)
+        except (AssertionError, httpx.TransportError, OSError):
+            return None
+
+    wait(right, f"{case.where}, {case.what}: {case.outcome}", timeout_s=WITHIN_S)

@@ -1,0 +1,53 @@
+"""What is stored lies in one place: it is refused, repaired or shown, and the system goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.faults.corruptions import ledger_rows
+from tests.faults.corruptions.corruption import (
+    WITHIN_S,
+    Corruption,
+    Outcome,
+    pids,
+    room_of,
+    wait_until_right,
+)
+from tests.faults.stage import Faulty, Stage
+
+pytestmark = [pytest.mark.faults, pytest.mark.slow]
+
+CASES = ledger_rows.CASES
+
+
+@pytest.fixture
+def lying(faulty_cluster: Faulty) -> Iterator[Faulty]:
+    """The session's system; its pods are gone afterwards."""
+    faulty_cluster.plan()
+    yield faulty_cluster
+    system = faulty_cluster.system
+    system.delete_all()
+    system.check_invariants()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_what_lies_is_refused_repaired_or_shown(lying: Faulty, case: Corruption) -> None:
+    stage = Stage(lying, prefix="told")
+    system = stage.system
+    stage.run_before(1)
+    [pod] = stage.mine()
+    room = room_of(system, pod)
+    before = pids(system)
+    try:
+        case.lie(room)
+        if case.outcome is not Outcome.REFUSED:
+            stage.come(2)
+            wait_until_right(room, case)
+        stage.settle(WITHIN_S)
+        stage.check()
+    finally:
+        for undo in reversed(room.undone):
+            undo()
+    assert pids(system) == before, "a process has ended"
