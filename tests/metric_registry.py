@@ -25,6 +25,7 @@ from hami_node_agent.metrics.health import (
     CardCollector,
     RegionCollector,
     RemovalCollector,
+    RestoredFilesCollector,
 )
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
@@ -67,6 +68,11 @@ class NoLeftovers:
     removal_failures: ClassVar[dict[str, int]] = {}
 
 
+class NoFiles:
+    restored: ClassVar[dict[str, int]] = {}
+    problem = ""
+
+
 class NoInstances:
     cards: tuple[GpuUuid, ...] = ()
     latest: PartitionPlan | None = PartitionPlan()
@@ -101,6 +107,7 @@ def node_agent() -> list[Metric]:
         BindingCollector(BindingWay(late=False, reason="")),
         BulkheadCollector(Bulkhead()),
         RemovalCollector(NoLeftovers()),
+        RestoredFilesCollector(NoFiles()),
         AuthorityCollector({}),
         LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
         MigCollector(NoInstances()),

@@ -41,8 +41,12 @@ CHECKS: Mapping[str, Mapping[str, str]] = {
     "allocations": {
         "token_bounded": f"token BETWEEN 1 AND {MOST}",
         "attempt_bounded": "attempt BETWEEN 1 AND 1073741823",
+        "annotations_object": "jsonb_typeof(annotations) = 'object'",
     },
-    "allocation_devices": {"amounts_not_negative": "least(memory_mib, core_percent) >= 0"},
+    "allocation_devices": {
+        "amounts_not_negative": "least(memory_mib, core_percent) >= 0",
+        "detail_object": "jsonb_typeof(detail) = 'object'",
+    },
     "allocation_claims": {"amounts_not_negative": "least(slots, memory_mib, core_percent) >= 0"},
     "limit_checks": {"sequence_bounded": f"sequence BETWEEN 0 AND {MOST}"},
     "limit_periods": {"amounts_not_negative": "least(held_mib, peak_mib, granted_mib) >= 0"},

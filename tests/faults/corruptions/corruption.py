@@ -52,7 +52,9 @@ class Room:
     drift_from: int
     """Lines of the drift journal up to here are older."""
     kept: str = ""
-    """What a case remembers of before."""
+    """What a case remembers of before, as `before` and `content`."""
+    before: str = ""
+    content: bytes = b""
     undone: list[Callable[[], object]] = field(default_factory=list)
     """Called at the end of the case, the last one first."""
 
@@ -156,11 +158,14 @@ class Corruption:
     lie: Callable[[Room], object]
     right: Callable[[Room], object] = lambda room: True
     """Whether it is repaired or shown by now."""
+    pods_come: bool = True
+    """False: what is corrupted is what lets pods in."""
 
     @property
     def name(self) -> str:
         """What `-k` selects."""
-        text = f"{self.where} {self.what}".lower()
+        # `-1` is another case than `1`.
+        text = f"{self.where} {self.what}".lower().replace(" -", " minus ").replace("'-", "minus ")
         return "-".join("".join(c if c.isalnum() else " " for c in text).split())
 
     def line(self) -> str:

@@ -43,6 +43,8 @@ REFUSED = (
     refused("allocations", "attempt = 0", GRANT, "ck_allocations_attempt_bounded"),
     refused("allocations", "attempt = 2147483647", GRANT, "ck_allocations_attempt_bounded"),
     refused("allocations", "origin = 'garbage'", GRANT, "ck_allocations_origin_known"),
+    refused("allocations", "annotations = '[]'", GRANT, "ck_allocations_annotations_object"),
+    refused("allocation_devices", "detail = '[]'", SLICE, "ck_allocation_devices_detail_object"),
     refused("allocations", "node = 'garbage'", GRANT, "fk_allocations_node_nodes"),
     refused("allocation_devices", "memory_mib = -1", SLICE, "amounts_not_negative"),
     refused("allocation_devices", "core_percent = -1", SLICE, "amounts_not_negative"),
@@ -151,7 +153,201 @@ NODES = (
     ),
 )
 
+ROW = """
+SELECT a.state, a.node, a.pod_uid, a.namespace, a.pod_name, x.device_uuid, x.memory_mib,
+       x.core_percent, x.vendor, x.container_name, c.name
+  FROM allocations a JOIN allocation_devices x ON x.allocation_id = a.id
+  JOIN allocation_containers c ON c.allocation_id = a.id WHERE a.id = '{id}' AND a.ended_at IS NULL
+"""
+
+
+def granted(where: str, what: str, change: str, kind: str) -> Corruption:
+    """A row of a running pod's grant that is another than it was."""
+    witness = "history" if kind.endswith("history") else "signed grant"
+
+    def lie(room: Room) -> None:
+        room.kept = room.sql(ROW)
+        room.sql(change)
+
+    return Corruption(
+        where=f"`{where}`",
+        what=what,
+        outcome=Outcome.REPAIRED,
+        answer=f"the reconciler writes it again from its {witness} (drift `{kind}`)",
+        lie=lie,
+        right=both(journalled(kind), lambda room: room.sql(ROW) == room.kept),
+    )
+
+
+HISTORY, SIGNED = "row-contradicts-history", "row-contradicts-grant"
+GRANTS = (
+    granted(
+        "allocations.state",
+        "`releasing`",
+        f"UPDATE allocations SET state = 'releasing' WHERE {GRANT}",
+        HISTORY,
+    ),
+    granted(
+        "allocations.state",
+        "`reserved`, its deadline over",
+        f"UPDATE allocations SET state = 'reserved', deadline = now() WHERE {GRANT}",
+        HISTORY,
+    ),
+    granted(
+        "allocations.state, ended_at",
+        "`released`, now",
+        f"UPDATE allocations SET state = 'released', ended_at = now() WHERE {GRANT}",
+        HISTORY,
+    ),
+    granted(
+        "allocations.pod_uid",
+        "no pod's",
+        f"UPDATE allocations SET pod_uid = 'garbage' WHERE {GRANT}",
+        HISTORY,
+    ),
+    granted(
+        "allocations.node",
+        "another node",
+        f"UPDATE allocations SET node = '{{other}}' WHERE {GRANT}",
+        SIGNED,
+    ),
+    granted(
+        "allocations.namespace",
+        "garbage",
+        f"UPDATE allocations SET namespace = 'garbage' WHERE {GRANT}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices",
+        "no row of the grant",
+        f"DELETE FROM allocation_devices WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_containers",
+        "no row of the grant",
+        f"DELETE FROM allocation_containers WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices.memory_mib",
+        "1",
+        f"UPDATE allocation_devices SET memory_mib = 1 WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices.core_percent",
+        "90",
+        f"UPDATE allocation_devices SET core_percent = 90 WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices.device_uuid",
+        "another card of the node",
+        "UPDATE allocation_devices SET device_uuid = (SELECT min(uuid) FROM devices"
+        f" WHERE node = '{{node}}' AND uuid <> '{{card}}') WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices.container_name",
+        "garbage",
+        f"UPDATE allocation_devices SET container_name = 'garbage' WHERE {SLICE}",
+        SIGNED,
+    ),
+    granted(
+        "allocation_devices.vendor",
+        "garbage",
+        f"UPDATE allocation_devices SET vendor = 'garbage' WHERE {SLICE}",
+        SIGNED,
+    ),
+)
+
+
+def idle(column: str, value: str, rule: str) -> Corruption:
+    """A column of the grant that nothing follows from."""
+    return Corruption(
+        where=f"`allocations.{column}`",
+        what=value,
+        outcome=Outcome.WITHOUT_EFFECT,
+        answer=rule,
+        lie=statement(f"UPDATE allocations SET {column} = {value} WHERE {GRANT}"),
+    )
+
+
+WITHOUT_EFFECT = (
+    idle("deadline", "'infinity'", "a grant that is allocated has no deadline to look at"),
+    idle("deadline", "'-infinity'", "a grant that is allocated has no deadline to look at"),
+    idle("bound_at", "NULL", "kept for people; no step goes by it once the pod has its cards"),
+    idle("lock_deadline", "'infinity'", "kept for people; the lock ends in its own store"),
+    idle("reason", "'garbage'", "kept for people"),
+    idle("traceparent", "'garbage'", "a link that can't be read is left out of the trace"),
+    idle("score", "-1e300", "kept for people"),
+    idle("policy", "'{\"garbage\": 1}'", "kept for people"),
+    idle("labels", "'{\"garbage\": 1}'", "kept for people"),
+    idle("owner_name", "'garbage'", "kept for people"),
+)
+
+
+def repaired(where: str, what: str, answer: str, change: str, right: str) -> Corruption:
+    """What somebody else than the reconciler puts right; `right` answers t."""
+    return Corruption(
+        where=f"`{where}`",
+        what=what,
+        outcome=Outcome.REPAIRED,
+        answer=answer,
+        lie=statement(change),
+        right=says(right, "t"),
+    )
+
+
+OTHERS = (
+    repaired(
+        "allocation_tokens",
+        "at its end",
+        "the reconciler lets it go on beyond the rows (drift `number-sequence`)",
+        f"SELECT setval('allocation_tokens', {MAX64})",
+        "SELECT last_value < 1000000000 FROM allocation_tokens",
+    ),
+    repaired(
+        "allocation_events_id_seq",
+        "1",
+        "the reconciler lets it go on beyond the rows (drift `number-sequence`)",
+        "SELECT setval('allocation_events_id_seq', 1)",
+        "SELECT last_value > (SELECT max(id) FROM allocation_events) - 1"
+        " FROM allocation_events_id_seq",
+    ),
+    repaired(
+        "quotas",
+        "a limit that nobody set",
+        "the limits of the ResourceQuotas are written again",
+        "INSERT INTO quotas (namespace, resource, limit_amount)"
+        " VALUES ('default', 'nvidia.com/gpumem', 1)"
+        " ON CONFLICT (namespace, resource) DO UPDATE SET limit_amount = 1",
+        "SELECT count(*) = 0 FROM quotas WHERE limit_amount IS NOT NULL",
+    ),
+    repaired(
+        "devices",
+        "no row of a card that is free",
+        "the agent's next report that is compared (30 s) enters it again",
+        "DELETE FROM devices d WHERE node = '{node}' AND used_slots = 0 AND uuid ="
+        " (SELECT max(uuid) FROM devices e WHERE e.node = '{node}' AND used_slots = 0"
+        " AND NOT EXISTS (SELECT FROM allocation_devices x WHERE x.device_uuid = e.uuid)"
+        " AND NOT EXISTS (SELECT FROM device_health_events h WHERE h.device_uuid = e.uuid))",
+        "SELECT count(*) = 4 FROM devices WHERE node = '{node}' AND present",
+    ),
+    repaired(
+        "devices.node",
+        "another node",
+        "the other node does not report it, its own takes it again",
+        f"UPDATE devices SET node = '{{other}}', version = version + 1 WHERE {CARD}",
+        f"SELECT node = '{{node}}' FROM devices WHERE {CARD}",
+    ),
+)
+
 CASES: tuple[Corruption, ...] = (
+    *GRANTS,
+    *OTHERS,
+    *WITHOUT_EFFECT,
     *REFUSED,
     *(reported(column, change) for column, change, _ in DEVICE_REPORTED),
     *COUNTED,

@@ -112,6 +112,8 @@ MEANINGS: dict[str, ConstraintError] = {
     "ck_quotas_limit_not_negative": _wrong("a quota's limit is at least 0"),
     "ck_allocations_token_bounded": _wrong("a token is between 1 and 2^53"),
     "ck_allocations_attempt_bounded": _wrong("an attempt's number is between 1 and 2^30"),
+    "ck_allocations_annotations_object": _wrong("allocations.annotations is an object"),
+    "ck_allocation_devices_detail_object": _wrong("allocation_devices.detail is an object"),
     "ck_allocation_devices_amounts_not_negative": _wrong(
         "a slice's memory and cores are at least 0"
     ),

@@ -58,7 +58,7 @@ class FileRestorer:
         self._state = state
         self._bulkhead = bulkhead or Bulkhead()
         self.restored: Counter[str] = Counter()
-        """How often each path was written again since the start."""
+        """How often files of each name were written again; the log has their paths."""
         self.problem = ""
         """Why a file can't be written again; empty: all are as they should be."""
 
@@ -96,5 +96,5 @@ class FileRestorer:
         return await asyncio.to_thread(self._files.wrong_limits, records)
 
     def _note(self, path: Path, wrong: str) -> None:
-        self.restored[str(path)] += 1
+        self.restored[path.name] += 1
         logger.error("file written again", extra={"path": str(path), "reason": wrong})

@@ -81,7 +81,7 @@ class RestoredFiles(Protocol):
 
     @property
     def restored(self) -> Mapping[str, int]:
-        """How often since the start, by path."""
+        """How often since the start, by the file's name."""
 
     @property
     def problem(self) -> str:
@@ -95,14 +95,14 @@ class RestoredFilesCollector(Collector):
         self._files = files
 
     def collect(self) -> Iterator[Metric]:
-        """By path, and the one that can't be written again."""
+        """By name, and the one that can't be written again."""
         restored = CounterMetricFamily(
             "hami_node_agent_restored_files",
-            "Files of containers that were others than written, and were written again, by path",
-            labels=["path"],
+            "Files of containers that were others than written, and were written again, by name",
+            labels=["what"],
         )
-        for path, count in sorted(self._files.restored.items()):
-            restored.add_metric([path], count)
+        for name, count in sorted(self._files.restored.items()):
+            restored.add_metric([name], count)
         yield restored
         problem = GaugeMetricFamily(
             "hami_node_agent_file_problem",

@@ -324,3 +324,17 @@ def test_limits_of_a_running_container_that_are_others_are_found(
 
 def test_a_container_without_a_limits_folder_has_no_wrong_limits(files: HostFiles) -> None:
     assert files.wrong_limits([a_record(a_grant(), ids={"x"})]) == []
+
+
+def test_a_container_never_starts_with_an_empty_preload_list(
+    files: HostFiles, library: Path
+) -> None:
+    path = install(files, library).parent / "ld.so.preload"
+    content = path.read_bytes()
+    path.write_bytes(b"")
+
+    files.write_limits(a_record(a_grant(), ids={"x"}))
+
+    assert path.read_bytes() == content
+    assert files.restore_installed() == {path: "it was empty"}
+    assert files.restore_installed() == {}

@@ -71,6 +71,7 @@ allocations = Table(
     CheckConstraint(f"({LIVE}) = (ended_at IS NULL)", name="ended_when_not_live"),
     CheckConstraint(f"token BETWEEN 1 AND {MOST_COUNTED}", name="token_bounded"),
     CheckConstraint(f"attempt BETWEEN 1 AND {2**30 - 1}", name="attempt_bounded"),
+    CheckConstraint("jsonb_typeof(annotations) = 'object'", name="annotations_object"),
     # Not by the state: a step from one live state to another must touch no index.
     Index(ONE_LIVE_PER_POD, "pod_uid", unique=True, postgresql_where=text("ended_at IS NULL")),
     Index("ix_allocations_live_node", "node", postgresql_where=text("ended_at IS NULL")),
@@ -141,6 +142,7 @@ allocation_devices = Table(
     CheckConstraint("slots > 0", name="slots_positive"),
     CheckConstraint("role IN ('init', 'app')", name="role_known"),
     CheckConstraint("least(memory_mib, core_percent) >= 0", name="amounts_not_negative"),
+    CheckConstraint("jsonb_typeof(detail) = 'object'", name="detail_object"),
     Index(None, "device_uuid"),
 )
 """Container x card; the device's counters hold the footprint per card and allocation, as

@@ -75,6 +75,8 @@ class HostFiles:
         self._container_base = container_base
         self._library = Path()
         self._installed: dict[Path, _Installed] = {}
+        self._restored: dict[Path, str] = {}
+        """What was wrong with files that were written again, until somebody is told."""
         # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
         self._writing = threading.Lock()
         self._feedback: dict[str, CoreFeedback] = {}
@@ -116,9 +118,14 @@ class HostFiles:
     def restore_installed(self) -> dict[Path, str]:
         """Writes library and preload list again where they are others: path -> what was wrong.
 
-        Containers that start from now on see the new file. Raises: Unavailable, with the path.
+        Containers that start from now on see the new file, and what was written again before a
+        start is named here as well. Raises: Unavailable, with the path.
         """
-        restored = {}
+        self._restore_installed()
+        restored, self._restored = self._restored, {}
+        return restored
+
+    def _restore_installed(self) -> None:
         for path, known in list(self._installed.items()):
             try:
                 if _stamp(path) == known.stamp:
@@ -128,8 +135,7 @@ class HostFiles:
             except OSError as exc:
                 raise Unavailable(f"{path} can't be written again: {exc}") from exc
             if wrong:
-                restored[path] = wrong
-        return restored
+                self._restored[path] = wrong
 
     def wrong_limits(self, records: Iterable[Record]) -> list[Record]:
         """Records whose limits file is another than they want; one without a folder has none."""
@@ -188,6 +194,8 @@ class HostFiles:
         """
         if record.foreign:
             return
+        # The container is about to start: without them nothing would limit it.
+        self._restore_installed()
         directory = self.limits_dir(record.nonce)
         with self._writing:
             text = self._limits_of(record)
