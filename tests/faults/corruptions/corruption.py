@@ -34,7 +34,7 @@ class Outcome(StrEnum):
     """It can't be stored, or is not read: nothing that is stored changes."""
     REPAIRED = "repaired"
     SHOWN = "shown"
-    """It stays, and people are told."""
+    """It stays, and people see it."""
     WITHOUT_EFFECT = "without effect"
     """By the rule of the case."""
 
@@ -178,7 +178,7 @@ def statement(query: str) -> Callable[[Room], object]:
     return lambda room: room.sql(query)
 
 
-def says(query: str, answer: str) -> Callable[[Room], bool]:
+def answers(query: str, answer: str) -> Callable[[Room], bool]:
     """Whether the ledger answers so."""
     return lambda room: room.sql(query) == room.filled(answer)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import nats
 
-from tests.faults.corruptions.corruption import Corruption, Outcome, Room, both, journalled, says
+from tests.faults.corruptions.corruption import Corruption, Outcome, Room, answers, both, journalled
 
 MAX64 = 2**63 - 1
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -37,7 +37,7 @@ def usage(room: Room, **changes: Any) -> bytes:
 
 
 def report(room: Room, **changes: Any) -> bytes:
-    """The node says that the pod is gone."""
+    """The node answers that the pod is gone."""
     token = int(room.sql("SELECT token FROM allocations WHERE id = '{id}'"))
     body = {"node": room.node, "report_id": now(), "allocation_id": room.allocation}
     more = {"pod_uid": room.uid, "token": token, "at": now(), "kind": "gone"}
@@ -104,7 +104,7 @@ MESSAGES = (
         ),
         right=both(
             journalled("inventory-number"),
-            says("SELECT count(*) FROM devices WHERE node = '{node}' AND present", "4"),
+            answers("SELECT count(*) FROM devices WHERE node = '{node}' AND present", "4"),
         ),
     ),
     Corruption(
@@ -252,7 +252,7 @@ def garbage_authority(room: Room) -> None:
     room.undone.append(lambda: write(before))
 
 
-def doctor_says(part: str, text: str) -> Callable[[Room], bool]:
+def doctor_names(part: str, text: str) -> Callable[[Room], bool]:
     """Whether the line of this part has the text."""
     return lambda room: any(
         each["part"] == part and text in each["detail"] for each in room.doctor()
@@ -275,7 +275,7 @@ OBJECTS = (
         answer="pods with slices are refused (`failurePolicy: Fail`); `hamictl doctor` and "
         "`hamictl lint --live` name it",
         lie=garbage_authority,
-        right=doctor_says("webhook", "holds no certificates"),
+        right=doctor_names("webhook", "holds no certificates"),
         pods_come=False,
     ),
 )

@@ -6,10 +6,10 @@ from tests.faults.corruptions.corruption import (
     Corruption,
     Outcome,
     Room,
+    answers,
     both,
     journalled,
     refused,
-    says,
     statement,
 )
 
@@ -99,7 +99,7 @@ def counted(change: str) -> Corruption:
         lie=statement(f"UPDATE devices SET {change} WHERE {CARD}"),
         right=both(
             journalled("card-counters"),
-            says(
+            answers(
                 "SELECT used_slots, used_memory_mib, used_core_percent, holdings,"
                 f" ceiling_slots = slots FROM devices WHERE {CARD}",
                 "1|1024|5|{}|t",
@@ -130,7 +130,7 @@ NODES = (
         lie=statement(f"UPDATE nodes SET agent_sequence = 9007199254740991 WHERE {NODE}"),
         right=both(
             journalled("inventory-number"),
-            says(f"SELECT agent_sequence < 1000000 FROM nodes WHERE {NODE}", "t"),
+            answers(f"SELECT agent_sequence < 1000000 FROM nodes WHERE {NODE}", "t"),
         ),
     ),
     *(
@@ -140,7 +140,7 @@ NODES = (
             outcome=Outcome.REPAIRED,
             answer="the agent's next report is written over it",
             lie=statement(f"UPDATE nodes SET {column} = {value} WHERE {NODE}"),
-            right=says(f"SELECT {right} FROM nodes WHERE {NODE}", "t"),
+            right=answers(f"SELECT {right} FROM nodes WHERE {NODE}", "t"),
         )
         for column, value, right in (
             ("agent_id", "'garbage'", "agent_id <> 'garbage'"),
@@ -296,7 +296,7 @@ def repaired(where: str, what: str, answer: str, change: str, right: str) -> Cor
         outcome=Outcome.REPAIRED,
         answer=answer,
         lie=statement(change),
-        right=says(right, "t"),
+        right=answers(right, "t"),
     )
 
 

@@ -32,7 +32,7 @@ def lying(faulty_cluster: Faulty) -> Iterator[Faulty]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_what_lies_is_refused_repaired_or_shown(lying: Faulty, case: Corruption) -> None:
-    stage = Stage(lying, prefix="told")
+    stage = Stage(lying, prefix="deceived")
     system = stage.system
     stage.run_before(1)
     [pod] = stage.mine()

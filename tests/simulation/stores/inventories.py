@@ -95,6 +95,10 @@ class Inventories(FakeLedger):
         del allocation_id
         return ()
 
+    async def repair_names(self) -> Sequence[RepairedRow]:
+        """See the port RowRepairs."""
+        return ()
+
     async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
         """See the port RowRepairs."""
         del longest_s

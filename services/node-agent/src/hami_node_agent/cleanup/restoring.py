@@ -85,7 +85,7 @@ class FileRestorer:
         await asyncio.sleep(CONFIRM_S)
         again = {record.nonce: record for record in await self._wrong()}
         for record in suspects:
-            # One that was written meanwhile has another file to be.
+            # One that was written since has another file to be.
             if again.get(record.nonce) is record:
                 await asyncio.to_thread(self._files.write_limits, record)
                 path = self._files.limits_dir(record.nonce) / "limits"

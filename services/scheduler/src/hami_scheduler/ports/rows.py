@@ -32,6 +32,10 @@ class RowRepairs(Protocol):
         """The same for one row, live or not; empty where it is as its history has it."""
         ...
 
+    async def repair_names(self) -> Sequence[RepairedRow]:
+        """Gives slices of live grants the name and the role of their container's row."""
+        ...
+
     async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
         """Lets states end now that have no end, or one further away than any state lasts."""
         ...

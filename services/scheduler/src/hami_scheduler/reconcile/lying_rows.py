@@ -1,4 +1,4 @@
-"""Rows of grants that say what never was, found by comparing and put right.
+"""Rows of grants that state what never was, found by comparing and put right.
 
 Three witnesses stand beside a row. Its events, which nobody can change and which are written with
 it: its state and its pod are those of its last event. The grant that we signed, which its pod
@@ -67,9 +67,11 @@ class LyingRows:
         """Puts right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
         rows = await self._store.repair_by_history()
         await self._note(HISTORY_CLASS, rows)
+        names = await self._store.repair_names()
+        await self._note(GRANT_CLASS, names)
         endless = await self._store.repair_deadlines(self._longest_s)
         await self._note(ENDLESS_CLASS, endless)
-        return len(rows) + len(endless)
+        return len(rows) + len(names) + len(endless)
 
     async def put_back(self, allocation_id: AllocationId) -> bool:
         """True: the row had ended without an event, and is live again.
@@ -125,8 +127,8 @@ class LyingRows:
             reason=REASON,
         ):
             return False
-        was = f"{row.node}, {_said(row.containers)}"
-        detail = f"the row had {was}; it has {grant.node}, {_said(wanted)} again"
+        was = f"{row.node}, {_described(row.containers)}"
+        detail = f"the row had {was}; it has {grant.node}, {_described(wanted)} again"
         subject = f"{grant.namespace}/{grant.pod_name} ({row.pod_uid})"
         await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
         return True
@@ -205,7 +207,7 @@ def _on_cards(
     ]
 
 
-def _said(containers: Sequence[ContainerGrant]) -> str:
+def _described(containers: Sequence[ContainerGrant]) -> str:
     slices = [
         f"{each.name}: {share.memory_mib} MiB and {share.core_percent} cores of {share.uuid}"
         for each in containers

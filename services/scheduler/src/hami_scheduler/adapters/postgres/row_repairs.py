@@ -41,7 +41,7 @@ UPDATE allocations a SET state = lying.true_state, pod_uid = lying.true_uid,
                        THEN NULL ELSE coalesce(a.ended_at, lying.at) END
   FROM lying WHERE a.id = lying.id
 RETURNING a.id::text AS id, a.namespace, a.pod_name, a.pod_uid, a.ended_at IS NULL AS live,
-          format('the row said %s of pod %s, its last event %s of pod %s', lying.state,
+          format('the row had %s of pod %s, its last event %s of pod %s', lying.state,
                  lying.pod_uid, lying.true_state, lying.true_uid) AS detail
 """
 _NO_PERIOD = "DELETE FROM allocation_periods WHERE allocation_id = ANY($1::uuid[])"
@@ -55,6 +55,16 @@ INSERT INTO allocation_containers (allocation_id, container_index, name, role)
 SELECT $1, c.* FROM unnest($2::smallint[], $3::text[], $4::text[]) AS c
 """
 _RENAME = "UPDATE allocations SET node = $2, namespace = $3, pod_name = $4 WHERE id = $1"
+# The containers' own rows are compared with the grant; here the slices follow them.
+_NAMES = """
+UPDATE allocation_devices x SET container_name = c.name, role = c.role
+  FROM allocation_containers c, allocations a
+ WHERE a.ended_at IS NULL AND c.allocation_id = a.id AND x.allocation_id = a.id
+   AND x.container_index = c.container_index AND (x.container_name, x.role) <> (c.name, c.role)
+RETURNING a.namespace, a.pod_name, a.pod_uid,
+          format('a slice was of a container that the pod does not have; it is of %s', c.name)
+              AS detail
+"""
 _DEADLINES = """
 UPDATE allocations SET deadline = now()
  WHERE ended_at IS NULL AND state IN ('reserved', 'binding', 'releasing')
@@ -90,6 +100,10 @@ class PostgresRowRepairs:
             if live:
                 await connection.execute(_NO_PERIOD, live)
         return [_repaired(row) for row in rows]
+
+    async def repair_names(self) -> list[RepairedRow]:
+        """See the port."""
+        return [_repaired(row) for row in await self._database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
         """See the port."""

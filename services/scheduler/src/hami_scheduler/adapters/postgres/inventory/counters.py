@@ -1,6 +1,6 @@
 """Counters of cards that are no longer the sum of their live grants, and numbers that ran out.
 
-A card's row is locked before it is counted: whoever grants or gives back locks it first and commits
+A card's row is locked before it is counted: each grant and each release locks it first and commits
 with its grants, so what is counted under the lock is what is held. A live grant without any slice
 in the ledger holds what nobody knows; the cards of its node are left as they are until the grant
 was put right.
