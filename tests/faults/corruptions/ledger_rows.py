@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from tests.faults.corruptions.corruption import (
     Corruption,
     Outcome,
@@ -344,7 +346,20 @@ OTHERS = (
     ),
 )
 
+PARTITIONS = tuple(
+    Corruption(
+        where=f"`{table}`",
+        what="the partition of today is gone",
+        outcome=Outcome.WITHOUT_EFFECT,
+        answer="rows of today go to the default partition, and into the day's own once it is "
+        "made again (10 min)",
+        lie=lambda room, table=table: room.sql(f"DROP TABLE {table}_{datetime.now(UTC):%Y%m%d}"),
+    )
+    for table in ("decisions", "usage_samples")
+)
+
 CASES: tuple[Corruption, ...] = (
+    *PARTITIONS,
     *GRANTS,
     *OTHERS,
     *WITHOUT_EFFECT,

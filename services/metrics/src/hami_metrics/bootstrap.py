@@ -50,8 +50,8 @@ from hami_metrics.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-# Partitions are made days ahead, so an hour is early enough.
-KEEP_DAYS_INTERVAL_S = 3600.0
+# Partitions are made days ahead; one that somebody dropped is there again after this.
+KEEP_DAYS_INTERVAL_S = 600.0
 # Hours end once an hour; late usage is taken in a few times.
 HOURS_INTERVAL_S = 900.0
 # A server takes a new certificate at its restart; a look costs a handshake.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hamicommon.errors import InvalidRequest
+from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.invariants import broken
 
@@ -79,6 +79,14 @@ async def test_a_version_falls_for_nobody(world: World) -> None:
 
     with pytest.raises(InvalidRequest, match="a card's version only grows"):
         await world.database.fetch("UPDATE devices SET version = version - 1")
+
+
+async def test_a_number_that_can_not_be_drawn_is_waited_for(world: World) -> None:
+    """Nobody repairs it here: no replica runs."""
+    await world.database.fetch("SELECT setval('allocation_tokens', 9223372036854775807)")
+
+    with pytest.raises(Unavailable, match="numbers ran out"):
+        await world.database.fetch("SELECT nextval('allocation_tokens')")
 
 
 async def test_numbers_that_ran_out_go_on(world: World) -> None:

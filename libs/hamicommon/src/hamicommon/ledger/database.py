@@ -69,6 +69,9 @@ def translated() -> Iterator[None]:
         raise Unavailable(
             f"the ledger's schema is not this version's ({exc}); `hamictl db check` has the details"
         ) from exc
+    except asyncpg.SequenceGeneratorLimitExceededError as exc:
+        # The scheduler's reconciler lets the sequence go on.
+        raise Unavailable(f"the ledger's numbers ran out ({exc}); they are put right soon") from exc
     except (asyncpg.SyntaxOrAccessError, asyncpg.DataError):
         # A mistake of ours, not a state of the server.
         raise
