@@ -1,12 +1,11 @@
-"""Pods/s and API writes per pod by way: no card, limits, and claims by who allocates them.
+"""Pods/s and API writes per pod by way: no card, limits, and claims.
 
 `KUBEBUILDER_ASSETS=... make bench-claims` (Kubernetes 1.36): the system of `make bench-pods`, and
-kube-controller-manager, which makes a claim for each pod of its template. kube-scheduler and our
-scheduler are stopped until all pods of a round and their claims are there, so who makes them is
-not in the seconds; what they write is in the writes. One system for each way (`follow`:
-kube-scheduler allocates, and the ledger grants when the node prepares or, of pods that our
-scheduler binds, then; `lead`: the ledger allocates), each with rounds of all its kinds of pods in
-turn. Prints the table and writes bench/results/claims.json.
+kube-controller-manager, which makes a claim for each pod of its template. kube-scheduler is stopped
+until all pods of a round and their claims are there, so who makes them is not in the seconds; what
+they write is in the writes. kube-scheduler allocates claims, and the ledger grants when the node
+prepares or, of pods that our scheduler binds, then; rounds of all kinds of pods come in turn.
+Prints the table and writes bench/results/claims.json.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ from bench.pods.rounds import Row, measure, shown
 from bench.pods.system import BOUND_CLAIMS, CLAIMS, Wanted
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "claims.json"
-KINDS = ("without", "spread", CLAIMS)
-WAYS = {"follow": (*KINDS, BOUND_CLAIMS), "lead": KINDS}
-"""Who allocates claims, and the kinds of pods then."""
+KINDS = ("without", "spread", CLAIMS, BOUND_CLAIMS)
 
 
 def writes(row: Row) -> float:
@@ -45,15 +42,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     print(f"{given.pods} pods at once on {given.nodes} nodes")
-    found = {}
-    for way, kinds in WAYS.items():
-        wanted = Wanted(nodes=given.nodes, claims=way)
-        found[way] = uvloop.run(measure(wanted, kinds, given.pods, given.rounds))
-        for row in found[way]:
-            row["writes_per_pod"] = writes(row)
-            print(f"{way}: {shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
+    wanted = Wanted(nodes=given.nodes, claims=True)
+    rows = uvloop.run(measure(wanted, KINDS, given.pods, given.rounds))
+    for row in rows:
+        row["writes_per_pod"] = writes(row)
+        print(f"{shown(row)}\n  API writes per pod: {row['writes_per_pod']:g}")
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine(), "ways": found}, indent=2) + "\n")
+    RESULTS.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

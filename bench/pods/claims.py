@@ -1,8 +1,8 @@
 """The part of claims (DRA): what played nodes do for them, and who makes them of templates.
 
 Each pod names a ResourceClaimTemplate, so kube-controller-manager is real, too. A node's kubelet
-and agent read claim and pod as often as the real ones, and where kube-scheduler allocates, the
-grant is asked for before the pod runs. ResourceSlices show what was free when a round began.
+and agent read claim and pod as often as the real ones, and the grant is asked for before the pod
+runs. ResourceSlices show what was free when a round began.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ LOOK_S = 0.2
 
 
 class ClaimNodes(PlayedNodes):
-    """Played nodes whose cards are DRA devices, too; `led`: the ledger allocates them."""
-
-    led = False
+    """Played nodes whose cards are DRA devices, too."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -71,7 +69,7 @@ class ClaimNodes(PlayedNodes):
 
     async def _publish_slice(self, node: str) -> None:
         grants = [node_grant(grant) for grant in self._grants.values() if grant.node == node]
-        devices = offered_devices(map(card_of, self._devices[node]), grants, led=self.led)
+        devices = offered_devices(map(card_of, self._devices[node]), grants)
         owner = await self._api.get(f"/api/v1/nodes/{node}")
         body = wanted_slice(node, owner["metadata"]["uid"], devices, self._slices.get(node))
         if body is None:
@@ -121,12 +119,6 @@ class ClaimNodes(PlayedNodes):
             return (await subscription.next_msg(timeout=ASK_S)).data
         except nats.errors.TimeoutError as exc:
             raise Unavailable(f"{claims_subject(node)} was not answered") from exc
-
-
-class LedNodes(ClaimNodes):
-    """The ledger allocates their cards."""
-
-    led = True
 
 
 async def set_up(api: KubeApi) -> None:

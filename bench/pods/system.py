@@ -42,8 +42,6 @@ BOUND_CLAIMS = "claims by /bind"
 BY_CLAIMS = (CLAIMS, BOUND_CLAIMS)
 CARDS = 8
 CREATORS = 16
-NODES = {"": PlayedNodes, "follow": claims.ClaimNodes, "lead": claims.LedNodes}
-"""By who allocates claims."""
 ROUND_S = 1800.0
 CALM_S = 300.0
 """A new cluster of thousands of nodes, or a round, is written down within this."""
@@ -63,8 +61,8 @@ class Wanted:
     """Of the nodes, to be looked at for a pod; 0: kube-scheduler's own choice."""
     beside: str = ""
     """URL of an extender that runs already, in place of ours."""
-    claims: str = ""
-    """`follow` or `lead`: the cards are DRA devices, too, and who allocates them."""
+    claims: bool = False
+    """The cards are DRA devices, too."""
 
 
 @dataclass(slots=True)
@@ -79,8 +77,6 @@ class Bench:
     """Where the nodes are ours."""
     cards: int = 0
     """Of all nodes, where a ledger of ours has them."""
-    schedulers: list[int] = field(default_factory=list)
-    """Pids of ours, where they are stopped with kube-scheduler: they allocate claims."""
     _ran: dict[str, float] = field(default_factory=dict)
     """When, by uid."""
     _more: asyncio.Event = field(default_factory=asyncio.Event)
@@ -97,14 +93,11 @@ class Bench:
     async def round(self, kind: str, count: int) -> tuple[list[float], Counter[str]]:
         """So many pods at once; seconds until a kubelet reported each of them to run, in order,
         and the CPU time by program until the last one did."""
-        stopped = [self.kube_scheduler, *self.schedulers]
-        for pid in stopped:
-            os.kill(pid, signal.SIGSTOP)
+        os.kill(self.kube_scheduler, signal.SIGSTOP)
         try:
             uids = await self._create(kind, count)
         finally:
-            for pid in stopped:
-                os.kill(pid, signal.SIGCONT)
+            os.kill(self.kube_scheduler, signal.SIGCONT)
         began_s, before = time.monotonic(), cpu_ms()
         async with asyncio.timeout(ROUND_S):
             while not uids <= self._ran.keys():
@@ -224,16 +217,14 @@ async def _ours(
     bus = await stack.enter_async_context(
         open_bus(NatsSettings(url=env["HAMI_NATS_URL"]), "played", owns_streams=True)
     )
-    played = NODES[wanted.claims](
-        bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran
-    )
+    nodes = claims.ClaimNodes if wanted.claims else PlayedNodes
+    played = nodes(bench.api, bus, cards=cards, late=wanted.late, on_running=bench.ran)
     bench.played = played
     if isinstance(played, claims.ClaimNodes):
         await played.agents.connect(env["HAMI_NATS_URL"])
         stack.push_async_callback(played.agents.close)
         await claims.set_up(bench.api)
         stack.enter_context(claims.controllers(plane, folder))
-        env["HAMI_SCHEDULER_DRA_MODE"] = wanted.claims
     await played.register()
     playing = asyncio.create_task(played.run())
     stack.callback(playing.cancel)
@@ -241,8 +232,6 @@ async def _ours(
     log = folder / "scheduler.log"
     process = scheduler(folder, plane, url, env, log)
     stack.callback(stop, process)
-    if wanted.claims:
-        bench.schedulers.append(process.pid)
     await asyncio.to_thread(wait_until_ready, f"{url}/readyz", process, log)
     return url
 

@@ -27,7 +27,7 @@ from tests.waiting import wait
 K8S = Path(__file__).parents[2] / "k8s"
 OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (K8S / "components").iterdir())
-NEEDED = {"dra-lead": ("dra",), "cloudnative-pg-backup": ("cloudnative-pg",)}
+NEEDED = {"cloudnative-pg-backup": ("cloudnative-pg",)}
 """Components that are named after others."""
 SUCCESSORS = {"batch/v1beta1": "batch/v1", "policy/v1beta1": "policy/v1"}
 """Versions that only older API servers have, and the later ones of the same fields."""

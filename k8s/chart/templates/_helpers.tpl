@@ -40,13 +40,3 @@ true
 true
 {{- end }}
 {{- end }}
-
-{{/* Not empty where the ledger allocates them. */}}
-{{- define "hami.draLead" -}}
-{{- if .Values.dra.lead -}}
-{{- if not .Values.dra.enabled -}}
-{{- fail "dra.lead needs dra.enabled" -}}
-{{- end -}}
-true
-{{- end }}
-{{- end }}

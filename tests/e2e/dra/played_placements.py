@@ -48,8 +48,6 @@ class Case:
     pod: Json
     request: PodRequest
     cluster: Cluster
-    chosen: str = ""
-    """The node that HAMi was recorded to choose."""
 
     @property
     def cards(self) -> Iterable[tuple[str, DeviceUsage]]:
@@ -87,7 +85,6 @@ def case_of(number: int, given: Json, vendors: Vendors) -> Case | None:
         pod=pod,
         request=request,
         cluster=read_cluster(case["nodes"], case["pods"], vendors, asking=[pod]),
-        chosen=f"c{number}-{given['expect']['chosen']}" if "expect" in given else "",
     )
 
 
@@ -144,13 +141,12 @@ class Played:
         return {uids[uid]: placement for uid, placement in found.items()}
 
     async def _refused(self) -> set[str]:
-        """Uids of pods for which there is no room, by the ledger or, where that does not allocate
-        claims, by kube-scheduler or at their preparation."""
+        """Uids of pods for which there is no room, by the ledger, by kube-scheduler or at their
+        preparation."""
         rows = await self.ledger.fetch("SELECT pod_uid FROM decisions WHERE outcome = 'refused'")
         found = {row["pod_uid"] for row in rows} | set(self.nodes.refused)
-        if not self.nodes.led:
-            pods = (await self.bench.api.get(PODS))["items"]
-            found.update(pod["metadata"]["uid"] for pod in pods if _unschedulable(pod))
+        pods = (await self.bench.api.get(PODS))["items"]
+        found.update(pod["metadata"]["uid"] for pod in pods if _unschedulable(pod))
         return found
 
     async def _placement(self, uid: str) -> Placement:
@@ -247,18 +243,15 @@ def _holder(node: str, usage: DeviceUsage) -> Json | None:
 
 
 @asynccontextmanager
-async def played(cases: Iterable[Case], way: str) -> AsyncIterator[Played]:
-    """The control plane with the nodes of all cases, whose cards are held as in the cases.
-
-    `way`: who allocates claims, `follow` or `lead`.
-    """
+async def played(cases: Iterable[Case]) -> AsyncIterator[Played]:
+    """The control plane with the nodes of all cases, whose cards are held as in the cases."""
     cards: dict[str, tuple[InventoryDevice, ...]] = {}
     for case in cases:
         for node in case.cluster.nodes:
             cards[node] = ()
         for node, usage in case.cards:
             cards[node] += (inventory_device(usage.device),)
-    async with system(Wanted(cards=cards, late=True, claims=way)) as bench:
+    async with system(Wanted(cards=cards, late=True, claims=True)) as bench:
         ledger = await asyncpg.connect(bench.servers.postgres)
         try:
             assert isinstance(bench.played, ClaimNodes)

@@ -31,7 +31,7 @@ async def bench(kubernetes_assets: Assets) -> AsyncIterator[Bench]:
     if kubernetes_assets.version < (1, 36):
         pytest.skip("parts of devices are in Kubernetes 1.36 and newer")
     nodes = equal_nodes(["node-0", "node-1"], cards=1)
-    async with system(Wanted(cards=nodes, late=True, claims="follow")) as running:
+    async with system(Wanted(cards=nodes, late=True, claims=True)) as running:
         yield running
 
 

@@ -7,16 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hamicommon.dra.devices import DRIVER
 from hamicommon.k8s.types import Json
 
-from tests.e2e.claims import API as API
-from tests.e2e.claims import CLAIMS as CLAIMS
-from tests.e2e.claims import COMPONENT as COMPONENT
-from tests.e2e.claims import device_class as device_class
 from tests.e2e.system import wait
 from tests.e2e_node.node_system import CARDS, NodeSystem
 
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
 TEMPLATES = f"{API}/namespaces/default/resourceclaimtemplates"
 CLASS = DRIVER
 CARD_MIB = 81920
@@ -24,6 +23,13 @@ SINCE = (1, 36)
 MERGE = {"content-type": "application/merge-patch+json"}
 ROOT = Path(__file__).resolve().parents[3]
 NATIVE = ROOT / "native"
+COMPONENT = ROOT / "k8s" / "components" / "dra"
+
+
+def device_class() -> Json:
+    """The one that the component `dra` makes."""
+    body: Json = yaml.safe_load((COMPONENT / "device-class.yaml").read_text())
+    return body
 
 
 def start(system: NodeSystem, **settings: str) -> None:

@@ -223,29 +223,6 @@ def test_the_component_dra_gives_the_driver_all_that_it_uses(
     assert ("MutatingAdmissionPolicy", binding["spec"]["policyName"]) in found
 
 
-def test_the_component_dra_lead_switches_all_sides(render: Render, tmp_path: Path) -> None:
-    found = render(with_components(tmp_path, "dra", "dra-lead"))
-
-    for kind, name, variable in (
-        ("DaemonSet", "hami-node-agent", "HAMI_NODE_AGENT_DRA_MODE"),
-        ("Deployment", "hami-scheduler", "HAMI_SCHEDULER_DRA_MODE"),
-        ("Deployment", "hami-webhook", "HAMI_WEBHOOK_DRA_MODE"),
-    ):
-        container = found[kind, name]["spec"]["template"]["spec"]["containers"][0]
-        env = {each["name"]: each.get("value") for each in container["env"]}
-        assert env[variable] == "lead"
-    [webhook] = found["Deployment", "hami-webhook"]["spec"]["template"]["spec"]["containers"]
-    switches = [e["value"] for e in webhook["env"] if e["name"] == "HAMI_WEBHOOK_DRA"]
-    assert switches == ["on"]
-    verbs = {
-        (resource, verb)
-        for rule in found["ClusterRole", "hami-scheduler-claim-lead"]["rules"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    }
-    assert {("resourceclaims/status", "patch"), ("resourceclaims/binding", "patch")} <= verbs
-
-
 def test_the_components_change_what_they_promise(render: Render, tmp_path: Path) -> None:
     found = render(with_components(tmp_path, "scrape-tokens", "node-restriction"))
 

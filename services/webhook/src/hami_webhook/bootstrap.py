@@ -144,5 +144,4 @@ def _rules(settings: Settings) -> AdmissionRules:
         never_fits=settings.never_fits,
         tampering=TamperingPolicy.of(settings.admission),
         claims=settings.dra == "on",
-        claims_led=settings.dra_mode == "lead",
     )

@@ -71,13 +71,6 @@ class Settings(BaseSettings):
             "scheduler makes their templates (HAMI_SCHEDULER_CLAIM_TEMPLATES, docs/dra.md)"
         ),
     )
-    dra_mode: Literal["follow", "lead"] = Field(
-        default="follow",
-        description=(
-            "as dra_mode of scheduler and node-agents: in lead, pods with annotations of policies "
-            "become claims, too, because the ledger goes by them (docs/dra.md)"
-        ),
-    )
     fail_policy: Literal["closed", "open"] = Field(
         default="closed",
         description=(

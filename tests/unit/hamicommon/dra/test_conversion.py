@@ -101,9 +101,9 @@ def test_whole_cards_and_percentages_are_parts_of_whatever_card_it_is() -> None:
     assert slices_of(found) == [(1, 0, 25, 0)]
 
 
-def test_an_amount_beside_a_percentage_keeps_both() -> None:
+def test_an_amount_beside_a_percentage_is_taken() -> None:
     found = converted(asking(container({GPU: 1, MEMORY: 4096, PERCENT: 25})))
-    assert slices_of(found) == [(1, 4096, 25, 0)]
+    assert slices_of(found) == [(1, 4096, 0, 0)]
 
 
 def test_selections_by_annotations_are_kept() -> None:
@@ -158,19 +158,6 @@ def test_what_a_claim_cannot_state_stays_limits_with_the_reason(
     stays(given_, f"nothing like the annotation {annotation}")
 
 
-@pytest.mark.parametrize(
-    "annotation", ["hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"]
-)
-def test_policies_become_claims_where_the_ledger_allocates(annotation: str) -> None:
-    given_ = asking(container({GPU: 1, MEMORY: 1}), annotations={annotation: "spread"})
-    after = patched(given_, mutate(deepcopy(given_), replace(ON, claims_led=True), ABOUT))
-    assert is_converted(after)
-    assert after["metadata"]["annotations"][annotation] == "spread"
-
-    numa = asking(container({GPU: 1, MEMORY: 1}), annotations={"nvidia.com/numa-bind": "true"})
-    stays(numa, "nothing like the annotation nvidia.com/numa-bind", replace(ON, claims_led=True))
-
-
 def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
     before = deepcopy(given_)
     verdict = mutate(given_, rules_, ABOUT)
@@ -193,9 +180,6 @@ def test_a_pod_of_our_scheduler_keeps_an_amount_of_nothing_by_which_we_bind_it()
     first, second = (each.get("resources") or {} for each in containers_of(after))
     assert (first["limits"], second.get("limits", {})) == ({GPU: "0"}, {})
     assert patched(after, mutate(deepcopy(after), ON, ABOUT)) == after
-    # Where the ledger allocates, kube-scheduler need not ask.
-    led = patched(given_, mutate(deepcopy(given_), replace(ON, claims_led=True), ABOUT))
-    assert "limits" not in containers_of(led)[0]["resources"]
 
 
 def test_limits_stay_where_claims_are_off_or_the_value_is_unknown() -> None:

@@ -6,13 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from hamicommon.dra.requests import claimed_slices
 from hamicommon.dra.shapes import (
     MOST_ALTERNATIVES,
     ClaimShape,
     SliceShape,
-    led_template_of,
-    request_name,
     selector_of,
     shape_from,
     template_of,
@@ -123,23 +120,3 @@ def test_selections_are_cel_that_quotes_what_users_wrote() -> None:
         )
     )
     assert selector_of(ClaimShape(slices=(ONE,), use_types=("",))) == "(false)"
-
-
-def test_where_the_ledger_allocates_the_claim_asks_for_what_the_limits_asked() -> None:
-    both = SliceShape(count=1, memory_mib=4096, memory_percent=25, core_percent=0)
-    shape = ClaimShape(slices=(ONE, PART, both), use_types=("A100",), avoid_uuids=("GPU-1",))
-    template = led_template_of(shape, "team")
-    assert template["metadata"]["name"] == shape.template_name
-    claim = {"metadata": {"name": "c", "uid": "u"}, "spec": template["spec"]["spec"]}
-    entry = {"name": "hami", "resourceClaimName": "c"}
-    containers = [
-        {"name": name, "resources": {"claims": [{"name": "hami", "request": request_name(number)}]}}
-        for number, name in enumerate(("one", "part", "both"))
-    ]
-    spec = {"resourceClaims": [entry], "containers": containers}
-    asked = claimed_slices({"metadata": {}, "spec": spec}, {"hami": claim})
-    assert [
-        (each.count, each.memory_mib, each.memory_percent, each.core_percent)
-        for container in asked.requests
-        for each in container.requests
-    ] == [(1, 4096, None, 30), (2, 0, 50, 0), (1, 4096, 25, 0)]

@@ -1,4 +1,4 @@
-"""The Helm chart with claims: what the components of `k8s/components` do, by a value."""
+"""The Helm chart with claims: what the component `k8s/components/dra` does, by a value."""
 
 from __future__ import annotations
 
@@ -24,27 +24,22 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
 MUTATING = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
-@pytest.mark.parametrize("lead", [False, True], ids=["follow", "lead"])
-def test_with_claims_the_chart_does_what_the_components_do(render: Render, lead: bool) -> None:
+def test_with_claims_the_chart_does_what_the_component_does(render: Render) -> None:
     wanted = base()
-    for name in ("dra", "dra-lead") if lead else ("dra",):
-        component = K8S / "components" / name
-        kustomization = yaml.safe_load((component / "kustomization.yaml").read_text())
-        for path in kustomization["resources"]:
-            for each in yaml.safe_load_all((component / path).read_text()):
-                each["metadata"]["labels"] = {"app.kubernetes.io/part-of": "hami"}
-                wanted[key_of(each)] = each
-        for patch in kustomization["patches"]:
-            key = patch["target"]["kind"], patch["target"]["name"]
-            wanted[key] = jsonpatch.apply_patch(wanted[key], yaml.safe_load(patch["patch"]))
+    component = K8S / "components" / "dra"
+    kustomization = yaml.safe_load((component / "kustomization.yaml").read_text())
+    for path in kustomization["resources"]:
+        for each in yaml.safe_load_all((component / path).read_text()):
+            each["metadata"]["labels"] = {"app.kubernetes.io/part-of": "hami"}
+            wanted[key_of(each)] = each
+    for patch in kustomization["patches"]:
+        key = patch["target"]["kind"], patch["target"]["name"]
+        wanted[key] = jsonpatch.apply_patch(wanted[key], yaml.safe_load(patch["patch"]))
     _, scheduler = containers(wanted["Deployment", "hami-scheduler"])
     tag = scheduler["image"].partition(":")[2]
 
     rendered = render(
-        {
-            "dra": {"enabled": True, "lead": lead},
-            "scheduler": {"kubeScheduler": {"image": {"tag": tag}}},
-        },
+        {"dra": {"enabled": True}, "scheduler": {"kubeScheduler": {"image": {"tag": tag}}}},
         apis=[MUTATING],
     )
 
@@ -65,15 +60,8 @@ def test_claims_ask_the_runtime_where_it_is(render: Render) -> None:
     assert mount["mountPath"] == volume["hostPath"]["path"] == "/run/k3s/containerd"
 
 
-@pytest.mark.parametrize(
-    ("given", "sentence"),
-    [
-        ("dra.enabled=true", "dra.enabled needs Kubernetes 1.36 or newer"),
-        ("dra.lead=true", "dra.lead needs dra.enabled"),
-    ],
-)
-def test_claims_that_can_not_be_had_are_refused_in_a_sentence(given: str, sentence: str) -> None:
-    done = helm("template", "x", str(CHART), "--set", given)
+def test_claims_that_can_not_be_had_are_refused_in_a_sentence() -> None:
+    done = helm("template", "x", str(CHART), "--set", "dra.enabled=true")
 
     assert done.returncode != 0
-    assert sentence in done.stderr
+    assert "dra.enabled needs Kubernetes 1.36 or newer" in done.stderr

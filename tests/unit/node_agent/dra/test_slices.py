@@ -10,7 +10,6 @@ from hami_node_agent.grants.book import NodeGrant
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
-from hamicommon.dra.devices import LEDGER_TAINT, UNHEALTHY_TAINT
 
 
 def card(index: int, *, mode: str = "hami-core") -> GpuDevice:
@@ -94,15 +93,3 @@ def test_every_change_raises_the_pools_generation() -> None:
     assert changed["spec"]["pool"]["generation"] == 2
     assert changed["metadata"]["resourceVersion"] == "7"
     assert changed["metadata"]["name"] == slice_name("n1")
-
-
-def test_cards_that_the_ledger_allocates_are_shown_whole_and_tainted() -> None:
-    sick = replace(card(1), healthy=False, health_reason="XID 79")
-    found = offered_devices([card(0), sick], [grant("limits", 1000)], led=True)
-
-    assert values(found[0]) == ["1000Mi", "100", "10"]
-    assert [[taint["key"] for taint in device["taints"]] for device in found] == [
-        [LEDGER_TAINT],
-        [UNHEALTHY_TAINT, LEDGER_TAINT],
-    ]
-    assert {taint["effect"] for device in found for taint in device["taints"]} == {"NoSchedule"}

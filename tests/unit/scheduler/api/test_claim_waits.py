@@ -88,8 +88,8 @@ async def test_a_pod_is_listed_with_what_it_asks_for_and_kube_schedulers_reason(
     }
 
 
-async def test_what_a_claim_asks_of_kube_scheduler_alone_is_unknown_and_not_nothing() -> None:
-    claim = a_claim("slice", selectors=[{"cel": {"expression": "true"}}])
+async def test_what_a_claim_does_not_state_is_unknown_and_not_nothing() -> None:
+    claim = a_claim("slice", allocationMode="All")
 
     [found] = await waiting([a_pod("train", "slice")], Claims(claim))
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from hami_scheduler.watch.claim_templates import IDLE_S, ClaimTemplates
+from hami_scheduler.watch.claim_templates import CARD_SIZES, IDLE_S, ClaimTemplates
 from hamicommon.dra.shapes import ClaimShape, SliceShape
 from hamicommon.errors import Conflict, Forbidden, NotFound
 from hamicommon.k8s.annotations import CLAIM_SHAPE
@@ -59,10 +59,9 @@ class Cluster:
         self.replica = self.another()
         self.shown: dict[tuple[str, str], Json] = {}
 
-    def another(self, *, led: bool = False) -> ClaimTemplates:
+    def another(self) -> ClaimTemplates:
         return ClaimTemplates(
             self.api,
-            led=led,
             card_sizes_mib=lambda: self.sizes_mib,
             clock=lambda: self.now_s,
         )
@@ -249,23 +248,15 @@ async def test_whatever_comes_and_goes_each_pod_has_its_template_and_nothing_lea
     assert len(cluster.api.templates) == len(wanted)
 
 
-async def test_templates_are_made_again_when_the_ledger_allocates_what_they_ask_for(
+async def test_a_template_of_a_release_in_which_the_ledger_allocated_is_made_again(
     cluster: Cluster,
 ) -> None:
-    cluster.replica.pod_seen(pod("p", PART))
+    cluster.replica.pod_seen(pod("p", ONE))
     await cluster.turn()
-    before = cluster.api.templates["team", PART.template_name]
-    cluster.replica = cluster.another(led=True)
-    cluster.replica.pod_seen(pod("p", PART))
-    cluster.replica.template_seen(before)
-    await cluster.turn()
+    before = cluster.api.templates["team", ONE.template_name]
+    before["metadata"]["annotations"] = {CARD_SIZES: "led"}
     await cluster.turn()
     await cluster.turn()
 
-    made = cluster.api.templates["team", PART.template_name]
+    made = cluster.api.templates["team", ONE.template_name]
     assert made["metadata"]["uid"] != before["metadata"]["uid"]
-    assert "firstAvailable" not in str(made["spec"])
-    writes = cluster.api.writes
-    cluster.sizes_mib = [24576]
-    await cluster.turn()
-    assert cluster.api.writes == writes

@@ -59,7 +59,6 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
             pod,
             request,
             rules.vendors.resource_names,
-            led=rules.claims_led,
             kept_at_zero=_asking_us(pod, rules),
         )
     except NotClaimable as exc:
@@ -69,9 +68,9 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
 
 def _asking_us(pod: Json, rules: AdmissionRules) -> str:
     """Of a pod of our scheduler: an amount of nothing, for which kube-scheduler asks its extender;
-    it looks at resources alone, and not at claims. Where the ledger allocates it need not ask."""
+    it looks at resources alone, and not at claims."""
     ours = rules.scheduler_name and pod["spec"].get("schedulerName") == rules.scheduler_name
-    return rules.vendors[VENDOR].resources.count if ours and not rules.claims_led else ""
+    return rules.vendors[VENDOR].resources.count if ours else ""
 
 
 def _amounts(container: Json) -> dict[str, Json]:

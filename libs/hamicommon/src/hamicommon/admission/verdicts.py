@@ -69,8 +69,6 @@ class AdmissionRules:
     """What becomes of pods that undo their slices."""
     claims: bool = False
     """Pods with `hami.io/front-end: dra` ask by a ResourceClaim in place of limits."""
-    claims_led: bool = False
-    """The ledger allocates claims: by the policies in pods' annotations, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -107,6 +107,12 @@ def pods_of(claim: JsonMapping) -> list[JsonMapping]:
     return [one for one in reserved if one["resource"] == "pods"]
 
 
+def is_held_by_others(claim: JsonMapping, uid: PodUid) -> bool:
+    """Whether anything but this pod has reserved the claim."""
+    reserved = (claim.get("status") or {}).get("reservedFor") or []
+    return any(one["uid"] != uid for one in reserved)
+
+
 def allocated_devices(claim: JsonMapping, pod_uid: PodUid) -> tuple[AllocatedDevice, ...]:
     """Our cards among a claim's results.
 

@@ -29,10 +29,14 @@ from hamicommon.k8s.types import Json, JsonMapping
 FRONT_ENDS = ("limits", "dra")
 ENTRY = "hami"
 """The claim's name in the pod's spec."""
-_NOT_STATED = (keys.NVIDIA_NUMA_BIND, keys.NVIDIA_MODE)
-"""Annotations for which a claim has nothing, in follow and in lead."""
-_POLICIES = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS)
-"""Annotations that kube-scheduler's allocator knows nothing of; the ledger goes by them."""
+_NOT_STATED = (
+    keys.NODE_POLICY,
+    keys.GPU_POLICY,
+    keys.SCORING_WEIGHTS,
+    keys.NVIDIA_NUMA_BIND,
+    keys.NVIDIA_MODE,
+)
+"""Annotations for which a claim has nothing."""
 
 
 class NotClaimable(InvalidRequest):
@@ -65,17 +69,16 @@ def convert(
     request: PodRequest,
     resources: Collection[str],
     *,
-    led: bool = False,
     kept_at_zero: str = "",
 ) -> None:
     """Edits the pod: what it asks for by limits, by a claim.
 
     `pod` may be edited (`admission.filling.editable`), `request` is what it asks for by limits,
-    `resources` names the extended resources that then are no limits any more, `led`: the ledger
-    allocates claims, `kept_at_zero`: a resource of which it keeps a limit of 0, so that its
-    kube-scheduler asks us. Raises: NotClaimable, and the pod is as it was.
+    `resources` names the extended resources that then are no limits any more, `kept_at_zero`: a
+    resource of which it keeps a limit of 0, so that its kube-scheduler asks us. Raises:
+    NotClaimable, and the pod is as it was.
     """
-    _check(pod, request, led=led)
+    _check(pod, request)
     slices, numbers = _slices(request)
     chosen = request.selections.get(VENDOR, Selection())
     shape = ClaimShape(
@@ -103,9 +106,9 @@ def convert(
     pod["metadata"]["annotations"][keys.CLAIM_SHAPE] = shape.text
 
 
-def _check(pod: Json, request: PodRequest, *, led: bool) -> None:
+def _check(pod: Json, request: PodRequest) -> None:
     written = keys.annotations_of(pod)
-    for key in _NOT_STATED if led else _POLICIES + _NOT_STATED:
+    for key in _NOT_STATED:
         if written.get(key):
             raise NotClaimable(f"a ResourceClaim has nothing like the annotation {key}")
     asked = [each for container in request.containers for each in container.requests]
@@ -164,10 +167,10 @@ def _slice_of(container: ContainerRequest) -> SliceShape:
 
 
 def _percent(each: DeviceRequest) -> int:
-    """Beside an amount 0 where none is given."""
-    if each.memory_percent is None:
-        return 0 if each.memory_mib else 100
-    return each.memory_percent
+    """Beside an amount 0: the amount is taken."""
+    if each.memory_mib:
+        return 0
+    return 100 if each.memory_percent is None else each.memory_percent
 
 
 def _take_limits(container: Json, resources: Collection[str]) -> None:

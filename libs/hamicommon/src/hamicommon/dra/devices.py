@@ -16,11 +16,7 @@ from hamicommon.k8s.types import Json
 
 DRIVER = "gpu.hami.io"
 MEMORY, CORES, SLOTS = "memory", "cores", "slots"
-PERCENT = "memoryPercent"
-"""In a claim's `config[].opaque.parameters` of our driver: percent of the card's memory, 1..100."""
 UNHEALTHY_TAINT = f"{DRIVER}/unhealthy"
-LEDGER_TAINT = f"{DRIVER}/ledger"
-"""The ledger alone allocates such a device; who tolerates it would pass the ledger by."""
 _MIB = 1 << 20
 # A taint or attribute as Kubernetes takes it.
 _LONGEST_TEXT = 64
@@ -37,21 +33,16 @@ def named_devices(uuids: Iterable[GpuUuid]) -> dict[str, GpuUuid]:
     return {device_name(uuid): uuid for uuid in uuids}
 
 
-def device_of(
-    card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int, led: bool = False
-) -> Json:
+def device_of(card: GpuDevice, *, memory_mib: int, core_percent: int, slots: int) -> Json:
     """The card as an entry of a ResourceSlice, with what of it may go to claims.
 
     `memory_mib`, `core_percent` and `slots` are what pods by the device plugin leave of it; a card
-    with nothing left stays in the slice, with a taint, because claims on it go on. `led`: the
-    ledger allocates it, and nobody else.
+    with nothing left stays in the slice, with a taint, because claims on it go on.
     """
     full = min(memory_mib, slots) < 1
     taints = [] if card.healthy else [_taint(UNHEALTHY_TAINT, card.health_reason)]
     if full:
         taints.append(_taint(f"{DRIVER}/full", "device-plugin"))
-    if led:
-        taints.append(_taint(LEDGER_TAINT, "lead"))
     memory_mib, slots = max(memory_mib, 1), max(slots, 1)
     device: Json = {
         "name": device_name(card.uuid),

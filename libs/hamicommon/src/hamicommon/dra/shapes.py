@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hamicommon.clipping import clip
-from hamicommon.dra.devices import CORES, DRIVER, MEMORY, PERCENT
+from hamicommon.dra.devices import CORES, DRIVER, MEMORY
+from hamicommon.dra.requests import DEVICE_CLASS
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.annotations import CLAIM_SHAPE
 from hamicommon.k8s.types import Json
 
-DEVICE_CLASS = DRIVER
 MOST_CARDS = 32
 """Results of one claim (resource.k8s.io/v1)."""
 MOST_ALTERNATIVES = 8
@@ -48,8 +48,7 @@ class SliceShape:
     memory_mib: int
     """Per card; 0: see `memory_percent`."""
     memory_percent: int
-    """Per card, 1..100 of the card's memory; beside `memory_mib` the amount is taken, and the
-    percentage, 0 for none, counts for the order of cards alone."""
+    """Per card, 1..100 of the card's memory; beside `memory_mib` the amount is taken."""
     core_percent: int
     """Per card; 0: no limit of cores."""
 
@@ -161,10 +160,6 @@ def template_of(shape: ClaimShape, namespace: str, card_sizes_mib: Iterable[int]
         {"name": request_name(number), **_request(each, selector_of(shape), sizes_mib)}
         for number, each in enumerate(shape.slices)
     ]
-    return _template(shape, namespace, {"requests": requests})
-
-
-def _template(shape: ClaimShape, namespace: str, devices: Json) -> Json:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -173,32 +168,8 @@ def _template(shape: ClaimShape, namespace: str, devices: Json) -> Json:
             "namespace": namespace,
             "labels": dict(TEMPLATE_LABELS),
         },
-        "spec": {"spec": {"devices": devices}},
+        "spec": {"spec": {"devices": {"requests": requests}}},
     }
-
-
-def led_template_of(shape: ClaimShape, namespace: str) -> Json:
-    """The template where the ledger allocates: amounts, and parts of cards as `config`.
-
-    Which cards it may be of is chosen by the pod's annotations, which it keeps.
-    """
-    devices: Json = {
-        "requests": [
-            {"name": request_name(number), "exactly": _wanted(each, each.memory_mib, "")}
-            for number, each in enumerate(shape.slices)
-        ]
-    }
-    parts = [
-        {
-            "requests": [request_name(number)],
-            "opaque": {"driver": DRIVER, "parameters": {PERCENT: each.memory_percent}},
-        }
-        for number, each in enumerate(shape.slices)
-        if each.memory_percent
-    ]
-    if parts:
-        devices["config"] = parts
-    return _template(shape, namespace, devices)
 
 
 def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
@@ -214,16 +185,15 @@ def _request(each: SliceShape, selector: str, sizes_mib: Sequence[int]) -> Json:
 
 
 def _wanted(each: SliceShape, memory_mib: int, selector: str) -> Json:
-    capacity = {MEMORY: f"{memory_mib}Mi"} if memory_mib else {}
+    capacity = {MEMORY: f"{memory_mib}Mi"}
     if each.core_percent:
         capacity[CORES] = str(each.core_percent)
     wanted: Json = {
         "deviceClassName": DEVICE_CLASS,
         "allocationMode": "ExactCount",
         "count": each.count,
+        "capacity": {"requests": capacity},
     }
-    if capacity:
-        wanted["capacity"] = {"requests": capacity}
     if selector:
         wanted["selectors"] = [{"cel": {"expression": selector}}]
     return wanted

@@ -91,7 +91,6 @@ async def dra_driver(
         cards,
         connections.state,
         node=settings.node_name,
-        led=settings.dra_mode == "lead",
     )
     driver = serve_driver(
         sockets,

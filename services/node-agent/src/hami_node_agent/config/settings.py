@@ -198,11 +198,6 @@ class Settings(BaseSettings):
         description="cards are devices of Dynamic Resource Allocation, too (Kubernetes 1.36): off; "
         "on: the container runtime must honour CDI; auto: where that is proven as for binding",
     )
-    dra_mode: Literal["follow", "lead"] = Field(
-        default="follow",
-        description="who allocates cards to claims: follow: kube-scheduler; lead: our scheduler, "
-        "and a taint keeps others off; as dra_mode of the scheduler",
-    )
     kubelet_dir: Path = Field(
         default=Path("/var/lib/kubelet"),
         description="the kubelet's folder, where it finds DRA drivers by their sockets",

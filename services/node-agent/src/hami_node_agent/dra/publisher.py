@@ -35,14 +35,11 @@ class SlicePublisher:
         state: NodeState,
         *,
         node: str,
-        led: bool = False,
     ) -> None:
-        """`led`: the ledger allocates the cards, and nobody else."""
         self._store = store
         self._cards = cards
         self._state = state
         self._node = node
-        self._led = led
         self._registered = False
         self._changed = Signal()
         self.published = False
@@ -86,7 +83,7 @@ class SlicePublisher:
 
     async def _write(self) -> None:
         grants = self._state.book.grants.values()
-        devices = offered_devices(self._cards.devices(), grants, led=self._led)
+        devices = offered_devices(self._cards.devices(), grants)
         now = self._store.slices.get(slice_name(self._node))
         body = wanted_slice(self._node, await self._store.node_uid(), devices, now)
         if body is not None:

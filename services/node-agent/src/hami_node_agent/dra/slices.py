@@ -2,8 +2,7 @@
 
 kube-scheduler adds up what claims take of a device and knows nothing of pods that ask for
 `nvidia.com/gpu`; their part is taken off the capacity here. It comes a moment late, so it only
-keeps pods from waiting: that a card never holds more than it has is the ledger's doing. Where the
-ledger allocates ("lead"), it knows both, and the slice shows whole cards.
+keeps pods from waiting: that a card never holds more than it has is the ledger's doing.
 """
 
 from __future__ import annotations
@@ -39,14 +38,9 @@ def taken_by_plugin(grants: Iterable[NodeGrant]) -> Mapping[GpuUuid, tuple[int, 
     return {uuid: (memory_mib[uuid], core_percent[uuid], slots[uuid]) for uuid in slots}
 
 
-def offered_devices(
-    cards: Iterable[GpuDevice], grants: Iterable[NodeGrant], *, led: bool = False
-) -> list[Json]:
-    """The devices of the slice, by index; cards in MIG mode are the device plugin's alone.
-
-    `led`: the ledger allocates them.
-    """
-    taken = {} if led else taken_by_plugin(grants)
+def offered_devices(cards: Iterable[GpuDevice], grants: Iterable[NodeGrant]) -> list[Json]:
+    """The devices of the slice, by index; cards in MIG mode are the device plugin's alone."""
+    taken = taken_by_plugin(grants)
     shared = sorted((c for c in cards if c.mode != "mig"), key=lambda card: card.index)
     found = []
     for card in shared[:MOST_DEVICES]:
@@ -57,7 +51,6 @@ def offered_devices(
                 memory_mib=card.memory_mib - memory_mib,
                 core_percent=card.core_percent - core_percent,
                 slots=card.slots - slots,
-                led=led,
             )
         )
     return found

@@ -13,9 +13,8 @@ import logging
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
-from hamicommon.dra.claims import claim_names
+from hamicommon.dra.claims import claim_names, is_held_by_others
 from hamicommon.dra.devices import DRIVER
-from hamicommon.dra.status import held_by_others
 from hamicommon.errors import CapacityConflict, Forbidden, HamiError, NotFound
 from hamicommon.k8s.types import Json, JsonMapping
 
@@ -79,7 +78,7 @@ class ClaimsAtBind:
 
     async def _take_back(self, claim: Json, uid: PodUid) -> None:
         """Who can't leaves it to kube-scheduler, which tries the same card again."""
-        if held_by_others(claim, uid):
+        if is_held_by_others(claim, uid):
             return
         try:
             await self._writer.set_status(claim, {"allocation": None, "reservedFor": None})

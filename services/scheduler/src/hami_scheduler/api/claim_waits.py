@@ -1,7 +1,7 @@
 """`GET /v1/pods-by-claims`: pods whose ResourceClaims nobody has allocated yet, and why.
 
-Where kube-scheduler allocates claims (`dra_mode: follow`) no decision of ours is recorded about
-such a pod: the reason is kube-scheduler's, in the pod's condition PodScheduled.
+kube-scheduler allocates claims, so no decision of ours is recorded about such a pod: the reason is
+kube-scheduler's, in the pod's condition PodScheduled.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from hamicommon.domain.requests import DeviceRequest
 from hamicommon.dra.claims import claim_names
-from hamicommon.dra.requests import claimed_slices, is_ours
-from hamicommon.errors import Forbidden, InvalidRequest, NotFound
+from hamicommon.dra.requests import amounts_of, is_ours
+from hamicommon.errors import Forbidden, NotFound
 from hamicommon.explain.unscheduled import claims_wait, unallocated
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
@@ -71,7 +70,7 @@ class PodsByClaims:
             "pod_uid": metadata["uid"],
             "namespace": metadata.get("namespace"),
             "pod_name": metadata["name"],
-            **_amounts(pod, ours),
+            **_amounts(ours.values()),
             "reason_code": REASON_CODE,
             "summary": unallocated(pod),
         }
@@ -91,21 +90,14 @@ class PodsByClaims:
         return found
 
 
-def _amounts(pod: JsonMapping, claims: dict[str, Json]) -> Row:
-    """What is asked of each card; what a claim can ask of kube-scheduler alone is unknown."""
-    try:
-        slices = claimed_slices(pod, claims)
-    except InvalidRequest:
-        requests: list[DeviceRequest] = []
-    else:
-        requests = [each for container in slices.requests for each in container.requests]
-    if not requests:
+def _amounts(claims: Iterable[JsonMapping]) -> Row:
+    """What is asked of each card, where the claims state it."""
+    asked = amounts_of(claims)
+    if asked is None:
         return dict.fromkeys(("card_count", "memory_bytes", "memory_ratio", "core_ratio"))
-    memory_mib = max(each.memory_mib for each in requests)
-    percents = [each.memory_percent for each in requests if each.memory_percent is not None]
     return {
-        "card_count": sum(each.count for each in requests),
-        "memory_bytes": memory_mib * _MIB or None,
-        "memory_ratio": max(percents) / 100 if percents else None,
-        "core_ratio": max(each.core_percent for each in requests) / 100,
+        "card_count": asked.card_count,
+        "memory_bytes": asked.memory_mib * _MIB or None,
+        "memory_ratio": 1.0 if asked.whole_memory else None,
+        "core_ratio": asked.core_percent / 100,
     }

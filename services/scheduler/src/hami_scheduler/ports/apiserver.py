@@ -71,18 +71,11 @@ class TemplateApi(Protocol):
 
 
 class ClaimWriter(Protocol):
-    """What we do to ResourceClaims at the API server where the ledger allocates them.
-
-    Each write is of the claim as it is given, and answers what the API server has after it.
-    """
-
-    async def protect(self, claim: Json) -> Json:
-        """Keeps the claim from being deleted while it is allocated. Raises: NotFound, Conflict (it
-        changed), Forbidden, Unavailable."""
-        ...
+    """What we do to ResourceClaims at the API server."""
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """Sets these fields of its status; None removes one.
+        """Sets these fields of its status, of the claim as it is given; None removes one. Answers
+        what the API server has then.
 
         Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
         """

@@ -18,10 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hamicommon.clipping import clip
-from hamicommon.domain.allocations import Allocation, AllocationState, Origin
+from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Forbidden, InvalidRequest, NotFound
-from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
+from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
@@ -66,12 +66,9 @@ class Mirrors:
         instruments: SchedulerInstruments,
         lines: LineBudget,
         marks: PodMarks,
-        led: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`lines`: how often a pod is journalled whose author changes it again and again; `led`:
-        the ledger allocates to claims, and they show a grant in place of annotations."""
-        self._led = led
+        """`lines`: how often a pod is journalled whose author changes it again and again."""
         self._store = store
         self._pods = pods
         self._vendors = tuple(vendors)
@@ -91,9 +88,6 @@ class Mirrors:
         """Whether the pod is to be compared with its whole row; `allocation` may lack its parts."""
         on_its_node = (pod.get("spec") or {}).get("nodeName") == allocation.node
         if not on_its_node or allocation.state not in _MIRRORED:
-            return False
-        led = self._led and allocation.origin is Origin.CLAIM
-        if led and ASSIGNED_NODE not in annotations_of(pod):
             return False
         version = _version(pod)
         if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:

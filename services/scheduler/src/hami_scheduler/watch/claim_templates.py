@@ -19,13 +19,7 @@ from typing import NamedTuple
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.dra.claims import VENDOR
-from hamicommon.dra.shapes import (
-    ClaimShape,
-    led_template_of,
-    parts_of_cards,
-    shape_from,
-    template_of,
-)
+from hamicommon.dra.shapes import ClaimShape, parts_of_cards, shape_from, template_of
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
@@ -41,9 +35,7 @@ IDLE_S = 60.0
 """A template that no pod needs is kept so long: the pods of a workload come and go."""
 LOOK_EVERY_S = 10.0
 CARD_SIZES = "hami.io/card-sizes-mib"
-"""On a template: the sizes of cards that it has an alternative for, or `LED`."""
-LED = "led"
-"""The ledger finds the card, of whatever size."""
+"""On a template: the sizes of cards that it has an alternative for."""
 
 
 class Place(NamedTuple):
@@ -64,12 +56,9 @@ class ClaimTemplates:
         api: TemplateApi,
         *,
         card_sizes_mib: Callable[[], Collection[int]],
-        led: bool = False,
         bulkhead: Bulkhead | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`led`: the ledger allocates what they ask for."""
-        self._led = led
         self._api = api
         self._card_sizes_mib = card_sizes_mib
         self._bulkhead = bulkhead or Bulkhead()
@@ -198,8 +187,6 @@ class ClaimTemplates:
 
         Raises: Unavailable.
         """
-        if self._led:
-            return led_template_of(shape, namespace), LED
         sizes = sorted(self._card_sizes_mib()) if parts_of_cards(shape) else []
         if parts_of_cards(shape) and not sizes:
             raise Unavailable("no card of the cluster is known yet")

@@ -19,8 +19,6 @@ _METADATA = (
     "labels",
 )
 _SPEC = ("nodeName", "schedulerName", "priority", "schedulingGates", "resourceClaims")
-# Who leads a pod's claims chooses among nodes itself; kube-scheduler does so for all others.
-_OF_CLAIMS = ("nodeSelector", "affinity", "tolerations")
 _CONTAINERS = ("initContainers", "containers")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _STATUSES = ("initContainerStatuses", "containerStatuses")
@@ -33,8 +31,6 @@ def trimmed_pod(pod: Json) -> Json:
     """Identity, annotations, what its containers ask for, where it is and how far it has come."""
     spec, status = pod.get("spec") or {}, pod.get("status") or {}
     kept_spec = _only(spec, _SPEC)
-    if "resourceClaims" in kept_spec:
-        kept_spec |= _only(spec, _OF_CLAIMS)
     for key in _CONTAINERS:
         if containers := spec.get(key):
             kept_spec[key] = [_only(container, _CONTAINER) for container in containers]
@@ -47,18 +43,10 @@ def trimmed_pod(pod: Json) -> Json:
     return {"metadata": _metadata(pod), "spec": kept_spec, "status": kept_status}
 
 
-def trimmed_claim(claim: Json) -> Json:
-    """Identity, who keeps it, what it asks for, what is allocated to it and for whom."""
-    metadata = _metadata(claim) | _only(claim["metadata"], ("finalizers",))
-    status = _only(claim.get("status") or {}, ("allocation", "reservedFor"))
-    return {"metadata": metadata, "spec": claim["spec"], "status": status}
-
-
 def trimmed_node(node: Json) -> Json:
-    """Identity, labels and annotations, whether it may be scheduled on, capacity, conditions."""
+    """Identity, labels and annotations, capacity, conditions."""
     return {
         "metadata": _metadata(node),
-        "spec": _only(node.get("spec") or {}, ("unschedulable", "taints")),
         "status": _only(node.get("status") or {}, _NODE_STATUS),
     }
 
