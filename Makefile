@@ -34,7 +34,7 @@ test-e2e: setup ## the end-to-end cases on a real control plane (KUBEBUILDER_ASS
 test-kubelet: setup ## the way of a pod on a real kubelet and containerd (KUBEBUILDER_ASSETS, root)
 	@$(BIN)/pytest tests/e2e_node $(ARGS)
 test-dra: setup ## ResourceClaims beside limits on real parts (KUBEBUILDER_ASSETS of 1.36, HAMI_CONTAINERD with CDI, root); ARGS=--slow for the long ones
-	@$(BIN)/pytest tests/e2e_node/dra tests/e2e/dra tests/e2e/placement/test_claim_lead.py tests/contract/policies/test_slices.py tests/contract/policies/test_front_end.py tests/contract/policies/test_claim*.py $(if $(KUBEBUILDER_ASSETS),--cluster=real) -rs $(ARGS)
+	@$(BIN)/pytest tests/e2e_node/dra tests/e2e/dra tests/contract/policies/test_slices.py tests/contract/policies/test_front_end.py tests/contract/policies/test_claim*.py $(if $(KUBEBUILDER_ASSETS),--cluster=real) -rs $(ARGS)
 test-manifests: setup ## k8s/base from nothing to a running slice (KUBEBUILDER_ASSETS, root, PostgreSQL and Redis with TLS)
 	@$(BIN)/pytest tests/e2e_manifests -rs $(ARGS)
 test-compose: setup ## docker-compose.yml and the lines of docs/compose.md: up, every part restarted, down, up (Docker)
