@@ -65,6 +65,8 @@ def _of_a_node() -> Iterator[Metric]:
         removal_failures={},
         cards=(),
         done={},
+        restored={},
+        problem="",
         latest=PartitionPlan(),
     )
     for each in (
@@ -74,6 +76,7 @@ def _of_a_node() -> Iterator[Metric]:
         health.BindingCollector(BindingWay(late=False, reason="")),
         health.BulkheadCollector(Bulkhead()),
         health.RemovalCollector(nothing),
+        health.RestoredFilesCollector(nothing),
         health.AuthorityCollector({}),
         limits.LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
         mig.MigCollector(nothing),

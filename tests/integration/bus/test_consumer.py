@@ -15,7 +15,7 @@ from hamicommon import events
 from hamicommon.bus import client, consumer, pull
 from hamicommon.bus.client import Bus, Message, Subscription
 from hamicommon.bus.connecting import open_bus
-from hamicommon.bus.pull import FETCH_WAIT_S, Outcome
+from hamicommon.bus.pull import FETCH_WAIT_S, Settlement
 from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.process import outages
 from hamicommon.settings import NatsSettings
@@ -75,7 +75,7 @@ class Logged(logging.Handler):
 async def test_an_outage_of_the_backend_is_one_line_for_all_its_messages(
     bus: Bus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(pull.ACKNOWLEDGEMENTS, Outcome.RETRY, b'-NAK {"delay": 10000000}')
+    monkeypatch.setitem(pull.ACKNOWLEDGEMENTS, Settlement.RETRY, b'-NAK {"delay": 10000000}')
     monkeypatch.setattr(consumer, "BACKEND_CALM_S", 1e9)
     inbox, logged, logger = Inbox(), Logged(), logging.getLogger(consumer.__name__)
     logger.addHandler(logged)

@@ -10,7 +10,7 @@ import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus import feeds
-from hamicommon.bus.client import Feed
+from hamicommon.bus.client import FeedKind
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.feeds import FeedRequest, Feeds
 from hamicommon.bus.permissions import FEEDS_SUBJECT, SCHEDULER_USER, WEBHOOK_USER
@@ -72,7 +72,7 @@ async def test_the_newest_of_each_subject_comes_first_and_again_when_the_feed_wa
         for sequence in (1, 2):
             await publish("a", sequence)
         await publish("b", 1)
-        tasks = [asyncio.create_task(webhook.follow_feed(Feed.INVENTORIES, inbox.take))]
+        tasks = [asyncio.create_task(webhook.follow_feed(FeedKind.INVENTORIES, inbox.take))]
         tasks.append(asyncio.create_task(scheduler.serve_feeds("s")))
         assert [await next_one() for _ in "ab"] == [("a", 2), ("b", 1)]
         await publish("b", 2)
@@ -100,7 +100,7 @@ async def test_a_feed_goes_to_an_inbox_of_the_webhook_only(
     url: str, js: JetStreamContext, inbox: str
 ) -> None:
     async with open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
-        body = FeedRequest(feed=Feed.INVENTORIES, inbox=inbox).model_dump_json().encode()
+        body = FeedRequest(feed=FeedKind.INVENTORIES, inbox=inbox).model_dump_json().encode()
         with pytest.raises(InvalidRequest, match="feeds go to _INBOX_hami-webhook"):
             await Feeds(js).respond(FEEDS_SUBJECT, body)
         assert await js.consumers_info(events.INVENTORY_STREAM) == []
@@ -112,7 +112,7 @@ async def test_the_server_forgets_a_feed_that_nobody_reads(
     monkeypatch.setattr(feeds, "FORGOTTEN_AFTER_S", 0.5)
     async with open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
         inbox = "_INBOX_hami-webhook.x"
-        body = FeedRequest(feed=Feed.INVENTORIES, inbox=inbox).model_dump_json().encode()
+        body = FeedRequest(feed=FeedKind.INVENTORIES, inbox=inbox).model_dump_json().encode()
         await Feeds(js).respond(FEEDS_SUBJECT, body)
 
         async def forgotten() -> bool:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import httpx
 import pytest
+from hami_scheduler.activity import Activity
 from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 from hami_scheduler.api.operator_access import OperatorAccess, by_token
 from hami_scheduler.ports.access import Role
@@ -62,7 +63,9 @@ async def database(postgres_dsn: str) -> AsyncIterator[Database]:
 async def call(
     database: Database, app: App, path: str, *, token: str = "op-ann", body: bytes = b""
 ) -> httpx.Response:
-    served = OperatorAccess(app, by_token(Access(Reviews())), PostgresCallJournal(database))
+    served = OperatorAccess(
+        app, by_token(Access(Reviews())), Activity(), PostgresCallJournal(database)
+    )
     transport = httpx.ASGITransport(app=served, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="https://scheduler") as client:
         headers = {"Authorization": f"Bearer {token}"}
@@ -123,7 +126,7 @@ async def test_nothing_is_carried_out_that_can_not_be_written_down(database: Dat
             raise Unavailable("Postgres is not available")
 
     app = App()
-    served = OperatorAccess(app, by_token(Access(Reviews())), Away(database))
+    served = OperatorAccess(app, by_token(Access(Reviews())), Activity(), Away(database))
     transport = httpx.ASGITransport(app=served)
     async with httpx.AsyncClient(
         transport=transport,

@@ -19,7 +19,7 @@ from hamicommon import events
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.quota import NamespaceQuotas, QuotaUse
 from hamicommon.admission.verdicts import Knowledge
-from hamicommon.bus.client import Bus, Feed, Message
+from hamicommon.bus.client import Bus, FeedKind, Message
 from hamicommon.bus.consumer import LOG_LINES_PER_S
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.bus.reader import read, read_of_node
@@ -59,11 +59,11 @@ class ClusterFollower:
 
     async def follow_inventories(self, bus: Bus) -> None:
         """Until cancelled."""
-        await bus.follow_feed(Feed.INVENTORIES, self.take_inventory)
+        await bus.follow_feed(FeedKind.INVENTORIES, self.take_inventory)
 
     async def follow_numbers(self, bus: Bus) -> None:
         """Until cancelled."""
-        await bus.follow_feed(Feed.LEDGER_NUMBERS, self.take_numbers)
+        await bus.follow_feed(FeedKind.LEDGER_NUMBERS, self.take_numbers)
 
     async def take_inventory(self, message: Message) -> None:
         """One node's cards; what can't be read is logged, and refused by the scheduler too."""

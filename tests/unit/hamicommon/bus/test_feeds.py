@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import nats.errors
 import pytest
-from hamicommon.bus.feeds import Feed, FeedRequest, read_feed
+from hamicommon.bus.feeds import FeedKind, FeedRequest, read_feed
 from hamicommon.errors import Unavailable
 from nats.aio.msg import Msg
 
@@ -63,7 +63,7 @@ async def read(messages: Sequence[Msg]) -> Served:
     served = Served(messages)
     with pytest.raises((Unavailable, nats.errors.TimeoutError)) as ended:
         await read_feed(
-            cast("Any", served), Feed.LEDGER_NUMBERS, served.take, served.ask, lambda: None
+            cast("Any", served), FeedKind.LEDGER_NUMBERS, served.take, served.ask, lambda: None
         )
     assert not served.listens
     served.messages = () if isinstance(ended.value, nats.errors.Error) else served.messages

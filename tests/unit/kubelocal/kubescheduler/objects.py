@@ -3,7 +3,7 @@
 from typing import Any
 
 from hamicommon.k8s.types import Json
-from kubelocal.kubescheduler.cluster import ClusterState, Node
+from kubelocal.kubescheduler.cluster import KnownCluster, Node
 
 
 def a_node(name: str = "n1", **fields: Any) -> Json:
@@ -26,6 +26,6 @@ def a_pod(name: str = "p1", **spec: Any) -> Json:
 
 def seen(item: Json) -> Node:
     """The node as the cluster keeps it."""
-    cluster = ClusterState()
+    cluster = KnownCluster()
     cluster.set_node(item)
     return cluster.nodes()[0]

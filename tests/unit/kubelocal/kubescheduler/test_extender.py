@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 from aiohttp import web
-from kubelocal.kubescheduler.cluster import ClusterState, Node
+from kubelocal.kubescheduler.cluster import KnownCluster, Node
 from kubelocal.kubescheduler.configuration import ExtenderConfig, ManagedResource
 from kubelocal.kubescheduler.cycle import Decider, NoFit
 from kubelocal.kubescheduler.extender import Extender, ExtenderError, open_extender
@@ -44,7 +44,7 @@ async def an_extender(answer: Answer, **config: Any) -> AsyncIterator[Extender]:
 
 
 def nodes(*names: str) -> list[Node]:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     for name in names:
         cluster.set_node(a_node(name))
     return cluster.nodes()
@@ -133,8 +133,8 @@ async def test_an_extender_cares_only_for_pods_with_its_resources() -> None:
         assert extender.ignored_resources == {"nvidia.com/gpu"}
 
 
-def a_cluster(*names: str, **fields: Any) -> ClusterState:
-    cluster = ClusterState()
+def a_cluster(*names: str, **fields: Any) -> KnownCluster:
+    cluster = KnownCluster()
     for name in names:
         cluster.set_node(a_node(name, **fields))
     return cluster
@@ -163,7 +163,7 @@ async def test_an_extender_is_not_asked_when_nothing_fits_anyway() -> None:
 
 async def test_without_any_node_the_sentence_is_kube_schedulers() -> None:
     with pytest.raises(NoFit, match=r"^no nodes available to schedule pods$"):
-        await Decider(ClusterState(), []).choose(a_pod())
+        await Decider(KnownCluster(), []).choose(a_pod())
 
 
 async def test_an_extender_that_may_be_ignored_is_skipped_when_it_fails() -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from kubelocal.kubescheduler.cluster import ClusterState
+from kubelocal.kubescheduler.cluster import KnownCluster
 from kubelocal.kubescheduler.filters import why_unfit
 
 from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod, seen
@@ -36,14 +36,14 @@ def test_a_resource_that_an_extender_decides_is_not_counted() -> None:
 
 
 def test_a_full_node_takes_no_pod_more() -> None:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     cluster.set_node(a_node(allocatable={"pods": "1"}))
     cluster.assume(a_pod("first"), "n1")
     assert why_unfit(a_pod(), cluster.nodes()[0], ignored=NONE) == ("Too many pods",)
 
 
 def test_what_pods_took_is_free_again_when_they_go() -> None:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     cluster.set_node(a_node())
     first, second = a_pod("first", requests={"cpu": "3"}), a_pod("second", requests={"cpu": "3"})
     cluster.assume(first, "n1")
@@ -56,7 +56,7 @@ def test_what_pods_took_is_free_again_when_they_go() -> None:
 
 
 def test_pods_seen_before_their_node_count_on_it() -> None:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     early = a_pod("early", requests={"cpu": "3"}, nodeName="n1")
     cluster.set_pod(early)
     cluster.set_node(a_node())

@@ -1,14 +1,14 @@
 """Scores and the choice among fitting nodes."""
 
 import pytest
-from kubelocal.kubescheduler.cluster import ClusterState
+from kubelocal.kubescheduler.cluster import KnownCluster
 from kubelocal.kubescheduler.scoring import best, nodes_to_find, scores, with_extender
 
 from tests.unit.kubelocal.kubescheduler.objects import a_node, a_pod
 
 
 def test_the_emptier_node_is_better() -> None:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     for name in ("full", "empty"):
         cluster.set_node(a_node(name))
     cluster.assume(a_pod("other", requests={"cpu": "2", "memory": "4Gi"}), "full")
@@ -23,7 +23,7 @@ def test_equal_nodes_are_taken_in_the_order_given() -> None:
 
 
 def test_an_avoided_node_is_worse() -> None:
-    cluster = ClusterState()
+    cluster = KnownCluster()
     cluster.set_node(a_node("avoided", taints=[{"key": "x", "effect": "PreferNoSchedule"}]))
     cluster.set_node(a_node("plain"))
     assert best(scores(a_pod(), cluster.nodes())) == "plain"
@@ -36,7 +36,7 @@ def test_preferred_affinity_counts_with_its_weight() -> None:
 
     kind = "preferredDuringSchedulingIgnoredDuringExecution"
     pod = a_pod(affinity={"nodeAffinity": {kind: [term("a", 20), term("b", 80)]}})
-    cluster = ClusterState()
+    cluster = KnownCluster()
     for zone in ("a", "b", "c"):
         cluster.set_node(a_node(zone, labels={"zone": zone}))
     totals = scores(pod, cluster.nodes())

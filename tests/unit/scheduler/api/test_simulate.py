@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api.errors import answer_errors
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.api.v1 import pod_routes
 from hami_scheduler.bootstrap.simulating import read_view
 from hamicommon.domain.requests import Policy
@@ -17,7 +17,7 @@ from tests.unit.scheduler.ledger.test_cluster_state import Reader
 
 async def ask(reader: Reader, body: object) -> tuple[int, Any]:
     view = await read_view(reader, every_vendor())
-    simulator = Simulator(live=lambda: view, vendors=every_vendor(), defaults=Policy())
+    simulator = ClusterSimulator(live=lambda: view, vendors=every_vendor(), defaults=Policy())
 
     async def simulated(text: bytes) -> bytes:
         return simulator.answer(text)

@@ -36,7 +36,7 @@ from hamicommon.bus.consumer import (
 )
 from hamicommon.bus.dead_letters import DeadLetters
 from hamicommon.bus.deliveries import SETTLED_SUBJECTS, Delivery, acknowledgements
-from hamicommon.bus.feeds import Feed, Feeds, read_feed
+from hamicommon.bus.feeds import FeedKind, Feeds, read_feed
 from hamicommon.bus.permissions import FEEDS_SUBJECT, asker_inboxes
 from hamicommon.bus.publisher import Outgoing, store, store_all
 from hamicommon.bus.pull import RETRY_DELAY_S
@@ -49,7 +49,7 @@ from hamicommon.process.shutdown import propagate_cancellation
 __all__ = [
     "Bus",
     "Deliver",
-    "Feed",
+    "FeedKind",
     "Handler",
     "Message",
     "NobodyAnswers",
@@ -261,7 +261,7 @@ class Bus:
         """Opens the feeds that the webhook asks for, until cancelled."""
         await self.serve(FEEDS_SUBJECT, queue, Feeds(self._js).respond)
 
-    async def follow_feed(self, feed: Feed, handle: Handler) -> None:
+    async def follow_feed(self, feed: FeedKind, handle: Handler) -> None:
         """Calls `handle` for the newest message of each subject, and for each one to come.
 
         Until cancelled or closed. Everything comes again after a message was missed, and on each
@@ -280,7 +280,7 @@ class Bus:
                     await handle(message_of(raw))
                 except (InvalidRequest, Unavailable) as exc:
                     self._warn("message skipped", raw.subject, exc)
-                except Exception:
+                except Exception:  # whatever it is, the next message is handled
                     logger.exception("Failed to handle a message", extra={"subject": raw.subject})
 
         await self._was_up.wait()

@@ -25,7 +25,7 @@ from opentelemetry import context as otel_context
 from hamicommon import telemetry
 from hamicommon.bus.dead_letters import bury
 from hamicommon.bus.deliveries import Delivery, Push
-from hamicommon.bus.pull import ACK_WAIT_S, MAX_ACK_PENDING, Outcome, Pull
+from hamicommon.bus.pull import ACK_WAIT_S, MAX_ACK_PENDING, Pull, Settlement
 from hamicommon.bus.streams import LETTERS_OF_A_SENDER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.outages import Outage
@@ -193,7 +193,7 @@ class Consumer:
     async def _deliver_all(self, messages: Sequence[Msg], source: Pull | Push) -> None:
         assert self._handle_all is not None
         answers = await self._handle_all([message_of(raw) for raw in messages])
-        outcomes: list[tuple[Msg, Outcome]] = []
+        outcomes: list[tuple[Msg, Settlement]] = []
         try:
             for raw, error in zip(messages, answers, strict=True):
                 outcomes.append((raw, await self._outcome(raw, error)))
@@ -210,24 +210,24 @@ class Consumer:
                 error = exc
             await source.settle([(raw, await self._outcome(raw, error))])
 
-    async def _outcome(self, raw: Msg, error: Exception | None) -> Outcome:
+    async def _outcome(self, raw: Msg, error: Exception | None) -> Settlement:
         """What becomes of a message after it was handled; a bad one is buried here."""
         if error is None:
             self._backend.worked()
-            return Outcome.DONE
+            return Settlement.DONE
         if isinstance(error, Unavailable):
             self._backend.failed(error)
-            return Outcome.RETRY
+            return Settlement.RETRY
         if isinstance(error, InvalidRequest):
             return await self._bury(raw, str(error))
         if (left_out := self._lines.take(raw.subject, at_s=time.monotonic())) is not None:
             extra = {"subject": raw.subject, "left_out": left_out}
             logger.error("handler failed", extra=extra, exc_info=error)
         if raw.metadata.num_delivered < MAX_DELIVERIES:
-            return Outcome.RETRY
+            return Settlement.RETRY
         return await self._bury(raw, f"{type(error).__name__}: {error}")
 
-    async def _bury(self, raw: Msg, reason: str) -> Outcome:
+    async def _bury(self, raw: Msg, reason: str) -> Settlement:
         self._on_dead_letter()
         now_s = time.monotonic()
         if (left_out := self._lines.take(raw.subject, at_s=now_s)) is not None:
@@ -246,7 +246,7 @@ class Consumer:
                 traceparent=(raw.headers or {}).get("traceparent", ""),
                 timeout_s=PUBLISH_TIMEOUT_S,
             )
-        return Outcome.BURIED
+        return Settlement.BURIED
 
 
 def message_of(raw: Msg) -> Message:

@@ -33,7 +33,7 @@ from hamicommon.bus.pull import (
     FETCH_BATCH,
     FETCH_WAIT_S,
     MAX_ACK_PENDING,
-    Outcome,
+    Settlement,
 )
 from hamicommon.bus.reader import read
 from hamicommon.errors import InvalidRequest
@@ -83,7 +83,7 @@ DELIVERIES = (USAGE, REFUSALS)
 class Settled(events.Payload):
     """Reply subjects of delivered messages, with what became of each."""
 
-    messages: tuple[tuple[str, Outcome], ...] = Field(max_length=MAX_SETTLED)
+    messages: tuple[tuple[str, Settlement], ...] = Field(max_length=MAX_SETTLED)
 
 
 def acknowledgements(subject: str, data: bytes) -> list[tuple[str, bytes]]:
@@ -164,7 +164,7 @@ class Push:
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await self._unsubscribe()
-                await self.settle([(message, Outcome.UNREAD) for message in self._came])
+                await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
         """What has come, or comes first; empty when nothing did for a while."""
@@ -190,7 +190,7 @@ class Push:
         if self._subscription is not None:
             await self._subscription.unsubscribe()
 
-    async def settle(self, outcomes: Sequence[tuple[Msg, Outcome]]) -> None:
+    async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
         """Reports what became of messages, at most once: one that is not heard of comes again."""
         for first in range(0, len(outcomes), MAX_SETTLED):
             some = outcomes[first : first + MAX_SETTLED]

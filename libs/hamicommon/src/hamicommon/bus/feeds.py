@@ -32,7 +32,7 @@ FORGOTTEN_AFTER_S = 10.0
 _LAST_CONSUMER_HEADER = "Nats-Last-Consumer"
 
 
-class Feed(StrEnum):
+class FeedKind(StrEnum):
     """What there is to follow."""
 
     INVENTORIES = "inventories"
@@ -40,15 +40,15 @@ class Feed(StrEnum):
 
 
 SOURCES = {
-    Feed.INVENTORIES: (events.INVENTORY_STREAM, "hami.inventory.v1.*"),
-    Feed.LEDGER_NUMBERS: (events.LEDGER_STREAM, "hami.ledger.v1.>"),
+    FeedKind.INVENTORIES: (events.INVENTORY_STREAM, "hami.inventory.v1.*"),
+    FeedKind.LEDGER_NUMBERS: (events.LEDGER_STREAM, "hami.ledger.v1.>"),
 }
 
 
 class FeedRequest(events.Payload):
     """A question for a feed, to the inbox of who asks."""
 
-    feed: Feed
+    feed: FeedKind
     inbox: str = Field(max_length=200)
 
 
@@ -89,7 +89,7 @@ class Feeds:
 
 async def read_feed(
     client: Client,
-    feed: Feed,
+    feed: FeedKind,
     take: Callable[[Msg], Awaitable[None]],
     ask: Callable[[str, FeedRequest], Awaitable[bytes]],
     on_message: Callable[[], object],

@@ -33,7 +33,7 @@ RETRY_DELAY_S = 1.0
 _OVER = frozenset({StatusCode.NO_MESSAGES, StatusCode.REQUEST_TIMEOUT, StatusCode.CONFLICT})
 
 
-class Outcome(StrEnum):
+class Settlement(StrEnum):
     """What became of a message."""
 
     DONE = "done"
@@ -43,10 +43,10 @@ class Outcome(StrEnum):
 
 
 ACKNOWLEDGEMENTS = {
-    Outcome.DONE: b"+ACK",
-    Outcome.RETRY: b'-NAK {"delay": %d}' % int(RETRY_DELAY_S * 1e9),
-    Outcome.UNREAD: b"-NAK",
-    Outcome.BURIED: b"+TERM",
+    Settlement.DONE: b"+ACK",
+    Settlement.RETRY: b'-NAK {"delay": %d}' % int(RETRY_DELAY_S * 1e9),
+    Settlement.UNREAD: b"-NAK",
+    Settlement.BURIED: b"+TERM",
 }
 
 
@@ -72,7 +72,7 @@ class Pull:
         finally:
             with contextlib.suppress(nats.errors.Error, OSError):
                 await subscription.unsubscribe()
-                await self.settle([(message, Outcome.UNREAD) for message in self._came])
+                await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
         """What has come, or comes first; empty when nothing did for as long as a request waits.
@@ -94,7 +94,7 @@ class Pull:
         self._wanted = max(0, self._wanted - len(messages))
         return messages
 
-    async def settle(self, outcomes: Sequence[tuple[Msg, Outcome]]) -> None:
+    async def settle(self, outcomes: Sequence[tuple[Msg, Settlement]]) -> None:
         """Reports what became of messages; one that the server does not hear of comes again."""
         for message, outcome in outcomes:
             await self._client.publish(message.reply, ACKNOWLEDGEMENTS[outcome])

@@ -71,7 +71,7 @@ class ComputeProcess:
             raise Unavailable(
                 "the process that computes ended without an answer; its error is in the log"
             ) from exc
-        except BaseException:
+        except BaseException:  # also a cancellation: the process would answer the next question
             await self._end()
             raise
         is_answered, found = pickle.loads(answer)  # written by our own process

@@ -49,7 +49,7 @@ class PlacedPod:
     for_score: Mapping[str, int]
 
 
-class ClusterState:
+class KnownCluster:
     """The live picture; nodes keep the order in which they were first seen."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hamicommon.k8s.types import Json
 
 from kubelocal.kubescheduler import scoring
-from kubelocal.kubescheduler.cluster import ClusterState, Node
+from kubelocal.kubescheduler.cluster import KnownCluster, Node
 from kubelocal.kubescheduler.events import fit_message
 from kubelocal.kubescheduler.extender import Extender, ExtenderError
 from kubelocal.kubescheduler.filters import why_unfit
@@ -34,7 +34,7 @@ class Decider:
     """Chooses nodes; remembers only where in the list of nodes it left off."""
 
     def __init__(
-        self, cluster: ClusterState, extenders: Sequence[Extender], *, percentage: int = 0
+        self, cluster: KnownCluster, extenders: Sequence[Extender], *, percentage: int = 0
     ) -> None:
         self._cluster = cluster
         self._extenders = extenders

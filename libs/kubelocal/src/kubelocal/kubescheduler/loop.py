@@ -14,7 +14,7 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 from hamicommon.k8s.types import Json
 
-from kubelocal.kubescheduler.cluster import ClusterState
+from kubelocal.kubescheduler.cluster import KnownCluster
 from kubelocal.kubescheduler.configuration import SchedulerConfiguration
 from kubelocal.kubescheduler.cycle import Decider, NoFit
 from kubelocal.kubescheduler.events import Reporter
@@ -44,7 +44,7 @@ class SchedulingLoop:
             initial_backoff_s=configuration.pod_initial_backoff_seconds,
             max_backoff_s=configuration.pod_max_backoff_seconds,
         )
-        self.cluster = ClusterState()
+        self.cluster = KnownCluster()
         self._decider = Decider(
             self.cluster, extenders, percentage=configuration.percentage_of_nodes_to_score
         )

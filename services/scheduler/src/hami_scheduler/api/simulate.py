@@ -29,7 +29,7 @@ MAX_ON_A_NODE = 1000
 """More pods than a kubelet takes."""
 
 
-class Simulator:
+class ClusterSimulator:
     """The use case of /v1/simulate."""
 
     def __init__(

@@ -17,7 +17,7 @@ from hamicommon.settings import PostgresSettings
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
-from hami_scheduler.api.simulate import Simulator
+from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.ports import CardReader
 from hami_scheduler.settings import Settings
 
@@ -68,7 +68,9 @@ def simulate(
         async with open_database(postgres, application=NAME) as database:
             return await read_view(PostgresInventory(database, on_commit=lambda: None), vendors)
 
-    simulator = Simulator(live=lambda: asyncio.run(read()), vendors=vendors, defaults=defaults)
+    simulator = ClusterSimulator(
+        live=lambda: asyncio.run(read()), vendors=vendors, defaults=defaults
+    )
     return simulator.answer(body)
 
 

@@ -18,7 +18,7 @@ from hamicommon.placement.engine import decide
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.waiting_pods import Shape, WaitingPod, WaitingPods
+from hami_scheduler.placement.waiting_pods import RequestShape, WaitingPod, WaitingPods
 from hami_scheduler.ports import PodApi
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Requeuer:
     async def fitting(self) -> list[WaitingPod]:
         """The first waiting pods that fit into the view, in the order of the queue."""
         found: list[WaitingPod] = []
-        refused: set[Shape] = set()
+        refused: set[RequestShape] = set()
         looks = 0
         for number, pod in enumerate(self._waiting.in_order(), start=1):
             if number % MOST_PASSED_OVER == 0:

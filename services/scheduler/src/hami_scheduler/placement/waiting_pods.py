@@ -21,7 +21,7 @@ from hamicommon.placement.walks.walked import shape_key
 MOST_VISITS = 20_000
 
 
-class Shape:
+class RequestShape:
     """Pods of equal shapes fit, or don't, together."""
 
     __slots__ = ("_hash", "_key")
@@ -35,7 +35,7 @@ class Shape:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Shape) and self._key == other._key
+        return isinstance(other, RequestShape) and self._key == other._key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +48,10 @@ class WaitingPod:
     created_at: str
     priority: int
     request: PodRequest
-    shape: Shape = field(init=False, compare=False)
+    shape: RequestShape = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", Shape(self.request))
+        object.__setattr__(self, "shape", RequestShape(self.request))
 
     @property
     def place(self) -> tuple[int, str, PodUid]:

@@ -24,7 +24,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.placement.waiting_pods import Shape, WaitingPod, WaitingPods
+from hami_scheduler.placement.waiting_pods import RequestShape, WaitingPod, WaitingPods
 from hami_scheduler.ports.queries import LastRefusal, Refusals
 
 # Each look costs about a millisecond of the event loop; pods of one shape share one.
@@ -87,10 +87,10 @@ class WaitingFigures:
         self._fits_since = since
         return found
 
-    async def _placements(self, pods: list[WaitingPod]) -> Mapping[Shape, Placement | None]:
+    async def _placements(self, pods: list[WaitingPod]) -> Mapping[RequestShape, Placement | None]:
         """By shape, where such a pod would go now; shapes beyond `MOST_SHAPES` are left out."""
         offered = tuple(name for name in self._view.cluster.nodes if name not in self._silent())
-        found: dict[Shape, Placement | None] = {}
+        found: dict[RequestShape, Placement | None] = {}
         for shape, pod in _first_of_each(pods):
             if len(found) == MOST_SHAPES:
                 break
@@ -104,7 +104,7 @@ class WaitingFigures:
         self,
         pod: WaitingPod,
         last: LastRefusal | None,
-        placements: Mapping[Shape, Placement | None],
+        placements: Mapping[RequestShape, Placement | None],
         room: Mapping[tuple[str, str], int],
     ) -> Fits:
         shape = pod.shape
@@ -120,8 +120,8 @@ class WaitingFigures:
         return Fits.TRUE if everywhere else Fits.UNKNOWN
 
 
-def _first_of_each(pods: list[WaitingPod]) -> Iterator[tuple[Shape, WaitingPod]]:
-    seen: set[Shape] = set()
+def _first_of_each(pods: list[WaitingPod]) -> Iterator[tuple[RequestShape, WaitingPod]]:
+    seen: set[RequestShape] = set()
     for pod in pods:
         shape = pod.shape
         if shape not in seen:

@@ -20,7 +20,7 @@ from hamicommon.simulation.replay.trace import KINDS, TracePod, demand_milli
 Floats = npt.NDArray[np.float64]
 
 
-class Placer(Protocol):
+class PodPlacer(Protocol):
     """A cluster under one policy."""
 
     def place(self, pod: TracePod) -> bool:
@@ -51,7 +51,7 @@ class Course:
 
 def run(
     order: Sequence[TracePod],
-    placer: Placer,
+    placer: PodPlacer,
     *,
     capacity_milli: int,
     card_memory_mib: int = 0,

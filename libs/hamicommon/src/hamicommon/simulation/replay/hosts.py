@@ -18,7 +18,7 @@ import numpy.typing as npt
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.host_scores import EXTENDER_WEIGHT
 from hamicommon.simulation.replay.churn import Churner
-from hamicommon.simulation.replay.course import Placer
+from hamicommon.simulation.replay.course import PodPlacer
 from hamicommon.simulation.replay.trace import Held, TraceNode, TracePod
 
 _OF_A_LEVEL = 10
@@ -36,7 +36,7 @@ class HostChoice(StrEnum):
     """kube-scheduler, by its default scores and ours (`placement/host_scores.py`)."""
 
 
-class ReplayCluster(Placer, Churner, Protocol):
+class ReplayCluster(PodPlacer, Churner, Protocol):
     """A cluster under one policy: pods come to it, and go."""
 
 
