@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import uuid
 from typing import Any
@@ -156,4 +157,57 @@ async def test_a_reason_with_a_nul_is_kept_and_shown(world: World) -> None:
         return [row["reason"] for row in await world.rows(pod)] == ["A\ufffdB"]
 
     await eventually(kept, "the reason")
+    await still_serves(world, replica, "n1")
+
+
+LONG = "a," * 100_000
+"""Near to the 256 KiB that the API server allows a pod's annotations."""
+
+
+@pytest.mark.parametrize("key", [annotations.NVIDIA_USE_TYPE, annotations.TRACEPARENT, "own"])
+@pytest.mark.parametrize("value", [NUL, LONG, "\N{REPLACEMENT CHARACTER}" * 1000], ids=len)
+async def test_a_pod_of_odd_text_is_bound_or_refused_and_others_are_bound_beside_it(
+    world: World, key: str, value: str
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+    world.late.add("n1")  # so that none waits for another's lock
+    odd = await world.pod("odd", annotations={key: value})
+    plain = [await world.pod("plain") for _ in range(3)]
+    placed = []
+    for pod in (plain[0], odd, *plain[1:]):
+        answer = await replica.filter(pod, "n1")
+        refused = answer["FailedNodes"] or answer["Error"]
+        if pod is odd and refused:
+            assert all((refused if isinstance(refused, dict) else {"": refused}).values())
+        else:
+            assert answer["NodeNames"] == ["n1"], answer
+            placed.append(pod)
+
+    told = await asyncio.gather(*(replica.bind(pod, "n1") for pod in placed))
+
+    assert [text for pod, text in zip(placed, told, strict=True) if pod is not odd] == [""] * 3
+    for pod in plain:
+        assert (await world.read(pod))["spec"]["nodeName"] == "n1"
+
+
+@pytest.mark.parametrize("verb", ["filter", "bind"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(b'"\\ud800"', id="half-a-character"),
+        pytest.param(b'"\xff"', id="no-utf-8"),
+        pytest.param(b'"' + b"a" * (1 << 20) + b'"', id="a-mebibyte"),
+    ],
+)
+async def test_a_call_that_is_no_text_is_answered_with_a_sentence(
+    world: World, verb: str, text: bytes
+) -> None:
+    replica = await world.replica()
+    await world.add_node("n1")
+
+    body = b'{"podName": %s, "pod": {"metadata": {"name": %s}}}' % (text, text)
+    answer = await replica.http.post(f"/{verb}", content=body)
+
+    assert answer.json()["Error"].strip(), answer.text
     await still_serves(world, replica, "n1")

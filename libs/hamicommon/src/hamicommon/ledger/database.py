@@ -16,7 +16,7 @@ from typing import Any
 
 import asyncpg
 
-from hamicommon.errors import Conflict, Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.fault_injection import Faults
 from hamicommon.ledger.connection import Connection, connect
 from hamicommon.ledger.constraints import error_of
@@ -56,7 +56,7 @@ def translated() -> Iterator[None]:
     """Turns driver errors into the error tree.
 
     Raises: what `hamicommon.ledger.constraints` has for the constraint, Conflict (lock not granted,
-    deadlock), Unavailable.
+    deadlock), InvalidRequest (a value too long), Unavailable.
     """
     try:
         yield
@@ -72,6 +72,9 @@ def translated() -> Iterator[None]:
     except asyncpg.SequenceGeneratorLimitExceededError as exc:
         # The scheduler's reconciler lets the sequence go on.
         raise Unavailable(f"the ledger's numbers ran out ({exc}); they are put right soon") from exc
+    except asyncpg.ProgramLimitExceededError as exc:
+        # The value's, not the server's: such as a name that is longer than a row of an index.
+        raise InvalidRequest(f"the ledger can't store a value as long as this: {exc}") from exc
     except (asyncpg.SyntaxOrAccessError, asyncpg.DataError):
         # A mistake of ours, not a state of the server.
         raise
