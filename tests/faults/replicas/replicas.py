@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
@@ -30,9 +31,11 @@ from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes, equal_nodes
 from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
 from tests.servers import migrate, psql
+from tests.waiting import PATIENCE_S
 
 CREATORS = 16
 """Pods that are created at once."""
+MORE_THAN_A_CARD_MIB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,9 +154,33 @@ async def cluster(
             folder=folder,
             postgres=pair,
         )
-        while await found.sql("SELECT count(*) FROM devices") != str(nodes * cards):
-            await asyncio.sleep(0.1)
+        async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient() as http:
+            for port in ports:
+                await _until_cards_are_known(http, port, names, cards)
         yield found
+
+
+async def _until_cards_are_known(
+    http: httpx.AsyncClient, port: int, nodes: list[str], cards: int
+) -> None:
+    """Asks for all cards of one node after the other; nothing stays assumed."""
+
+    async def placed(node: str, memory_mib: int) -> bool:
+        limits = {"nvidia.com/gpu": str(cards), "nvidia.com/gpumem": str(memory_mib)}
+        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+        pod = {
+            "metadata": {"name": "asks", "namespace": "default", "uid": f"asks-{port}"},
+            "spec": {"schedulerName": "hami-scheduler", "containers": [container]},
+        }
+        body = {"pod": pod, "nodenames": [node]}
+        answer = await http.post(f"http://127.0.0.1:{port}/filter", json=body)
+        return bool(answer.json()["NodeNames"])
+
+    for node in nodes:
+        while not await placed(node, 1):
+            await asyncio.sleep(0.1)
+    # A pod that comes again gives up what was assumed for it.
+    assert not await placed(nodes[0], MORE_THAN_A_CARD_MIB)
 
 
 def _replica(folder: Path, port: int, env: dict[str, str]) -> subprocess.Popen[bytes]:
