@@ -1,6 +1,7 @@
 """Roll-outs under load: no pod fails, nothing is granted twice, whichever part is older.
 
-Pods come and go every second. Each part is stopped as a kubelet stops it (SIGTERM) and started
+Pods come and go every second. A scheduler of the older version that nobody asks runs its loops
+beside the newer parts. Each part is stopped as a kubelet stops it (SIGTERM) and started
 again, as itself, or in another version: from the last release to this one, and back. Here each
 part is one process, so for its seconds away pods wait and creations are tried again, which a second
 replica spares a cluster.
@@ -31,7 +32,7 @@ from tests import measured
 from tests.e2e.conftest import running_system
 from tests.e2e.system import INVARIANTS, MIB, System, wait
 from tests.faults.churn import Churn
-from tests.faults.processes import serving_pid, wait_until_back
+from tests.faults.processes import replica, serving_pid, wait_until_back
 from tests.faults.replicas.versions import PROJECT, Versions, last_release, versions
 from tests.faults.stage import check_node_files
 
@@ -213,7 +214,8 @@ def test_a_roll_out_from_the_last_version_and_back_under_load(
             pods_run(churn, f"everything of {release.name} and the newer schema")
             older_rights = set_rights_on_the_bus(system)
             pods_run(churn, f"everything of {release.name} and the newer rights on the bus")
-            roll(system, churn, found, new=True)
+            with replica(system, folder):  # of the release, as a replica that ends last
+                roll(system, churn, found, new=True)
             database(system, "upgrade")
             database(system, "check")
             pods_run(churn, "everything of this version")
