@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
+from hamicommon.k8s.annotations import NVIDIA_ALLOCATED, NVIDIA_REGISTER
+
+from tests.e2e.system import wait
 from tests.faults.corruptions.corruption import (
     Corruption,
     Outcome,
@@ -181,6 +185,8 @@ def granted(where: str, what: str, change: str, kind: str) -> Corruption:
     )
 
 
+ANNOTATION = f"SELECT annotations ->> '{NVIDIA_ALLOCATED}' FROM allocations WHERE {GRANT}"
+PLUGINS_NODE = "SELECT source FROM nodes WHERE name = 'plugin'"
 HISTORY, SIGNED = "row-contradicts-history", "row-contradicts-grant"
 GRANTS = (
     granted(
@@ -193,6 +199,12 @@ GRANTS = (
         "allocations.state",
         "`reserved`, its deadline over",
         f"UPDATE allocations SET state = 'reserved', deadline = now() WHERE {GRANT}",
+        HISTORY,
+    ),
+    granted(
+        "allocations.state",
+        "`bound`, a step back",
+        f"UPDATE allocations SET state = 'bound' WHERE {GRANT}",
         HISTORY,
     ),
     granted(
@@ -261,6 +273,63 @@ GRANTS = (
         "garbage",
         f"UPDATE allocation_devices SET vendor = 'garbage' WHERE {SLICE}",
         SIGNED,
+    ),
+)
+
+
+def garbage_annotation(room: Room) -> None:
+    """In the row, from where the pod has it."""
+    room.kept = room.sql(ANNOTATION)
+    room.sql(
+        "UPDATE allocations SET annotations = annotations ||"
+        f' \'{{"{NVIDIA_ALLOCATED}": "garbage"}}\' WHERE {GRANT}'
+    )
+
+
+def annotated_as_before(room: Room) -> bool:
+    """The row and the pod."""
+    pod = room.system.get(f"/api/v1/namespaces/default/pods/{room.name}")
+    on_pod = pod["metadata"]["annotations"][NVIDIA_ALLOCATED]
+    return room.sql(ANNOTATION) == room.kept == on_pod
+
+
+def plugins_node(room: Room) -> None:
+    """Makes a node with HAMi's device plugin alone, and says that an agent reports it."""
+    card = {"id": "GPU-plugin", "count": 10, "devmem": 40960, "devcore": 100, "type": "A100"}
+    register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
+    amounts = {"nvidia.com/gpu": "10"}
+    metadata = {"name": "plugin", "annotations": {NVIDIA_REGISTER: register}}
+    # Nothing is to be placed there: nobody runs it.
+    body = {
+        "metadata": metadata,
+        "spec": {"unschedulable": True},
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+    room.undone.append(lambda: room.system.api.delete("/api/v1/nodes/plugin"))
+    answer = room.system.api.post("/api/v1/nodes", json=body)
+    assert answer.status_code == 201, answer.text
+    wait(lambda: room.sql(PLUGINS_NODE), "the node to be known")
+    room.sql("UPDATE nodes SET source = 'agent' WHERE name = 'plugin'")
+    room.annotate("/api/v1/nodes/plugin", {"again": "yes"})
+
+
+KEPT = (
+    Corruption(
+        where="`allocations.annotations`",
+        what="garbage for the pod's slices",
+        outcome=Outcome.REPAIRED,
+        answer="the reconciler compares them with what the vendor writes for the row's slices "
+        "(drift `row-contradicts-grant`)",
+        lie=garbage_annotation,
+        right=both(journalled(SIGNED), annotated_as_before),
+    ),
+    Corruption(
+        where="`nodes.source`",
+        what="`agent`, where HAMi's plugin is alone",
+        outcome=Outcome.REPAIRED,
+        answer="no agent has the Node's uid for its id: the node's next change is written over it",
+        lie=plugins_node,
+        right=lambda room: room.sql(PLUGINS_NODE) == "annotation",
     ),
 )
 
@@ -361,6 +430,7 @@ PARTITIONS = tuple(
 CASES: tuple[Corruption, ...] = (
     *PARTITIONS,
     *GRANTS,
+    *KEPT,
     *OTHERS,
     *WITHOUT_EFFECT,
     *REFUSED,

@@ -123,6 +123,23 @@ async def test_a_clock_that_was_set_back_makes_an_empty_period_not_an_error(
     assert row[0]
 
 
+@pytest.mark.parametrize("previous", [None, "binding"])
+async def test_an_event_that_does_not_go_on_from_the_last_one_is_refused(
+    database: Database, previous: str | None
+) -> None:
+    await database.fetch(allocation(1, "pod", 1, "10", None))
+    insert = (
+        "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state)"
+        " VALUES ('pod', $1, $2, $3, $4)"
+    )
+    await database.fetch(insert, 1, ID.format(1), None, "reserved")
+
+    with pytest.raises(Conflict, match="does not follow"):
+        await database.fetch(insert, 2, ID.format(1), previous, "bound")
+
+    await database.fetch(insert, 2, ID.format(1), "reserved", "bound")
+
+
 @pytest.mark.parametrize("sequence", [3, 0, -1])
 async def test_an_event_that_leaves_a_gap_is_refused(database: Database, sequence: int) -> None:
     await database.fetch(allocation(1, "pod", 1, "10", None))

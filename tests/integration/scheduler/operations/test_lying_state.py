@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.k8s import annotations
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.invariants import broken
 
@@ -103,6 +106,26 @@ async def test_numbers_that_ran_out_go_on(world: World) -> None:
     await bound(world, replica, "slice")
 
 
+async def other_node(world: World) -> str:
+    """A node with HAMi's device plugin and one card."""
+    card = {"id": "GPU-other", "count": 10, "devmem": 40960, "devcore": 100, "type": "A100"}
+    register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
+    amounts = {"nvidia.com/gpu": "10"}
+    await world.api.create(
+        "/api/v1/nodes",
+        {
+            "metadata": {"name": "other", "annotations": {annotations.NVIDIA_REGISTER: register}},
+            "status": {"allocatable": amounts, "capacity": amounts},
+        },
+    )
+
+    async def known() -> bool:
+        return bool(await world.database.fetch("SELECT 1 FROM devices WHERE node = 'other'"))
+
+    await eventually(known, "the card")
+    return "other"
+
+
 async def running(world: World, replica: Replica) -> Json:
     """A pod of 1024 MiB whose container runs on n1."""
     world.late.add("n1")
@@ -128,6 +151,7 @@ SELECT a.state, a.node, a.pod_uid, a.namespace, a.ended_at, x.device_uuid, x.mem
     [
         ("UPDATE allocations SET state = 'releasing'", "row-contradicts-history"),
         ("UPDATE allocations SET state = 'reserved', deadline = now()", "row-contradicts-history"),
+        ("UPDATE allocations SET state = 'bound'", "row-contradicts-history"),
         ("UPDATE allocations SET pod_uid = 'garbage'", "row-contradicts-history"),
         (
             "UPDATE allocations SET state = 'released', ended_at = now()",
@@ -163,6 +187,48 @@ async def test_the_row_of_a_running_pod_is_put_right(world: World, change: str, 
     assert line.endswith("(True)")
     await sound(world)
     assert (await world.used(before[5]))[:2] == (1, 1024)
+
+
+@pytest.mark.parametrize("value", ["garbage", "GPU-1,NVIDIA,1,1:;", ""])
+async def test_annotations_that_a_row_keeps_are_those_of_its_slices(
+    world: World, value: str
+) -> None:
+    replica = await world.replica()
+    pod = await running(world, replica)
+    right = (await world.read(pod))["metadata"]["annotations"][annotations.NVIDIA_ALLOCATED]
+
+    await world.database.fetch(
+        "UPDATE allocations SET annotations = annotations || $1::jsonb",
+        {annotations.NVIDIA_ALLOCATED: value},
+    )
+    # The pod changes, so that it is compared with the row.
+    await world.set_status(pod, message="again")
+
+    async def written_again() -> bool:
+        row = await world.database.fetchrow("SELECT annotations FROM allocations")
+        found = (await world.read(pod))["metadata"]["annotations"]
+        kept = row["annotations"][annotations.NVIDIA_ALLOCATED]
+        return kept == found[annotations.NVIDIA_ALLOCATED] == right
+
+    await eventually(written_again, "the row's annotation, and the pod's")
+    [line] = await eventually(lambda: lines(world, "row-contradicts-grant"), "a line about it")
+    assert annotations.NVIDIA_ALLOCATED in line
+    assert line.endswith("(True)")
+
+
+async def test_a_node_of_which_no_agent_reported_is_its_plugins(world: World) -> None:
+    await world.replica()
+    node = await other_node(world)
+    await world.database.fetch("UPDATE nodes SET source = 'agent' WHERE name = $1", node)
+
+    # As each answer to the handshake does.
+    await world.api.patch(f"/api/v1/nodes/{node}", {"metadata": {"labels": {"again": "yes"}}})
+
+    async def of_its_plugin() -> bool:
+        row = await world.database.fetchrow("SELECT source FROM nodes WHERE name = $1", node)
+        return bool(row["source"] == "annotation")
+
+    await eventually(of_its_plugin, "the node to be its device plugin's again")
 
 
 async def test_a_state_that_never_ends_is_looked_at(world: World) -> None:

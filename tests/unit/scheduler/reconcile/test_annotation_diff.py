@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from hami_scheduler.reconcile.annotation_diff import differing
+from hami_scheduler.reconcile.annotation_diff import differing, misread
 from hamicommon import device_config
 from hamicommon.domain.allocations import (
     Allocation,
@@ -55,6 +55,32 @@ def row(*uuids: str, reserved_on: tuple[str, ...] = ("GPU-a", "GPU-b")) -> Alloc
         reserved_at=datetime(2026, 1, 1, tzinfo=UTC),
         annotations={NVIDIA_ALLOCATED: written, NVIDIA_TO_ALLOCATE: written},
     )
+
+
+@pytest.mark.parametrize(
+    ("kept", "lies"),
+    [
+        (";GPU-a,NVIDIA,1024,30:;", False),
+        # Moved since, without the container that has no card, with some at the end.
+        ("GPU-b,NVIDIA,1024,30:;;;", False),
+        ("garbage", True),
+        ("", True),
+        (";GPU-a,NVIDIA,1,30:;", True),
+        (";GPU-a,NVIDIA,1024,30:GPU-b,NVIDIA,1024,30:;", True),
+        (";GPU-a,NVIDIA,x,30:;", True),
+    ],
+)
+def test_a_row_that_keeps_an_annotation_of_other_slices_is_known(kept: str, lies: bool) -> None:
+    written = {NVIDIA_ALLOCATED: ";GPU-a,NVIDIA,1024,30:;"}
+    lying = replace(row("GPU-a"), annotations={NVIDIA_ALLOCATED: kept})
+
+    assert misread(lying, written, VENDORS) == (written if lies else {})
+
+
+def test_a_value_of_another_form_than_hamis_is_left() -> None:
+    written = {NVIDIA_ALLOCATED: '[{"UUID": "GPU-a"}]'}
+
+    assert misread(row("GPU-a"), written, VENDORS) == {}
 
 
 RIGHT = ";GPU-a,NVIDIA,1024,30:GPU-b,NVIDIA,1024,30:;"

@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
 from functools import partial
 
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
+from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import PodUid
+from hamicommon.errors import InvalidRequest
 from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
+from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
@@ -36,7 +40,9 @@ from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
+from hami_scheduler.placement.draft import vendors_annotations
 from hami_scheduler.reconcile import ended_waits, retention
+from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.counters import CounterRepairer
 from hami_scheduler.reconcile.lying_rows import LyingRows
@@ -99,11 +105,30 @@ def lying_rows(core: Core, connections: Connections) -> LyingRows:
         *(settings.reservation_s, settings.bind_timeout_s),
         *(settings.lock_s, settings.release_unconfirmed_s),
     )
+
+    def misread_of(row: Allocation, pod: JsonMapping) -> Mapping[str, str]:
+        devices = {
+            card.usage.device.uuid: card.usage.device for card in core.state.cluster.cards(row.node)
+        }
+        if any(s.uuid not in devices for each in row.containers for s in each.shares):
+            return {}
+        try:
+            selections = core.requests.of(pod).selections
+        except InvalidRequest:
+            return {}
+        placement = Placement(node=row.node, containers=row.containers)
+        written = vendors_annotations(
+            placement, devices, selections, core.vendors, now=datetime.now(UTC)
+        )
+        return misread(row, written, core.vendors)
+
     return LyingRows(
         store=connections.row_repairs,
         journal=connections.journal,
         instruments=core.instruments,
         read_signed=connections.read_signed,
+        misread=misread_of,
+        annotate=connections.store.annotate,
         longest_s=10 * max(ends),
     )
 

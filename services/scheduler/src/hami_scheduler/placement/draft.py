@@ -12,6 +12,7 @@ from datetime import datetime
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import Allocation, AllocationState, Placement
+from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest, Selection
@@ -38,13 +39,8 @@ def draft_of(
     owner: PodOwner | None = None,
 ) -> Draft:
     """The grant of `placement`; `cards` are the node's as the choice saw them."""
-    used = {share.vendor for container in placement.containers for share in container.shares}
+    used = _vendors_of(placement)
     devices = {name: state.usage.device for name, state in cards.items()}
-    placed = Placed.by_card_ids(placement, devices, request.selections, now)
-    annotations: dict[str, str] = {}
-    for vendor in vendors:
-        if vendor.name in used:
-            annotations |= vendor.pod_annotations(placed)
     exact = any(vendor.rules.exact for vendor in vendors if vendor.name in used)
     return Draft(
         allocation_id=AllocationId(str(uuid.uuid4())),
@@ -56,13 +52,35 @@ def draft_of(
         mutex="mutex" in request.policy.gpu,
         quota=quota_amounts(placement.containers, vendors),
         policy={"node": request.policy.node, "gpu": list(request.policy.gpu)},
-        annotations=annotations,
+        annotations=vendors_annotations(placement, devices, request.selections, vendors, now=now),
         seen={name: state.version for name, state in cards.items()} if exact else {},
         core_totals=_core_totals(request, placement, cards, vendors),
         traceparent=telemetry.traceparent(),
         owner=owner,
         actor=ACTOR,
     )
+
+
+def vendors_annotations(
+    placement: Placement,
+    devices: Mapping[GpuUuid, GpuDevice],
+    selections: Mapping[str, Selection],
+    vendors: Vendors,
+    *,
+    now: datetime,
+) -> dict[str, str]:
+    """What the vendors of the slices write on the pod; `devices` are at least its cards."""
+    used = _vendors_of(placement)
+    placed = Placed.by_card_ids(placement, devices, selections, now)
+    written: dict[str, str] = {}
+    for vendor in vendors:
+        if vendor.name in used:
+            written |= vendor.pod_annotations(placed)
+    return written
+
+
+def _vendors_of(placement: Placement) -> set[str]:
+    return {share.vendor for container in placement.containers for share in container.shares}
 
 
 def assumed_allocation(draft: Draft, now: datetime) -> Allocation:

@@ -40,6 +40,34 @@ def differing(
     return different
 
 
+def misread(
+    allocation: Allocation, written: Mapping[str, str], vendors: Iterable[Vendor]
+) -> dict[str, str]:
+    """Key -> value, where the row's own annotation tells of other slices than the row has.
+
+    `written` is what the vendors write for the row's slices. Which cards they are is not compared:
+    the pod may have been moved since. A value of another form (JSON of some vendors) is left.
+    """
+    keys = [vendor.keys.allocated for vendor in vendors if vendor.keys.allocated in written]
+    return {
+        key: written[key]
+        for key in keys
+        if (wanted := _amounts(written[key])) is not None
+        and _amounts(allocation.annotations.get(key, "")) != wanted
+    }
+
+
+def _amounts(text: str) -> list[list[tuple[int, int]]] | None:
+    """MiB and cores of each container's slices; None where none can be read."""
+    try:
+        containers = decode_pod_devices(text)
+    except InvalidRequest:
+        return None
+    found = [[(each.memory_mib, each.core_percent) for each in shares] for shares in containers]
+    # HAMi loses the entries of containers without a card, and adds some at the end.
+    return [shares for shares in found if shares] or None
+
+
 def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
     """What the pod has; nothing where that can't be read."""
     try:

@@ -4,7 +4,8 @@ Three witnesses stand beside a row. Its events, which nobody can change and whic
 it: its state and its pod are those of its last event. The grant that we signed, which its pod
 carries: node, names, containers and amounts are those of the grant. The kubelet's choice, which is
 in the events as a move: the cards are those of the last move, or those that were signed. What a
-user writes is no witness: a grant counts that is signed, and for this very pod and row.
+user writes is no witness: a grant counts that is signed, and for this very pod and row. The
+annotations that the row keeps are those that vendors write for its slices.
 
 What is put right is in the drift journal (`row-contradicts-history`, `row-contradicts-grant`,
 `row-without-end`), and so is a running pod whose row has no slices and whose grant can't be read.
@@ -13,9 +14,10 @@ What is put right is in the drift journal (`row-contradicts-history`, `row-contr
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant, Origin
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import InvalidRequest
@@ -50,13 +52,18 @@ class LyingRows:
         journal: DriftJournal,
         instruments: SchedulerInstruments,
         read_signed: Callable[[str], Grant],
+        misread: Callable[[Allocation, JsonMapping], Mapping[str, str]],
+        annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]],
         longest_s: float,
     ) -> None:
-        """`longest_s`: no state with an end lasts longer."""
+        """`misread`: which of the row's annotations tell of other slices, as they should be;
+        `longest_s`: no state with an end lasts longer."""
         self._store = store
         self._journal = journal
         self._instruments = instruments
         self._read_signed = read_signed
+        self._misread = misread
+        self._annotate = annotate
         self._longest_s = longest_s
         self._looked: set[PodUid] = set()
         """In this turn through all rows."""
@@ -113,11 +120,11 @@ class LyingRows:
             return False
         signed = grant.domain_containers()
         if _is_as_signed(row, grant) and _cards(row.containers) == _cards(signed):
-            return False
+            return await self._check_annotations(row, pod)
         moved = await self._store.last_move(row.id)
         wanted = tuple(signed if moved is None else _on_cards(signed, moved))
         if _is_as_signed(row, grant) and _cards(row.containers) == _cards(wanted):
-            return False
+            return await self._check_annotations(row, pod)
         if not await self._store.rewrite(
             row,
             node=NodeName(grant.node),
@@ -130,6 +137,20 @@ class LyingRows:
         was = f"{row.node}, {_described(row.containers)}"
         detail = f"the row had {was}; it has {grant.node}, {_described(wanted)} again"
         subject = f"{grant.namespace}/{grant.pod_name} ({row.pod_uid})"
+        await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
+        return True
+
+    async def _check_annotations(self, row: Allocation, pod: JsonMapping) -> bool:
+        """Whether the row kept annotations of other slices than it has."""
+        wrong = self._misread(row, pod) if row.origin is Origin.SCHEDULED and row.token else {}
+        if not wrong or not await self._annotate(row.id, row.token or 0, wrong):
+            return False
+        subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
+        detail = "; ".join(
+            f"{key} was kept as '{clip(row.annotations.get(key, 'missing'))}', its slices are"
+            f" '{clip(value)}'"
+            for key, value in wrong.items()
+        )
         await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
         return True
 

@@ -123,6 +123,7 @@ class Reconciler:
                 return 0
             # The pod must not be made to agree with a row that lies.
             if await self._rows.check(row, pod):
+                self._mirrors.doubt(row.pod_uid)
                 return 1
             return await self._mirrors.check(row, pod) if self._mirrors.due(row, pod) else 0
         whole = await self._ledger.get(allocation.id)

@@ -50,13 +50,15 @@ ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agen
        agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
        pair_scores = CASE WHEN $6 THEN nodes.pair_scores ELSE excluded.pair_scores END,
        gone_at = NULL
- WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL)
+ WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL
+        OR nodes.agent_id = excluded.agent_id)
    AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence
         OR nodes.inventory_at IS NULL
         OR nodes.inventory_at NOT BETWEEN excluded.inventory_at - interval '3 minutes'
                                       AND now() + interval '5 seconds')
 RETURNING name
 """
+# No agent has the uid of the Node object for its own id: such a row was written here, and lies.
 # A version of the Node object that no later one came after for minutes is not believed.
 SELECT_CARDS = f"""
 SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
