@@ -138,8 +138,11 @@ async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
                 # Served by then, and after it in order.
                 with contextlib.suppress(nats.errors.NoRespondersError):
                     await client.request("hami.grants.snapshot.a", b"", timeout=PATIENCE_S)
-            await admin.broadcast(reply, inventory("b"))
+            # Whatever was sent there before comes before this.
+            marker = await nats.connect(plan.url, user="admin", password="x")
+            await marker.publish(reply, inventory("b").model_dump_json().encode())
             assert b'"agent_id"' in (await heard.next()).data
+            await marker.close()
             await client.close()
             for task in tasks:
                 task.cancel()

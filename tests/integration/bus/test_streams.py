@@ -78,7 +78,7 @@ async def test_a_stream_that_cannot_be_as_it_should_is_named_and_hinders_no_othe
 async def test_a_stream_that_somebody_deleted_is_made_again(
     bus: Bus, nats_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "_LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(streams, "_INTERVAL_S", 0.05)
     await bus.streams.check()
     client = await nats.connect(nats_url)
     try:

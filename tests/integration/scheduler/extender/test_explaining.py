@@ -63,8 +63,10 @@ async def test_the_pod_whose_end_would_help_is_named(world: World) -> None:
     await world.add_node("y1")
     holder = await world.pod("holder", memory_mib=60 * GIB)
     small = await world.pod("small", memory_mib=1 * GIB)
-    await replica.filter(holder, "y1")
-    await replica.filter(small, "y1")
+    world.late.add("y1")
+    for each in (holder, small):
+        await replica.filter(each, "y1")
+        assert await replica.bind(each, "y1") == ""
     pod = await world.pod("waits", memory_mib=50 * GIB)
 
     await replica.filter(pod, "y1")
@@ -127,7 +129,12 @@ async def test_a_quota_that_refuses_reports_by_how_much_and_who_uses_it(world: W
 
         await eventually(known, "the quota to be in the ledger")
         await replica.filter(first, "q1")
-        await replica.filter(pod, "q1")
+        assert await replica.bind(first, "q1") == ""
+
+        async def refused() -> bool:
+            return not (await replica.filter(pod, "q1"))["NodeNames"]
+
+        await eventually(refused, "the quota to be known in memory")
         answer = await explained(replica, pod, outcome="refused")
     finally:
         await world.api.delete(f"{quotas}/{name}")
@@ -151,6 +158,7 @@ async def test_the_reason_for_the_chosen_node_of_a_placed_pod_is_reported(world:
     pod = await world.pod("second")
 
     await replica.filter(pod, "w1", "w2")
+    assert await replica.bind(pod, "w2") == ""
     answer = await explained(replica, pod, outcome="placed")
 
     assert answer["chosen"] == "w2"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from hamicommon.k8s.types import Json
-from hamicommon.simulation.cases import ClusterSimulator
+from hamicommon.simulation.cases import Simulator
 
 from tests.integration.scheduler.nodes.other_nodes import OtherNode, a_pod, placed
 from tests.integration.scheduler.world import Replica, World
@@ -53,7 +53,7 @@ def renamed(node: Json, name: str) -> Json:
 def expected_annotations(node: Json, pod: Json) -> dict[str, str]:
     """Annotations as HAMi writes them if this is the only node, by the simulator."""
     case = {"name": "case", "in": {"nodes": [node], "pods": [], "pod": pod}}
-    answer = ClusterSimulator(vendors=every_vendor()).answer_line(json.dumps(case), 1)
+    answer = Simulator(vendors=every_vendor()).answer_line(json.dumps(case), 1)
     return dict(answer["nodes"][node["metadata"]["name"]]["annotations"])
 
 

@@ -67,7 +67,9 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
     assert running is not replica
 
 
-async def test_without_postgres_filter_answers_with_an_error_and_recovers(world: World) -> None:
+async def test_without_postgres_filter_answers_from_memory_and_bind_with_an_error(
+    world: World,
+) -> None:
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("slice")
@@ -82,9 +84,8 @@ async def test_without_postgres_filter_answers_with_an_error_and_recovers(world:
         await admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1", name
         )
-        answer = await replica.filter(pod, "n1")
-        assert answer["NodeNames"] is None
-        assert answer["Error"].startswith("Postgres is not available")
+        assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+        assert (await replica.bind(pod, "n1")).startswith("Postgres is not available")
         assert (await replica.http.get("/readyz")).status_code == 503
         assert (await replica.http.get("/v1/nodes")).status_code == 503
         await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
@@ -92,3 +93,4 @@ async def test_without_postgres_filter_answers_with_an_error_and_recovers(world:
         await admin.close()
 
     assert (await replica.filter(pod, "n1"))["NodeNames"] == ["n1"]
+    assert await replica.bind(pod, "n1") == ""
