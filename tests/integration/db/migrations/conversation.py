@@ -156,7 +156,6 @@ async def _grants(database: Database) -> None:
     await store.begin(_draft(next(ids), "pod-3", "GPU-1", quota={}))
     await store.live(NODE)
     await store.overdue()
-    await store.latest_of(PodUid("pod-1"))
     async for _ in store.standing():
         pass
     relay = OutboxRelay(database, _Heard(), until_idle=asyncio.Event().wait)

@@ -14,7 +14,6 @@ from hamicommon.k8s.mig import (
     decode_reservations,
     encode_reservations,
     reservations_of,
-    with_reservations,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -114,19 +113,6 @@ def test_a_malformed_reservation_is_refused_with_what_is_wrong(text: str, wrong:
 
 def test_an_empty_value_reserves_nothing() -> None:
     assert decode_reservations("") == decode_reservations("[]") == ()
-
-
-def test_reservations_are_matched_to_slices_by_card_in_order() -> None:
-    reserved = [
-        MigReservation(container_index=7, device_index=0, card=GpuUuid("GPU-a"), slice=ONE),
-        MigReservation(container_index=8, device_index=0, card=GpuUuid("GPU-a"), slice=TWO),
-    ]
-    first, second = with_reservations(
-        [grant(0, share("GPU-a"), share("GPU-b")), grant(1, share("GPU-a"))], reserved
-    )
-
-    assert [s.detail for s in first.shares] == [ONE.detail, {}]
-    assert [MigSlice.from_detail(s.detail) for s in second.shares] == [TWO]
 
 
 def test_a_slice_of_an_older_hami_is_read_as_a_slice_of_its_card() -> None:

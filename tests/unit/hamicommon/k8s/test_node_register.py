@@ -11,7 +11,6 @@ from hamicommon.k8s.node_register import (
     decode_register,
     encode_pair_scores,
     encode_register,
-    encode_register_csv,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -161,15 +160,6 @@ lists = st.lists(devices, max_size=4, unique_by=lambda device: device.uuid)
 @given(lists)
 def test_json_comes_back_as_it_was(cards: list[GpuDevice]) -> None:
     assert decode_register(encode_register(cards)) == tuple(cards)
-
-
-@settings(max_examples=50)
-@given(lists.filter(bool))
-def test_csv_comes_back_without_mig_profiles(cards: list[GpuDevice]) -> None:
-    plain = [decode_register(encode_register_csv([card]))[0] for card in cards]
-
-    assert decode_register(encode_register_csv(cards)) == tuple(plain)
-    assert [card.uuid for card in plain] == [card.uuid for card in cards]
 
 
 def test_pair_scores_are_hamis_json_and_come_back() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -196,29 +195,6 @@ def _name(where: str, entry: Mapping[str, Any], key: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidRequest(f"{where}: {key} is {value!r}; a name is wanted")
     return value
-
-
-def with_reservations(
-    containers: Iterable[ContainerGrant], reservations: Iterable[MigReservation]
-) -> list[ContainerGrant]:
-    """The grants of a pod with what its annotation reserves: one entry per slice of that card.
-
-    Cards are matched in order, as HAMi does: the entries' container indexes can't be relied on
-    where its slot padding lost empty containers (TRAP-1).
-    """
-    left: dict[GpuUuid, list[MigReservation]] = defaultdict(list)
-    for one in reservations:
-        left[one.card].append(one)
-    found = []
-    for container in containers:
-        shares = tuple(
-            replace(share, detail=left[share.uuid].pop(0).slice.detail)
-            if left.get(share.uuid)
-            else share
-            for share in container.shares
-        )
-        found.append(replace(container, shares=shares))
-    return found
 
 
 def card_of(written: str) -> GpuUuid:

@@ -204,15 +204,6 @@ def _csv_device(segment: str, where: str, vendor: str) -> GpuDevice:
     )
 
 
-def encode_register_csv(devices: Iterable[GpuDevice]) -> str:
-    """The nine-field CSV form, `:` after every card."""
-    return "".join(
-        f"{d.uuid},{d.slots},{d.memory_mib},{d.core_percent},{d.type},{d.numa},"
-        f"{str(d.healthy).lower()},{d.index},{d.mode}:"
-        for d in devices
-    )
-
-
 def encode_pair_scores(scores: Mapping[GpuUuid, Mapping[GpuUuid, int]]) -> str:
     """`hami.io/node-nvidia-score`, one entry per card in the order given."""
     return _compact(

@@ -51,11 +51,6 @@ class LedgerRows:
         """See the port."""
         return self._live_of(pod_uid)
 
-    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
-        """See the port."""
-        mine = [a for a in self._allocations.values() if a.pod_uid == pod_uid]
-        return max(mine, key=lambda a: a.attempt, default=None)
-
     async def live(self, node: NodeName | None = None) -> list[Allocation]:
         """See the port."""
         return [

@@ -64,7 +64,19 @@ def pod_request(pod: Json, vendors: Vendors, defaults: Policy = DEFAULT_POLICY) 
         )
         for role, container in containers_of(pod)
     )
-    return request_for(pod, containers, vendors, defaults)
+    metadata = pod.get("metadata") or {}
+    wanted = {request.vendor for container in containers for request in container.requests}
+    # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
+    policy = pod_policy(written, defaults) if wanted else defaults
+    return PodRequest(
+        uid=PodUid(str(metadata.get("uid", ""))),
+        namespace=str(metadata.get("namespace") or "default"),
+        name=str(metadata.get("name") or metadata.get("generateName") or ""),
+        containers=containers,
+        selections={v.name: v.select(written) for v in vendors if v.name in wanted},
+        policy=policy,
+        host=host_request(pod),
+    )
 
 
 def check_containers(pod: Json, vendors: Vendors) -> None:
@@ -95,33 +107,6 @@ def _names_resource(container: Json, vendors: Vendors) -> bool:
         amounts.asks(container, resource)
         for vendor in vendors
         for resource in vendor.resources.all()
-    )
-
-
-def request_for(
-    pod: Json,
-    containers: tuple[ContainerRequest, ...],
-    vendors: Vendors,
-    defaults: Policy = DEFAULT_POLICY,
-) -> PodRequest:
-    """The pod's request for these cards, by whatever way it asks for them: with the policies and
-    selections of its annotations.
-
-    Raises: InvalidRequest naming annotation, value and what would be right.
-    """
-    metadata = pod.get("metadata") or {}
-    written = keys.bounded(keys.annotations_of(pod))
-    wanted = {request.vendor for container in containers for request in container.requests}
-    # HAMi lets a pod without a card pass before it looks at policies (protocol 4.5, 1).
-    policy = pod_policy(written, defaults) if wanted else defaults
-    return PodRequest(
-        uid=PodUid(str(metadata.get("uid", ""))),
-        namespace=str(metadata.get("namespace") or "default"),
-        name=str(metadata.get("name") or metadata.get("generateName") or ""),
-        containers=containers,
-        selections={v.name: v.select(written) for v in vendors if v.name in wanted},
-        policy=policy,
-        host=host_request(pod),
     )
 
 

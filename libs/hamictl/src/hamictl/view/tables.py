@@ -152,25 +152,6 @@ def cores(percent: int) -> str:
     return f"{percent} % cores" if percent else "any cores"
 
 
-def allocations_table(rows: Iterable[Row]) -> Table:
-    """Who holds what."""
-    return table(
-        "Allocations",
-        ("POD", "NODE", "STATE", "SLICES", "LIMITS", "SINCE"),
-        (
-            (
-                f"{row['namespace']}/{row['pod_name']}",
-                of(row["node"]),
-                of(row["state"]) + (f": {row['reason']}" if row.get("reason") else ""),
-                slices(row),
-                "-" if row.get("limit_state") is None else of(row["limit_state"]),
-                of(row["reserved_at"])[:19].replace("T", " "),
-            )
-            for row in rows
-        ),
-    )
-
-
 def nodes_table(rows: Iterable[Row]) -> Table:
     """Kubernetes nodes with their GPU counts."""
     return table(

@@ -6,9 +6,6 @@ from hamicommon.dra.claims import claim_path
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
 
-FINALIZER = "resource.kubernetes.io/delete-protection"
-"""kube-controller-manager removes it with the allocation (resource.k8s.io/v1, Finalizer)."""
-
 
 class KubernetesClaimApi:
     """Ports ClaimApi and ClaimWriter."""
@@ -19,14 +16,6 @@ class KubernetesClaimApi:
     async def get(self, namespace: str, name: str) -> Json:
         """See the port."""
         return await self._api.get(claim_path(namespace, name))
-
-    async def protect(self, claim: Json) -> Json:
-        """See the port."""
-        known = claim["metadata"].get("finalizers") or []
-        if FINALIZER in known:
-            return claim
-        metadata = {**_guard(claim), "finalizers": [*known, FINALIZER]}
-        return await self._api.patch(_path(claim), {"metadata": metadata})
 
     async def set_status(self, claim: Json, status: Json) -> Json:
         """See the port."""

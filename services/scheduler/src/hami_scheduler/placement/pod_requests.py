@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from hamicommon.domain.requests import ContainerRequest, PodRequest, Policy, Selection
+from hamicommon.domain.requests import PodRequest, Policy, Selection
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonMapping
-from hamicommon.vendors.pod_request import pod_request, request_for, wants_devices
+from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
-
-SHARED_MODES = "hami-core,mps"
-"""As `nvidia.com/vgpu-mode` has it: a card's mode must be contained in it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +22,6 @@ class PodRequests:
     def of(self, pod: JsonMapping) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
         return pod_request(dict(pod), self.vendors, self.defaults)
-
-    def for_cards(self, pod: JsonMapping, containers: tuple[ContainerRequest, ...]) -> PodRequest:
-        """The pod's request where its cards are asked for by claims: as by limits, but for cards
-        in MIG mode, which are no DRA devices. Raises: InvalidRequest.
-        """
-        request = request_for(dict(pod), containers, self.vendors, self.defaults)
-        selections = {
-            vendor: each if each.mode else replace(each, mode=SHARED_MODES)
-            for vendor, each in request.selections.items()
-        }
-        return replace(request, selections=selections)
 
     def takes_any_card(self, pod: JsonMapping) -> bool:
         """Whether the pod's annotations leave it open which card of a node it gets, and with whom

@@ -107,10 +107,6 @@ class LedgerReader(Protocol):
         """Allocations that are still `bound` so long after the binding. Raises: Unavailable."""
         ...
 
-    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
-        """The pod's latest allocation, live or not. Raises: Unavailable."""
-        ...
-
 
 class AllocationLedger(AllocationStore, LedgerReader, Protocol):
     """The ledger of grants, written and read."""

@@ -35,10 +35,6 @@ class PostgresLedgerReader:
         """See the port."""
         return await self._one(f"a.pod_uid = $1 AND {LIVE_SQL}", pod_uid)
 
-    async def latest_of(self, pod_uid: PodUid) -> Allocation | None:
-        """See the port."""
-        return await self._one("a.pod_uid = $1 ORDER BY a.attempt DESC LIMIT 1", pod_uid)
-
     async def live(self, node: NodeName | None = None) -> list[Allocation]:
         """See the port."""
         where = f"{LIVE_SQL} AND ($1::text IS NULL OR a.node = $1)"
