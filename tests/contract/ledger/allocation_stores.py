@@ -13,7 +13,7 @@ import orjson
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
-from hami_scheduler.ports import AllocationStore, LedgerReader
+from hami_scheduler.ports.ledger import AllocationStore
 from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
@@ -96,7 +96,7 @@ class Harness:
     """A store and what the cases need beside it."""
 
     store: AllocationStore
-    ledger: LedgerReader
+    ledger: AllocationStore
     fake: FakeLedger | None = None
     database: Database | None = None
     inventory: PostgresInventory | SimLedger | None = None

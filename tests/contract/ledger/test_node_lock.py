@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from hami_scheduler.adapters.redis import open_node_lock
-from hami_scheduler.ports import NodeLock
+from hami_scheduler.ports.cluster import NodeLock
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict
 from hamicommon.settings import RedisSettings

@@ -9,9 +9,8 @@ import httpx
 import pytest
 from hami_scheduler.activity import Activity
 from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
-from hami_scheduler.api.operator_access import OperatorAccess, by_token
-from hami_scheduler.ports.access import Role
-from hami_scheduler.ports.callers import CallOutcome, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.api.operator_access import OperatorAccess, Role, by_token
+from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
 from hamicommon.access.checks import Access, ApiCaller, Right
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.ledger.database import Database, open_database

@@ -23,7 +23,7 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import PodEvent
+from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.settings import Settings
 from hamicommon import device_config
 from hamicommon.grants.grant import Grant, read_signed

@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Any
 
 from hami_scheduler.ledger.inventory_diff import HealthChange, KnownCard, compare
-from hami_scheduler.ports import (
+from hami_scheduler.ports.ledger import (
     AgentInventory,
     LedgerCard,
     PairScores,
     RecordedInventory,
     RepairedCard,
+    RepairedRow,
     RepairedSequence,
 )
-from hami_scheduler.ports.rows import RepairedRow
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
@@ -195,7 +195,7 @@ class Inventories(FakeLedger):
         return event
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See bus.heartbeats.AgentMarks."""
+        """See bus.heartbeats.CardReader."""
         return {
             name: (node.agent_id, node.sequence)
             for name, node in self._nodes.items()

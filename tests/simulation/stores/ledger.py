@@ -11,9 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from hami_scheduler.ports import DecisionRow
-from hami_scheduler.ports.queries import LastRefusal
-from hami_scheduler.ports.records import OpenWait
+from hami_scheduler.ports.ledger import DecisionRow, LastRefusal, OpenWait
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
@@ -156,7 +154,7 @@ class SimLedger(Inventories):
         return float(sum(not row.published for row in self.outbox.rows)), None
 
     async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
-        """See the port Refusals; decisions are kept elsewhere in here."""
+        """See the port Queries; decisions are kept elsewhere in here."""
         return {}
 
     async def pod_cards(
@@ -166,38 +164,14 @@ class SimLedger(Inventories):
         return []
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
-        """See the port Refusals."""
+        """See the port Queries."""
         return {key: limit - used for key, (limit, used) in self._quotas.items()}
 
 
 class Everlasting:
     """Port HistoryRetention over a ledger whose whole history is some minutes old."""
 
-    async def forget_grants(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_drift(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_health(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_calls(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_capacity(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_cards(self, *, keep_days: int) -> int:
-        """Nothing is that old."""
-        return 0
-
-    async def forget_limits(self, *, keep_days: int) -> int:
+    async def forget(self, kind: str, *, keep_days: int) -> int:
         """Nothing is that old."""
         return 0
 

@@ -9,7 +9,7 @@ from typing import Any
 import jsonpatch
 import pytest
 import yaml
-from hami_scheduler.ports.access import GROUP, RESOURCE, Role
+from hami_scheduler.api.operator_access import GROUP, RESOURCE, Role
 from hami_scheduler.settings import Settings
 from hamicommon import device_config
 from hamicommon.admission.registration import (

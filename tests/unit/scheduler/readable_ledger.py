@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hami_scheduler.ports import LedgerCard, PairScores
+from hami_scheduler.ports.ledger import LedgerCard, PairScores
 from hamicommon.domain.ids import NodeName
 from hamicommon.ledger.model import QuotaUse
 from hamicommon.testing.ledger import FakeLedger

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, cast
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ports import CardReader
+from hami_scheduler.ports.ledger import CardReader
 from hamicommon.domain.allocations import Allocation
 from hamicommon.ledger.model import QuotaUse
 from hamicommon.placement.vendor_policy import VendorRules

@@ -10,7 +10,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.placement.node_scores import NodeScores
 
-from hami_scheduler.ports import PodEvent, PodEvents
+from hami_scheduler.ports.cluster import PodEvent, PodEvents
 
 FILTERING_SUCCEED = "FilteringSucceed"
 FILTERING_FAILED = "FilteringFailed"

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hami_scheduler.adapters.postgres.decisions import MOST_ROWS, RENEW_S, PostgresDecisionLog
 from hami_scheduler.line_budget import MOST_LINES
-from hami_scheduler.ports import DecisionRow
+from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.k8s.types import Json
 

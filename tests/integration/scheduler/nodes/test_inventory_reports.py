@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
-from hami_scheduler.ports import AgentInventory
+from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon import events
 from hamicommon.bus.inventories import inventory_of
 from hamicommon.domain.ids import NodeName

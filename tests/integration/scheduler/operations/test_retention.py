@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import asyncpg
 import pytest
 from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
-from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
+from hami_scheduler.reconcile.retention import HistoryCleanup
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.invariants import broken
 from hamicommon.settings import PostgresSettings
@@ -18,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 PODS = 730
 """One ends each day."""
-EVER = KeepDays(grants=0, drift=0, health=0, calls=0, capacity=0, cards=0)
+EVER = dict.fromkeys(("grants", "drift", "health", "calls", "capacity", "cards"), 0)
 
 HISTORY = f"""
 INSERT INTO nodes (name) VALUES ('n');
@@ -73,8 +72,8 @@ INSERT INTO namespace_rollups (bucket_start, bucket_s, namespace, slice_s, card_
 """
 
 
-def days(**kept: int) -> KeepDays:
-    return replace(EVER, **kept)
+def days(**kept: int) -> dict[str, int]:
+    return EVER | kept
 
 
 @pytest.fixture
@@ -86,7 +85,7 @@ async def connection(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     await opened.close()
 
 
-async def forget(dsn: str, days: KeepDays) -> dict[str, int]:
+async def forget(dsn: str, days: dict[str, int]) -> dict[str, int]:
     async def at_once(_: float) -> None: ...
 
     async with open_database(PostgresSettings(dsn=dsn), application="test") as database:

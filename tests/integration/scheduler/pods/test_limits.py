@@ -20,7 +20,7 @@ from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import PodEvent
+from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.bus.client import Message
 from hamicommon.errors import InvalidRequest, NotFound
 from hamicommon.events import LimitCheck, LimitFinding, limits_subject
@@ -323,5 +323,5 @@ async def test_old_periods_go_in_batches_and_those_that_last_stay(stage: Stage) 
         "UPDATE limit_periods SET began_at = now() - interval '3 years',"
         " ended_at = ended_at - interval '2 years'"
     )
-    assert await PostgresRetention(stage.database).forget_limits(keep_days=400) == 1
+    assert await PostgresRetention(stage.database).forget("limits", keep_days=400) == 1
     assert await stage.rows("pod_name") == [("lasts",)]

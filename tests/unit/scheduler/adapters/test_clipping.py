@@ -14,7 +14,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     MOST_OF_A_SUBJECT,
     PostgresJournal,
 )
-from hami_scheduler.ports import PodEvent
+from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.process.shutdown import end
 

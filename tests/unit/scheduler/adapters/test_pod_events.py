@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from hami_scheduler.adapters.kubernetes import EVENT_WORKERS, KubernetesPodEvents
 from hami_scheduler.background_queue import BackgroundQueue
-from hami_scheduler.ports import PodEvent
+from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict
 from hamicommon.process.bulkhead import Bulkhead

@@ -10,12 +10,12 @@ from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.api.operator_access import (
     CALLER,
     OperatorAccess,
+    Role,
     by_anybody,
     by_token,
     verb_of,
 )
-from hami_scheduler.ports.access import Role
-from hami_scheduler.ports.callers import CallOutcome, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
 from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import Forbidden, HamiError, Unavailable
 from starlette.types import Receive, Scope, Send

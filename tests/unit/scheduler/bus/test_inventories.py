@@ -12,7 +12,7 @@ from hami_scheduler.bus import inventories
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AgentInventory, RecordedInventory
+from hami_scheduler.ports.ledger import AgentInventory, RecordedInventory
 from hamicommon.bus.client import Message
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable

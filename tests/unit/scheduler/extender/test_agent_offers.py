@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AgentNotReady, GrantAnnouncer
+from hami_scheduler.ports.cluster import AgentNotReady, GrantAnnouncer
 from hamicommon.domain.ids import NodeName
 
 NODE = NodeName("n1")

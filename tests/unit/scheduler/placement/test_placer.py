@@ -14,7 +14,8 @@ from hami_scheduler.placement.placer import Placer
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import OverQuota
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import DecisionRow, PodEvent
+from hami_scheduler.ports.cluster import PodEvent
+from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon import device_config
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid

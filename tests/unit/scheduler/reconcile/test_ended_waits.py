@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hami_scheduler.ports import OpenWait
+from hami_scheduler.ports.ledger import OpenWait
 from hami_scheduler.reconcile import ended_waits
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hamicommon.domain.ids import PodUid
 
 
 class Waits:
-    """Port WaitLedger: pods by uid, each with whether the watch must have shown it."""
+    """Port DecisionLog: pods by uid, each with whether the watch must have shown it."""
 
     def __init__(self, **is_watched: bool) -> None:
         self.is_watched = is_watched

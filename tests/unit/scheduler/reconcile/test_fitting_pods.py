@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
-from hami_scheduler.ports import CardReader
-from hami_scheduler.ports.queries import LastRefusal
+from hami_scheduler.ports.ledger import CardReader, LastRefusal
 from hami_scheduler.reconcile.fitting_pods import MOST_SHAPES, Fits, WaitingFigures
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
+from hami_scheduler.reconcile.retention import KINDS, HistoryCleanup
 from hami_scheduler.settings import KeptDays
 from hamicommon.errors import Unavailable
 from pydantic import TypeAdapter, ValidationError
@@ -22,7 +22,7 @@ class Ledger:
         }
         self.away = ""
 
-    async def _forget(self, kind: str, keep_days: int) -> int:
+    async def forget(self, kind: str, *, keep_days: int) -> int:
         assert keep_days == 40
         if kind == self.away:
             raise Unavailable("Postgres is away")
@@ -30,29 +30,8 @@ class Ledger:
         self.left[kind] -= removed
         return removed
 
-    async def forget_grants(self, *, keep_days: int) -> int:
-        return await self._forget("grants", keep_days)
 
-    async def forget_drift(self, *, keep_days: int) -> int:
-        return await self._forget("drift", keep_days)
-
-    async def forget_health(self, *, keep_days: int) -> int:
-        return await self._forget("health", keep_days)
-
-    async def forget_calls(self, *, keep_days: int) -> int:
-        return await self._forget("calls", keep_days)
-
-    async def forget_capacity(self, *, keep_days: int) -> int:
-        return await self._forget("capacity", keep_days)
-
-    async def forget_limits(self, *, keep_days: int) -> int:
-        return await self._forget("limits", keep_days)
-
-    async def forget_cards(self, *, keep_days: int) -> int:
-        return await self._forget("cards", keep_days)
-
-
-ALL = KeepDays(grants=40, drift=40, health=40, calls=40, capacity=40, cards=40, limits=40)
+ALL = dict.fromkeys(KINDS, 40)
 
 
 async def at_once(_: float) -> None: ...

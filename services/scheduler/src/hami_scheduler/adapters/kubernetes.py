@@ -22,7 +22,7 @@ from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.background_queue import BackgroundQueue
-from hami_scheduler.ports import PodEvent
+from hami_scheduler.ports.cluster import PodEvent
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from hamicommon.events import (
 )
 from hamicommon.grants.grant import Grant
 
-from hami_scheduler.ports import AgentNotReady
+from hami_scheduler.ports.cluster import AgentNotReady
 
 logger = logging.getLogger(__name__)
 

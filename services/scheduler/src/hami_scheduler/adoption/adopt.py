@@ -30,10 +30,8 @@ from hami_scheduler.adoption.entries import AdoptionEntries, is_over
 from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ports import (
-    AllocationLedger,
-    NodeWitness,
-)
+from hami_scheduler.ports.cluster import NodeWitness
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class Adopter:
     def __init__(
         self,
         *,
-        ledger: AllocationLedger,
+        ledger: AllocationStore,
         entries: AdoptionEntries,
         witness: NodeWitness,
         view: ClusterState,

@@ -32,7 +32,8 @@ from hamicommon.process.bulkhead import Bulkhead
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import NodeQuestion
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ports import AllocationLedger, ClaimApi, GrantAnnouncer
+from hami_scheduler.ports.cluster import ClaimApi, GrantAnnouncer
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ class ClaimHolders:
         *,
         grants: ClaimGrants,
         claims: ClaimApi,
-        store: AllocationLedger,
+        store: AllocationStore,
         announcer: GrantAnnouncer,
         bulkhead: Bulkhead | None = None,
         clock: Callable[[], float] = time.monotonic,

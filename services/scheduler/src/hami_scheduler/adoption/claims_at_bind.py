@@ -20,7 +20,7 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import NodeQuestion
-from hami_scheduler.ports import ClaimApi, ClaimWriter, PodApi
+from hami_scheduler.ports.cluster import ClaimApi, PodApi
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +34,12 @@ class ClaimsAtBind:
         *,
         pods: PodApi,
         claims: ClaimApi,
-        writer: ClaimWriter,
         lease_s: float,
     ) -> None:
         """`lease_s`: so long a grant waits for its pod to be bound."""
         self._grants = grants
         self._pods = pods
         self._claims = claims
-        self._writer = writer
         self._lease_s = lease_s
 
     async def on_node(
@@ -81,7 +79,7 @@ class ClaimsAtBind:
         if is_held_by_others(claim, uid):
             return
         try:
-            await self._writer.set_status(claim, {"allocation": None, "reservedFor": None})
+            await self._claims.set_status(claim, {"allocation": None, "reservedFor": None})
         except NotFound:
             return
         except HamiError as exc:

@@ -29,7 +29,8 @@ from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ADOPTED, Announcer
-from hami_scheduler.ports import AllocationLedger, GrantAnnouncer, PodApi
+from hami_scheduler.ports.cluster import GrantAnnouncer, PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class AdoptionEntries:
     def __init__(
         self,
         *,
-        ledger: AllocationLedger,
+        ledger: AllocationStore,
         pods: PodApi,
         grants: GrantAnnouncer,
         view: ClusterState,

@@ -40,7 +40,7 @@ from hami_scheduler.adoption.running_pods import (
     RunningPods,
     reply_with,
 )
-from hami_scheduler.ports import ClaimApi
+from hami_scheduler.ports.cluster import ClaimApi
 
 tracer = get_tracer(__name__)
 

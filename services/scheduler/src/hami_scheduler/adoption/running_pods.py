@@ -39,7 +39,8 @@ from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

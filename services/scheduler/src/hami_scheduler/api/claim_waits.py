@@ -16,8 +16,8 @@ from hamicommon.explain.unscheduled import claims_wait, unallocated
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
 
-from hami_scheduler.ports import ClaimApi
-from hami_scheduler.ports.queries import Row
+from hami_scheduler.ports.cluster import ClaimApi
+from hami_scheduler.ports.ledger import Row
 
 REASON_CODE = "ResourceClaims"
 MOST_PODS = 500

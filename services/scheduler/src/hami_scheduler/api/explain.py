@@ -31,8 +31,8 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.ports import PodApi
-from hami_scheduler.ports.queries import Queries, Row
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import Queries, Row
 
 # kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
 RETRIED_AFTER = "5 minutes"

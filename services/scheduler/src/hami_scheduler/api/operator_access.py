@@ -1,6 +1,6 @@
 """Stands before the operators' API: every call has a caller, and none passes without the right.
 
-On the operators' port the caller is whose token it is (`ports/access.py`); where kube-scheduler's
+On the operators' port the caller is whose token it is (`Role`); where kube-scheduler's
 port, which is on loopback, serves the API too, anybody. Calls that are more than a look are in the
 log with their caller, and those that change something go to the journal of calls. A replica that
 stands by answers what it reads from the ledger, and refuses the rest.
@@ -12,8 +12,9 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
-from hamicommon.access.checks import Access, NotAllowed, bearer_token
+from hamicommon.access.checks import Access, NotAllowed, Right, bearer_token
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,19 +22,40 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hami_scheduler.activity import Activity
 from hami_scheduler.api.errors import refuse
 from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
-from hami_scheduler.ports.access import Role
-from hami_scheduler.ports.callers import CallJournal, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallJournal, CallSource, OperatorCall, OperatorCaller
 
 logger = logging.getLogger(__name__)
 
 CALLER = "caller"
 """Of the request's state: its `OperatorCaller`, for the routes."""
 
+GROUP = "hami.io"
+RESOURCE = "scheduler"
+"""This resource exists for the rights alone: administrators grant it with the ClusterRoles
+`hami-reader` and `hami-operator`."""
 _FROM_MEMORY = ("/v1/simulate", "/v1/vain-settings")
 """Calls about what only the active replica follows."""
 _SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
 """Of the groups in a line of the log; an identity provider may name hundreds."""
+
+
+class Role(StrEnum):
+    """What a call needs; the values are the verbs that RBAC grants."""
+
+    READ = "get"
+    OPERATE = "update"
+
+    @property
+    def right(self) -> Right:
+        """What the API server is asked about."""
+        return _RIGHTS[self]
+
+
+_RIGHTS = {
+    role: Right(verb=role.value, group=GROUP, resource=RESOURCE, role=name)
+    for role, name in ((Role.READ, "hami-reader"), (Role.OPERATE, "hami-operator"))
+}
 
 Identify = Callable[[Scope, Role], Awaitable[OperatorCaller]]
 """Who calls, if they may. Raises: Unauthenticated, NotAllowed, Unavailable."""

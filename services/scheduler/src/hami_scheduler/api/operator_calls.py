@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.api.errors import refuse
-from hami_scheduler.ports.callers import CallJournal, CallOutcome, OperatorCall
+from hami_scheduler.ports.ledger import CallJournal, CallOutcome, OperatorCall
 
 logger = logging.getLogger(__name__)
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hamicommon.access.checks import Access
+from hamicommon.bus.dead_letters import DeadLetters
 
 from hami_scheduler.activity import Activity
 from hami_scheduler.adoption.adopt import Adopter
@@ -14,8 +15,7 @@ from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.callers import CallJournal
-from hami_scheduler.ports.queries import Letters, Queries
+from hami_scheduler.ports.ledger import CallJournal, Queries
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -27,7 +27,7 @@ class Service:
     verbs: ExtenderVerbs
     activity: Activity
     queries: Queries
-    letters: Letters
+    letters: DeadLetters
     explainer: Explainer
     by_claims: PodsByClaims
     vain_settings: VainSettings

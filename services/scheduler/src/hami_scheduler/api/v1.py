@@ -13,7 +13,7 @@ from typing import Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from hamicommon.bus.dead_letters import DeadLetter
+from hamicommon.bus.dead_letters import DeadLetter, DeadLetters
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.explain.answer import Explanation
@@ -24,7 +24,7 @@ from hami_scheduler.api.bodies import read_body, read_json
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.ports.queries import Letters, Queries, Row
+from hami_scheduler.ports.ledger import Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
 _SIMULATE_MOST_BYTES = 16 * 1024 * 1024
@@ -176,7 +176,7 @@ def settings_routes(settings: VainSettings) -> APIRouter:
     return api
 
 
-def letter_routes(letters: Letters) -> APIRouter:
+def letter_routes(letters: DeadLetters) -> APIRouter:
     """Messages that no service could handle."""
     api = APIRouter(prefix="/v1")
 

@@ -9,9 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
-from typing import Protocol
 
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
@@ -47,72 +45,15 @@ from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
-from hami_scheduler.adapters.redis import open_node_lock
+from hami_scheduler.adapters.redis import RedisNodeLock, open_node_lock
 from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bus.auth import Logins
-from hami_scheduler.bus.heartbeats import AgentMarks
-from hami_scheduler.bus.ledger_stats import LedgerStatsReader
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.ports import (
-    AllocationLedger,
-    CardReader,
-    ClaimApi,
-    ClaimWriter,
-    CounterStore,
-    DecisionLog,
-    DriftJournal,
-    GrantAnnouncer,
-    InventoryStore,
-    NodeApi,
-    NodeGroupStore,
-    NodeLock,
-    NodeWitness,
-    PodApi,
-    PodEvents,
-    QuotaStore,
-    TemplateApi,
-    WaitLedger,
-)
-from hami_scheduler.ports.callers import CallJournal
-from hami_scheduler.ports.limits import LimitHistory, PodEnder
-from hami_scheduler.ports.queries import Queries, Refusals
-from hami_scheduler.ports.rows import RowRepairs
-from hami_scheduler.reconcile.retention import HistoryRetention
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler"
-
-
-class InventoryLedger(InventoryStore, NodeGroupStore, CardReader, AgentMarks, Protocol):
-    """Nodes and cards, written and read."""
-
-
-class LedgerQueries(Queries, Refusals, Protocol):
-    """Answers for people, how far the outbox lags, and why pods wait."""
-
-    async def outbox_lag(self) -> tuple[float, datetime | None]:
-        """(rows, when the oldest was written)."""
-        ...
-
-
-class QueuedEvents(PodEvents, Protocol):
-    """Pod events with the worker that writes them."""
-
-    dropped: int
-
-    async def run(self) -> None:
-        """Runs until cancelled."""
-        ...
-
-
-class ClaimAccess(ClaimApi, ClaimWriter, Protocol):
-    """ResourceClaims, read and allocated."""
-
-
-class DecisionLedger(DecisionLog, WaitLedger, Protocol):
-    """Decisions, and which refused pods wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,40 +62,40 @@ class Connections:
 
     replica: str
     """A name that no other process has."""
-    store: AllocationLedger
-    inventory: InventoryLedger
-    counters: CounterStore
-    row_repairs: RowRepairs
-    quotas: QuotaStore
-    decisions: DecisionLedger
-    journal: DriftJournal
-    retention: HistoryRetention
-    queries: LedgerQueries
+    store: PostgresAllocationStore
+    inventory: PostgresInventory
+    counters: PostgresCounters
+    row_repairs: PostgresRowRepairs
+    quotas: PostgresQuotas
+    decisions: PostgresDecisionLog
+    journal: PostgresJournal
+    retention: PostgresRetention
+    queries: PostgresQueries
     ping: Callable[[], Awaitable[None]]
     relay: OutboxRelay
-    lock: NodeLock
-    pods: PodApi
-    claims: ClaimAccess
-    templates: TemplateApi
-    nodes: NodeApi
-    events: QueuedEvents
+    lock: RedisNodeLock
+    pods: KubernetesPodApi
+    claims: KubernetesClaimApi
+    templates: KubernetesTemplateApi
+    nodes: KubernetesNodeApi
+    events: KubernetesPodEvents
     background: BackgroundQueue
-    grants: GrantAnnouncer
-    witness: NodeWitness
+    grants: NatsGrantAnnouncer
+    witness: NatsNodeWitness
     sign: Callable[[Grant], str]
     read_signed: Callable[[str], Grant]
     """Raises: InvalidRequest when it was not signed by `sign`."""
     bus: Bus
     api: KubeApi
-    limits: LimitHistory | None = None
+    limits: PostgresLimits | None = None
     """What nodes find of limits; None: it is not taken."""
-    ending: PodEnder | None = None
+    ending: KubernetesPodEnder | None = None
     """None: no pod is ever ended."""
-    ledger_stats: LedgerStatsReader | None = None
+    ledger_stats: PostgresLedgerStats | None = None
     """For the bus; None: they are not published."""
     access: Access | None = None
     """Who may ask on the operators' port; None: it is not served."""
-    calls: CallJournal | None = None
+    calls: PostgresCallJournal | None = None
     """Where calls of operators are kept; None: the log alone has them."""
     logins: Logins | None = None
     """Answers the bus server about node-agents, where it is so configured."""

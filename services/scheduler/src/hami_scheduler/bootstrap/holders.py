@@ -39,7 +39,6 @@ def claims_at_bind(core: Core, connections: Connections) -> ClaimsAtBind:
         claim_grants(core, connections),
         pods=connections.pods,
         claims=connections.claims,
-        writer=connections.claims,
         lease_s=core.settings.bind_timeout_s + BINDING_EXTRA_S,
     )
 

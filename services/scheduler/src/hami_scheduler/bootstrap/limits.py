@@ -14,7 +14,8 @@ from hami_scheduler.enforcement.checks import CLOSE_EVERY_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.ports.limits import LimitHistory, PodEnder
+from hami_scheduler.ports.cluster import PodEnder
+from hami_scheduler.ports.ledger import LimitHistory
 
 
 def limit_loops(

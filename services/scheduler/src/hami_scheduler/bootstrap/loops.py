@@ -48,7 +48,7 @@ from hami_scheduler.reconcile.counters import CounterRepairer
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
-from hami_scheduler.reconcile.retention import HistoryCleanup, KeepDays
+from hami_scheduler.reconcile.retention import HistoryCleanup
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
 
@@ -164,15 +164,15 @@ def writing_loops(
     )
     cleanup = HistoryCleanup(
         connections.retention,
-        KeepDays(
-            grants=settings.grant_days,
-            drift=settings.drift_days,
-            health=settings.health_days,
-            limits=settings.limit_days,
-            calls=settings.call_days,
-            capacity=settings.capacity_days,
-            cards=settings.card_days,
-        ),
+        {
+            "grants": settings.grant_days,
+            "drift": settings.drift_days,
+            "health": settings.health_days,
+            "limits": settings.limit_days,
+            "calls": settings.call_days,
+            "capacity": settings.capacity_days,
+            "cards": settings.card_days,
+        },
     )
     return (
         ("outbox", connections.relay.run),

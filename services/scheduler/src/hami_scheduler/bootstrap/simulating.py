@@ -18,7 +18,7 @@ from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.api.simulate import ClusterSimulator
-from hami_scheduler.ports import CardReader
+from hami_scheduler.ports.ledger import CardReader
 from hami_scheduler.settings import Settings
 
 NAME = "hami-scheduler-simulate"

@@ -39,7 +39,6 @@ class TokenReviews(Protocol):
 
     async def review(self, token: str) -> Bearer:
         """Raises: InvalidRequest when the token is not good for the bus, Unavailable."""
-        ...
 
 
 class Logins:

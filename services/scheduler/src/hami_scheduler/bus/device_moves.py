@@ -28,7 +28,7 @@ from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.model import Change
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ports import AllocationStore
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from hamicommon.events import (
 from hamicommon.grants.grant import grant_of
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.ports import LedgerReader
+from hami_scheduler.ports.ledger import AllocationStore
 
 SUBJECT = "hami.grants.snapshot.*"
 QUEUE = "scheduler"
@@ -27,7 +27,7 @@ _LIFETIME_S = 600.0
 class GrantSnapshots:
     """Responder of `hami.grants.snapshot.*`."""
 
-    def __init__(self, ledger: LedgerReader, *, bulkhead: Bulkhead | None = None) -> None:
+    def __init__(self, ledger: AllocationStore, *, bulkhead: Bulkhead | None = None) -> None:
         self._ledger = ledger
         self._bulkhead = bulkhead or Bulkhead()
 

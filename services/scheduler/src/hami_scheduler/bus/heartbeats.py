@@ -14,10 +14,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, Unavailable
+
+from hami_scheduler.ports.ledger import CardReader, Mark
 
 logger = logging.getLogger(__name__)
 
@@ -26,17 +27,6 @@ LOOK_EVERY_S = 5.0
 # within a few seconds, and a single node must not wait longer for it.
 UNANSWERED_S = 10.0
 
-Mark = tuple[str, int]
-"""(agent id, sequence): differs from the one before whenever the agent was heard."""
-
-
-class AgentMarks(Protocol):
-    """Where the agents' counts are kept."""
-
-    async def agent_marks(self) -> Mapping[NodeName, Mark]:
-        """The mark of every node with an agent. Raises: Unavailable."""
-        ...
-
 
 class AgentLiveness:
     """Which agents are heard, and which are silent."""
@@ -44,7 +34,7 @@ class AgentLiveness:
     def __init__(
         self,
         *,
-        reader: AgentMarks,
+        reader: CardReader,
         bus_connected_for_s: Callable[[], float],
         on_heard_again: Callable[[], None],
         silent_s: float,

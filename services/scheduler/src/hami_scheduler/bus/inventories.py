@@ -30,7 +30,12 @@ from hamicommon.events import Inventory, inventory_subject
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AgentInventory, DriftJournal, InventoryStore, RecordedInventory
+from hami_scheduler.ports.ledger import (
+    AgentInventory,
+    DriftJournal,
+    InventoryStore,
+    RecordedInventory,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from hamicommon.bus.client import Bus
 from hamicommon.events import (
     LEDGER_CLUSTER_SUBJECT,
     ClusterNumbers,
@@ -47,15 +48,6 @@ class LedgerStatsReader(Protocol):
 
     async def read(self) -> LedgerStats:
         """Reads them. Raises: Unavailable, Conflict."""
-        ...
-
-
-class StatsPublisher(Protocol):
-    """Where they go."""
-
-    async def publish(self, subject: str, payload: BaseModel, *, message_id: str) -> None:
-        """Raises: Unavailable."""
-        ...
 
 
 class LedgerStatsPublisher:
@@ -64,7 +56,7 @@ class LedgerStatsPublisher:
     def __init__(
         self,
         reader: LedgerStatsReader,
-        bus: StatsPublisher,
+        bus: Bus,
         replica: str,
         *,
         bulkhead: Bulkhead | None = None,

@@ -17,7 +17,8 @@ from hamicommon.events import MadeInstance
 from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.mig import MigNames, decode_reservations, encode_reservations, with_names
 
-from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

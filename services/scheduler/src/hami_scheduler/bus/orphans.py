@@ -15,7 +15,7 @@ from hamicommon.domain.pod_ref import PodRef
 
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import RUNS_ON, Announcer
-from hami_scheduler.ports import DriftJournal
+from hami_scheduler.ports.ledger import DriftJournal
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from hamicommon.domain.ids import NodeName
 
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import DriftJournal
+from hami_scheduler.ports.ledger import DriftJournal
 
 logger = logging.getLogger(__name__)
 

@@ -35,7 +35,8 @@ from hami_scheduler.ledger.state_machine import (
     gone_on_node,
 )
 from hami_scheduler.ledger.transitions import Transitions
-from hami_scheduler.ports import AllocationStore, PodApi
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

@@ -10,39 +10,26 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Protocol
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.k8s.types import JsonMapping
 
-from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges
+from hami_scheduler.enforcement.evict import LimitEvictor
+from hami_scheduler.enforcement.periods import REASONS, PeriodChanges, drift_class
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports.limits import LimitHistory
+from hami_scheduler.ports.ledger import LimitHistory
 
 logger = logging.getLogger(__name__)
 
-REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
-"""Of the pod's events and of its condition."""
 SILENT_S = 600.0
 """Ten heartbeats of an agent: what it has not confirmed since is not known to go on."""
 CLOSE_EVERY_S = 60.0
-
-
-class Evictor(Protocol):
-    """Ends pods that are beyond their grants."""
-
-    async def consider(
-        self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
-    ) -> None:
-        """Ends the period's pod if it is due. Raises: Unavailable, Conflict."""
-        ...
 
 
 class LimitChecks:
@@ -56,7 +43,7 @@ class LimitChecks:
         announcer: Announcer,
         instruments: SchedulerInstruments,
         lines: LineBudget,
-        evictor: Evictor | None,
+        evictor: LimitEvictor | None,
     ) -> None:
         """`pod_named`: the watch's, by namespace and name. `evictor`: None: report only."""
         self._history = history
@@ -113,7 +100,7 @@ class LimitChecks:
 
     async def _evict(
         self,
-        evictor: Evictor,
+        evictor: LimitEvictor,
         changed: PeriodChanges,
         findings: Sequence[LimitFinding],
         received_at: datetime,
@@ -123,8 +110,3 @@ class LimitChecks:
             finding = by_key[period.key]
             with self._instruments.bulkhead.item("evict", period.pod_uid):
                 await evictor.consider(period, finding, received_at=received_at)
-
-
-def drift_class(state: LimitState) -> str:
-    """Of the journal's line about a violation."""
-    return f"limit-{state}"

@@ -19,7 +19,6 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, NotFound, Unavailable
 from hamicommon.events import LimitFinding
 
-from hami_scheduler.enforcement.checks import REASONS
 from hami_scheduler.enforcement.eviction_rules import (
     EvictionPolicy,
     due,
@@ -27,10 +26,11 @@ from hami_scheduler.enforcement.eviction_rules import (
     why_not,
     with_condition,
 )
-from hami_scheduler.enforcement.periods import LimitPeriod
+from hami_scheduler.enforcement.periods import REASONS, LimitPeriod
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports.limits import LimitHistory, PodEnder
+from hami_scheduler.ports.cluster import PodEnder
+from hami_scheduler.ports.ledger import LimitHistory
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,9 @@ from datetime import datetime
 from hamicommon.domain.limits import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 
+REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
+"""Of the pod's events and of its condition."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitPeriod:
@@ -112,3 +115,8 @@ def _period(node: str, finding: LimitFinding, received_at: datetime) -> LimitPer
         peak_mib=finding.peak_mib,
         granted_mib=finding.granted_mib,
     )
+
+
+def drift_class(state: LimitState) -> str:
+    """Of the journal's line about a violation."""
+    return f"limit-{state}"

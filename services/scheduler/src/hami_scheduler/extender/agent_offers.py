@@ -16,7 +16,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.grants.grant import Grant
 
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AgentNotReady, GrantAnnouncer
+from hami_scheduler.ports.cluster import AgentNotReady, GrantAnnouncer
 
 logger = logging.getLogger(__name__)
 

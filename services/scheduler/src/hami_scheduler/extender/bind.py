@@ -38,7 +38,7 @@ from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED
-from hami_scheduler.ports import AllocationStore
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)

@@ -23,7 +23,7 @@ from hami_scheduler.placement.draft import assumed_allocation
 from hami_scheduler.placement.placer import Placer
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.refusals import NoRoom
-from hami_scheduler.ports import PodApi
+from hami_scheduler.ports.cluster import PodApi
 
 tracer = get_tracer(__name__)
 

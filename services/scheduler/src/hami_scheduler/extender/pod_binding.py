@@ -17,7 +17,7 @@ from hamicommon.k8s.annotations import GRANT, annotations_of, binding_annotation
 from hamicommon.k8s.types import Json
 
 from hami_scheduler.ledger.state_machine import facts_of
-from hami_scheduler.ports import PodApi
+from hami_scheduler.ports.cluster import PodApi
 
 logger = logging.getLogger(__name__)
 

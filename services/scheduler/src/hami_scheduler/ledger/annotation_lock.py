@@ -20,7 +20,8 @@ from hamicommon.k8s.annotations import annotations_of
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.ledger.node_lock_annotation import HeldLock, held, lock_keys, owned, value_of
-from hami_scheduler.ports import AllocationStore, NodeApi, NodeLock, PodApi
+from hami_scheduler.ports.cluster import NodeApi, NodeLock, PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

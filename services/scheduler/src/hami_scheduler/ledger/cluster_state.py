@@ -24,7 +24,13 @@ from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 
 from hami_scheduler.ledger.quota_book import QuotaBook
-from hami_scheduler.ports import CardReader, LedgerCard, LedgerReader, PairScores, QuotaStore
+from hami_scheduler.ports.ledger import (
+    AllocationStore,
+    CardReader,
+    LedgerCard,
+    PairScores,
+    QuotaStore,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +53,7 @@ class ClusterState:
         cards: CardReader,
         *,
         quotas: QuotaStore,
-        grants: LedgerReader,
+        grants: AllocationStore,
         rules: Mapping[str, VendorRules],
         ttl_s: float,
         on_freed: Callable[[], None] = lambda: None,

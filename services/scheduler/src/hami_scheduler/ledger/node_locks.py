@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError
 from hamicommon.ledger.model import LockHolder
 
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
-from hami_scheduler.ports import NodeLock
+from hami_scheduler.ports.cluster import NodeLock
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.writer import Answer, LedgerWriter
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_FAILED, Announcer
-from hami_scheduler.ports import GrantAnnouncer
+from hami_scheduler.ports.cluster import GrantAnnouncer
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.ledger.model import Change, Command, Entry, StateStep
 
-from hami_scheduler.ports import AllocationStore
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from hamicommon.placement.cluster.arrivals import HALF_LIFE, shape_of
 from hamicommon.placement.cluster.view import ClusterView
 
 from hami_scheduler.placement.waiting_pods import WaitingPods
-from hami_scheduler.ports.records import DecisionLog
+from hami_scheduler.ports.ledger import DecisionLog
 
 ARRIVALS_AGAIN_S = 600.0
 _LATER = 500

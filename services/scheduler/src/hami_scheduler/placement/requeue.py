@@ -19,7 +19,7 @@ from hamicommon.placement.engine import decide
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.waiting_pods import RequestShape, WaitingPod, WaitingPods
-from hami_scheduler.ports import PodApi
+from hami_scheduler.ports.cluster import PodApi
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.pod_events import CARD_CHANGED, Announcer
-from hami_scheduler.ports.queries import Queries
+from hami_scheduler.ports.ledger import Queries
 
 
 class CardConditionReporter:

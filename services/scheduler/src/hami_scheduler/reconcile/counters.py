@@ -10,7 +10,7 @@ import logging
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import CounterStore, DriftJournal
+from hami_scheduler.ports.ledger import CounterStore, DriftJournal
 
 logger = logging.getLogger(__name__)
 

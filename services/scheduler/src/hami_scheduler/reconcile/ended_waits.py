@@ -15,7 +15,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
-from hami_scheduler.ports import OpenWait, WaitLedger
+from hami_scheduler.ports.ledger import DecisionLog, OpenWait
 
 COMPARE_INTERVAL_S = 2.0
 MAX_DELETED = 20_000
@@ -37,7 +37,7 @@ class EndedWaits:
 
     def __init__(
         self,
-        ledger: WaitLedger,
+        ledger: DecisionLog,
         *,
         pods: Callable[[], Iterable[JsonMapping]],
         listed: Callable[[], bool],

@@ -25,7 +25,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement.waiting_pods import RequestShape, WaitingPod, WaitingPods
-from hami_scheduler.ports.queries import LastRefusal, Refusals
+from hami_scheduler.ports.ledger import LastRefusal, Queries
 
 # Each look costs about a millisecond of the event loop; pods of one shape share one.
 MOST_SHAPES = 50
@@ -48,7 +48,7 @@ class WaitingFigures:
         *,
         view: ClusterState,
         waiting: WaitingPods,
-        refusals: Refusals,
+        refusals: Queries,
         vendors: Vendors,
         silent: Callable[[], frozenset[NodeName]],
         bulkhead: Bulkhead,

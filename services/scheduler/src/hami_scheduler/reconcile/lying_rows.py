@@ -27,8 +27,7 @@ from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.ledger.state_machine import facts_of
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import DriftJournal
-from hami_scheduler.ports.rows import RepairedRow, RowRepairs
+from hami_scheduler.ports.ledger import DriftJournal, RepairedRow, RowRepairs
 
 logger = logging.getLogger(__name__)
 

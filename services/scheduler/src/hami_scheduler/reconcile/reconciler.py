@@ -29,7 +29,8 @@ from hami_scheduler.ledger.state_machine import (
 )
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import AllocationLedger, DriftJournal, LedgerReader, PodApi
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
@@ -51,7 +52,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        ledger: AllocationLedger,
+        ledger: AllocationStore,
         pods: PodApi,
         transitions: Transitions,
         mirrors: Mirrors,
@@ -154,7 +155,7 @@ class Reaper:
     def __init__(
         self,
         *,
-        ledger: LedgerReader,
+        ledger: AllocationStore,
         pods: PodApi,
         transitions: Transitions,
         agent_speaks: Callable[[NodeName], bool],

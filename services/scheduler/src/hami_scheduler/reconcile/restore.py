@@ -35,7 +35,8 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Change, Draft, Entry, QuotaAmounts
 
 from hami_scheduler.ledger.state_machine import PodFacts, facts_of
-from hami_scheduler.ports import AllocationStore, NodeWitness
+from hami_scheduler.ports.cluster import NodeWitness
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
 from hamicommon.errors import Conflict, Unavailable
@@ -24,52 +22,18 @@ MOST_BATCHES = 5000
 """Of a round and kind; a backlog of years goes on in the next."""
 
 
+KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")
+"""In the order in which they leave: grants hold cards."""
+
+
 class HistoryRetention(Protocol):
-    """Removes one batch of what is older than `keep_days`; returns how much (0: all is gone).
+    """The ledger's history."""
 
-    Each raises Conflict (a lock was not to be had) and Unavailable.
-    """
+    async def forget(self, kind: str, *, keep_days: int) -> int:
+        """Remove one batch of what is older than `keep_days`; return how much (0: all is gone).
 
-    async def forget_grants(self, *, keep_days: int) -> int:
-        """Pods all of whose grants ended before then, with all that belongs to these."""
-        ...
-
-    async def forget_drift(self, *, keep_days: int) -> int:
-        """Lines of the drift journal."""
-        ...
-
-    async def forget_health(self, *, keep_days: int) -> int:
-        """Health changes of cards, but for each card's newest."""
-        ...
-
-    async def forget_limits(self, *, keep_days: int) -> int:
-        """Periods in which containers were beyond their grants, and that ended before then."""
-        ...
-
-    async def forget_calls(self, *, keep_days: int) -> int:
-        """Calls of operators."""
-        ...
-
-    async def forget_capacity(self, *, keep_days: int) -> int:
-        """Periods of cards and quotas that ended, and gaps of nodes."""
-        ...
-
-    async def forget_cards(self, *, keep_days: int) -> int:
-        """Cards that have been absent since, and that no grant names."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepDays:
-    """Days per kind of history; 0 keeps it for ever."""
-
-    grants: int
-    drift: int
-    health: int
-    calls: int
-    capacity: int
-    cards: int
-    limits: int = 0
+        Raises: Conflict (a lock was not to be had), Unavailable.
+        """
 
 
 class HistoryCleanup:
@@ -78,31 +42,23 @@ class HistoryCleanup:
     def __init__(
         self,
         retention: HistoryRetention,
-        days: KeepDays,
+        days: Mapping[str, int],
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        """`days` by kind; 0 keeps it for ever."""
+        self._retention = retention
+        self._days = days
         self._sleep = sleep
-        # Grants first: they hold cards.
-        kinds = (
-            ("grants", days.grants, retention.forget_grants),
-            ("drift", days.drift, retention.forget_drift),
-            ("health", days.health, retention.forget_health),
-            ("limits", days.limits, retention.forget_limits),
-            ("calls", days.calls, retention.forget_calls),
-            ("capacity", days.capacity, retention.forget_capacity),
-            ("cards", days.cards, retention.forget_cards),
-        )
-        self._kinds: list[tuple[str, Callable[[], Awaitable[int]]]] = [
-            (kind, partial(forget, keep_days=keep)) for kind, keep, forget in kinds if keep
-        ]
 
     async def once(self) -> dict[str, int]:
         """Removes what is old by now; how much of each kind. What fails is logged and stays."""
         gone: dict[str, int] = {}
-        for kind, forget in self._kinds:
+        for kind in KINDS:
+            if not self._days.get(kind):
+                continue
             try:
-                gone[kind] = await self._all_of(forget)
+                gone[kind] = await self._all_of(kind)
             except (Unavailable, Conflict) as exc:
                 logger.warning("old history stays", extra={"kind": kind, "error": str(exc)})
                 continue
@@ -110,10 +66,10 @@ class HistoryCleanup:
                 logger.info("old history removed", extra={"kind": kind, "count": gone[kind]})
         return gone
 
-    async def _all_of(self, forget: Callable[[], Awaitable[int]]) -> int:
+    async def _all_of(self, kind: str) -> int:
         total = 0
         for _ in range(MOST_BATCHES):
-            removed = await forget()
+            removed = await self._retention.forget(kind, keep_days=self._days[kind])
             if not removed:
                 break
             total += removed

@@ -23,7 +23,8 @@ from hamicommon.ledger.model import StateStep
 from hami_scheduler.ledger.state_machine import HOW_BOUND
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import ALLOCATE_LATE, Announcer
-from hami_scheduler.ports import AllocationLedger, PodApi
+from hami_scheduler.ports.cluster import PodApi
+from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class StuckPodReporter:
     def __init__(
         self,
         *,
-        ledger: AllocationLedger,
+        ledger: AllocationStore,
         pods: PodApi,
         silent: Callable[[], frozenset[NodeName]],
         announcer: Announcer,

@@ -18,7 +18,7 @@ from hamicommon.k8s.types import JsonMapping
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports import AllocationStore, DriftJournal
+from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
 
 CLASS = "pod-without-grant"

@@ -20,7 +20,8 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.bus.refused_cards import RefusedCards
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports import DriftJournal, InventoryStore, NodeApi
+from hami_scheduler.ports.cluster import NodeApi
+from hami_scheduler.ports.ledger import DriftJournal, InventoryStore
 from hami_scheduler.watch.node_annotations import NodeAnnotations, read_annotations
 
 logger = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
-from hami_scheduler.ports import TemplateApi
+from hami_scheduler.ports.cluster import TemplateApi
 from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from hamicommon.errors import HamiError
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_scheduler.ports import NodeGroupStore
+from hami_scheduler.ports.ledger import InventoryStore
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class NodeGroups:
     """Handlers of the node informer, and the worker behind them."""
 
     def __init__(
-        self, *, store: NodeGroupStore, labels: Sequence[str], bulkhead: Bulkhead | None = None
+        self, *, store: InventoryStore, labels: Sequence[str], bulkhead: Bulkhead | None = None
     ) -> None:
         self._store = store
         self._labels = labels

@@ -15,7 +15,8 @@ from hamicommon.k8s.annotations import DEVICE_CORDON
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ports import DriftJournal, InventoryStore, PodEvent, PodEvents
+from hami_scheduler.ports.cluster import PodEvent, PodEvents
+from hami_scheduler.ports.ledger import DriftJournal, InventoryStore
 from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from hami_scheduler.ledger.state_machine import (
 )
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
-from hami_scheduler.ports import AllocationLedger
+from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.watch import backoff
 from hami_scheduler.watch.backoff import ItemBackoff
 
@@ -51,7 +51,7 @@ class PodWatch:
     def __init__(
         self,
         *,
-        store: AllocationLedger,
+        store: AllocationStore,
         transitions: Transitions,
         state: ClusterState,
         waiting: WaitingPods,

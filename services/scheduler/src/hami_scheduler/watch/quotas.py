@@ -16,7 +16,7 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
-from hami_scheduler.ports import QuotaStore
+from hami_scheduler.ports.ledger import QuotaStore
 from hami_scheduler.watch.backoff import ItemBackoff
 
 logger = logging.getLogger(__name__)

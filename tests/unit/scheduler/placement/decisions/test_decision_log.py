@@ -16,7 +16,8 @@ from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports import DecisionRow, PodEvent
+from hami_scheduler.ports.cluster import PodEvent
+from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
 from hamicommon.explain.record import record_of

@@ -20,7 +20,7 @@ from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.partitions import keep_partitions
 
-from hami_scheduler.ports import DecisionRow, OpenWait
+from hami_scheduler.ports.ledger import DecisionRow, OpenWait
 
 # How old the cards may be that explain shows of a pod that is refused again and again.
 RENEW_S = 60.0
@@ -115,7 +115,7 @@ RETURNING id
 
 
 class PostgresDecisionLog:
-    """Ports DecisionLog and WaitLedger."""
+    """Ports DecisionLog and DecisionLog."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -10,9 +10,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.clipping import clip
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 
-from hami_scheduler.ports.callers import CallOutcome, OperatorCall
+from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
 
 _DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
 MOST_OF_A_SUBJECT = 512
@@ -43,7 +44,6 @@ LOCK_TIMEOUT = "200ms"
 BATCH = 500
 """Pods or rows of a transaction; half a second of work on a slow disk."""
 
-_FORGET_GRANTS = "SELECT hami_forget_grants($1, $2)"
 _OLD_DRIFT = """
 WITH gone AS (
     DELETE FROM drift_journal
@@ -75,6 +75,15 @@ WITH gone AS (
      WHERE id IN (SELECT id FROM operator_calls WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
 SELECT count(*) FROM gone
 """
+_FORGET = {
+    # Pods all of whose grants ended before then, with all that belongs to these.
+    "grants": "SELECT hami_forget_grants($1, $2)",
+    "drift": _OLD_DRIFT,
+    "health": _OLD_HEALTH,
+    # Periods in which containers were beyond their grants, and that ended before then.
+    "limits": _OLD_LIMITS,
+    "calls": _OLD_CALLS,
+}
 _OLD_PERIODS = """
 DELETE FROM device_periods
  WHERE id IN (SELECT id FROM device_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
@@ -154,52 +163,30 @@ class PostgresRetention:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def forget_grants(self, *, keep_days: int) -> int:
+    async def forget(self, kind: str, *, keep_days: int) -> int:
         """See the port."""
-        return await self._removed(_FORGET_GRANTS, keep_days)
-
-    async def forget_drift(self, *, keep_days: int) -> int:
-        """See the port."""
-        return await self._removed(_OLD_DRIFT, keep_days)
-
-    async def forget_health(self, *, keep_days: int) -> int:
-        """See the port."""
-        return await self._removed(_OLD_HEALTH, keep_days)
-
-    async def forget_limits(self, *, keep_days: int) -> int:
-        """See the port."""
-        return await self._removed(_OLD_LIMITS, keep_days)
-
-    async def forget_calls(self, *, keep_days: int) -> int:
-        """See the port."""
-        return await self._removed(_OLD_CALLS, keep_days)
-
-    async def forget_capacity(self, *, keep_days: int) -> int:
-        """See the port."""
-        about = (_before(keep_days), BATCH)
+        about = (datetime.now(UTC) - timedelta(days=keep_days), BATCH)
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            cards = await connection.fetch(_OLD_PERIODS, *about)
-            await connection.execute(_OLDEST_PERIODS, [row["device_uuid"] for row in cards])
-            gaps = await connection.fetch(_OLD_GAPS, *about)
-            quotas = await connection.fetch(_OLD_QUOTAS, *about)
-        return len(cards) + len(gaps) + len(quotas)
-
-    async def forget_cards(self, *, keep_days: int) -> int:
-        """See the port."""
-        async with self._database.transaction() as connection:
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            rows = await connection.fetch(_OLD_CARDS, _before(keep_days), BATCH)
-            uuids = [row["uuid"] for row in rows]
-            await connection.execute(_THEIR_HEALTH, uuids)
-            await connection.execute(_DELETE_CARDS, uuids)
-        return len(uuids)
-
-    async def _removed(self, statement: str, keep_days: int) -> int:
-        async with self._database.transaction() as connection:
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            return int(await connection.fetchval(statement, _before(keep_days), BATCH))
+            if kind == "capacity":
+                return await _forget_capacity(connection, *about)
+            if kind == "cards":
+                return await _forget_cards(connection, *about)
+            return int(await connection.fetchval(_FORGET[kind], *about))
 
 
-def _before(keep_days: int) -> datetime:
-    return datetime.now(UTC) - timedelta(days=keep_days)
+async def _forget_capacity(connection: Connection, before: datetime, most: int) -> int:
+    """Periods of cards and quotas that ended, and gaps of nodes."""
+    cards = await connection.fetch(_OLD_PERIODS, before, most)
+    await connection.execute(_OLDEST_PERIODS, [row["device_uuid"] for row in cards])
+    gaps = await connection.fetch(_OLD_GAPS, before, most)
+    quotas = await connection.fetch(_OLD_QUOTAS, before, most)
+    return len(cards) + len(gaps) + len(quotas)
+
+
+async def _forget_cards(connection: Connection, before: datetime, most: int) -> int:
+    """Cards that have been absent since, and that no grant names."""
+    uuids = [row["uuid"] for row in await connection.fetch(_OLD_CARDS, before, most)]
+    await connection.execute(_THEIR_HEALTH, uuids)
+    await connection.execute(_DELETE_CARDS, uuids)
+    return len(uuids)

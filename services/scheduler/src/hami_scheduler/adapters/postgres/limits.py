@@ -16,8 +16,7 @@ from hami_scheduler.adapters.postgres.housekeeping import (
     MOST_OF_A_DETAIL,
     MOST_OF_A_SUBJECT,
 )
-from hami_scheduler.enforcement.checks import drift_class
-from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, changes
+from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, changes, drift_class
 
 LOCK_TIMEOUT = "200ms"
 FOLD_S = 60

@@ -14,7 +14,7 @@ from hamicommon.ledger.invariants import broken
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.ledger_stats import LedgerStats
-from hami_scheduler.ports.queries import LastRefusal
+from hami_scheduler.ports.ledger import LastRefusal
 
 Row = dict[str, Any]
 

@@ -16,7 +16,7 @@ from hamicommon.ledger.database import Database
 from hami_scheduler.adapters.postgres.allocations.moving import card_names, write_shares
 from hami_scheduler.adapters.postgres.allocations.reads import locked
 from hami_scheduler.adapters.postgres.allocations.writing import NewEvent, insert_events
-from hami_scheduler.ports.rows import RepairedRow
+from hami_scheduler.ports.ledger import RepairedRow
 
 _LAST_EVENT = """
 CROSS JOIN LATERAL (SELECT e.state, e.pod_uid, e.at FROM allocation_events e

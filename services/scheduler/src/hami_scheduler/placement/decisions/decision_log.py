@@ -28,7 +28,7 @@ from opentelemetry.trace import SpanContext, get_current_span
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_row import decision_of
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
-from hami_scheduler.ports import DecisionLog, DecisionRow
+from hami_scheduler.ports.ledger import DecisionLog, DecisionRow
 
 logger = logging.getLogger(__name__)
 

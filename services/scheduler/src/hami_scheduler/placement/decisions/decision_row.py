@@ -13,7 +13,7 @@ from hamicommon.explain.record import detail_bytes, request_json
 from hamicommon.explain.sentence import CardStock, placed_sentence, quota_sentence, refusal_sentence
 
 from hami_scheduler.placement.decisions.decision import DecisionTrace
-from hami_scheduler.ports import DecisionRow
+from hami_scheduler.ports.ledger import DecisionRow
 
 _COUNTED = re.compile(r"^\d+/\d+ ")
 

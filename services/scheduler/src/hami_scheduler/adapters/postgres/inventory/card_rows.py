@@ -9,7 +9,7 @@ from typing import Any
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid, NodeName
 
-from hami_scheduler.ports import LedgerCard
+from hami_scheduler.ports.ledger import LedgerCard
 
 
 def card_columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:

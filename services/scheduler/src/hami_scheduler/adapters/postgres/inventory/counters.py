@@ -13,7 +13,7 @@ from hamicommon.ledger.database import Database
 from hamicommon.ledger.footprint import footprint
 from hamicommon.ledger.tables.cards import MOST_VERSION
 
-from hami_scheduler.ports.cards import RepairedCard, RepairedSequence
+from hami_scheduler.ports.ledger import RepairedCard, RepairedSequence
 
 _FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # No card changes so often that its version is a year ahead of its time.

@@ -45,11 +45,11 @@ from hami_scheduler.ledger.inventory_diff import (
     keyed,
     screen,
 )
-from hami_scheduler.ports import AgentInventory, LedgerCard, PairScores, RecordedInventory
+from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
 
 class PostgresInventory:
-    """Ports InventoryStore, NodeGroupStore and CardReader."""
+    """Ports InventoryStore, InventoryStore and CardReader."""
 
     def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
         self._database = database
@@ -202,7 +202,7 @@ class PostgresInventory:
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See bus.heartbeats.AgentMarks."""
+        """See bus.heartbeats.CardReader."""
         rows = await self._database.fetch(
             "SELECT name, agent_id, agent_sequence FROM nodes"
             " WHERE source = 'agent' AND gone_at IS NULL"

@@ -1,0 +1,528 @@
+"""The ledger as the use cases need it: grants, cards, records, answers for people.
+
+All calls are bounded in time and raise only from `hamicommon.errors`; `adapters/postgres` has how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.devices import DeviceUsage, NodeInventory
+from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.domain.requests import PodRequest
+from hamicommon.errors import HamiError
+from hamicommon.events import DeviceHealthEvent, LimitCheck, LimitFinding
+from hamicommon.explain.moment import Blob
+from hamicommon.ledger.cards.moves import Move
+from hamicommon.ledger.granted_cards import PodCard
+from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaUse, StateStep
+
+
+class AllocationStore(Protocol):
+    """The ledger of grants: each write is one transaction with its events and announcements."""
+
+    async def commit(self, commands: Sequence[Command]) -> Sequence[Change | HamiError | None]:
+        """Carry out commands together; steps that end a grant come before new grants.
+
+        For each the change, or why the grant was refused (as `enter` raises it), or None for a step
+        that is not due. The steps of one allocation are made in their order.
+        Raises: Conflict, Unavailable when none of them was carried out.
+        """
+
+    async def begin(self, draft: Draft) -> Change:
+        """Take the cards and write the allocation as `binding`, with its fencing token.
+
+        Raises: CapacityConflict (its `subject` is the card that refused), QuotaConflict, Conflict
+        (the pod has a live allocation), Unavailable.
+        """
+
+    async def enter(self, entry: Entry) -> Change:
+        """Write a grant that begins as the entry says, with its token and evidence.
+
+        If the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to what
+        is held, and quotas are counted but not checked.
+        Raises: as `begin`; unguarded, CapacityConflict means that a card is not on the node.
+        """
+
+    async def advance(self, step: StateStep) -> Change | None:
+        """Change the state if the row still allows it; otherwise return None and change nothing.
+
+        A target that is not live gives the cards back. Raises: Conflict, Unavailable.
+        """
+
+    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
+        """Exchanges cards of bound allocations of one node for those the kubelet really gave.
+
+        All in one transaction: two pods that hold each other's cards change places even where both
+        cards are full. None, and nothing changed, when one of them is not live under its token any
+        more. Raises: CapacityConflict when the cards can't hold it, Conflict, Unavailable.
+        """
+
+    async def annotate(
+        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
+    ) -> bool:
+        """Keeps what the pod's annotations must have besides, for as long as the grant is live.
+
+        No step of its history: what the pod holds is as it was. False, and nothing changed, when
+        the allocation is not live under this token any more. Raises: Unavailable.
+        """
+
+    async def get(self, allocation_id: AllocationId) -> Allocation | None:
+        """The allocation. Raises: Unavailable."""
+
+    async def live_of(self, pod_uid: PodUid) -> Allocation | None:
+        """The pod's live allocation. Raises: Unavailable."""
+
+    async def live(self, node: NodeName | None = None) -> list[Allocation]:
+        """All live allocations, of one node or of all. Raises: Unavailable."""
+
+    def standing(self) -> AsyncIterator[Sequence[Allocation]]:
+        """All live allocations without their containers, some hundreds at a time.
+
+        For comparing many with the API server; who acts on one reads it whole. Raises:
+        Unavailable.
+        """
+
+    async def standing_of(self, pod_uids: Sequence[PodUid]) -> Sequence[Allocation]:
+        """The live allocations of these pods, without their containers. Raises: Unavailable."""
+
+    async def whole(self, ids: Sequence[AllocationId]) -> Sequence[Allocation]:
+        """These allocations with their containers; a few hundred. Raises: Unavailable."""
+
+    async def overdue(self) -> list[Allocation]:
+        """Live allocations whose deadline has passed. Raises: Unavailable."""
+
+    async def late(self, after_s: float) -> list[Allocation]:
+        """Allocations that are still `bound` so long after the binding. Raises: Unavailable."""
+
+
+class QuotaStore(Protocol):
+    """Quotas of namespaces as the ledger guards them."""
+
+    async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
+        """Sets exactly these limits and counts what is used. Raises: Conflict, Unavailable."""
+
+    async def limited(self) -> frozenset[str]:
+        """Namespaces that have a limit. Raises: Conflict, Unavailable."""
+
+    async def used(self) -> Sequence[QuotaUse]:
+        """Every limit with what is used of it. Raises: Unavailable."""
+
+
+PairScores = Mapping[GpuUuid, Mapping[GpuUuid, int]]
+Mark = tuple[str, int]
+"""(agent id, sequence): differs from the one before whenever the agent was heard."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerCard:
+    """A card as the ledger has it."""
+
+    node: NodeName
+    usage: DeviceUsage
+    version: int
+
+
+class CardReader(Protocol):
+    """Cards of the ledger, for the view."""
+
+    async def tally(self) -> tuple[int, int]:
+        """(number of present cards, sum of their versions): equal tallies mean equal cards.
+
+        Versions only grow, and a card that enters has a higher one than any that left.
+        """
+
+    async def versions(self) -> dict[str, tuple[NodeName, int]]:
+        """uuid -> (node, version) of every present card."""
+
+    async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
+        """Cards of these nodes, or of all, ordered by node and index."""
+
+    async def agent_marks(self) -> Mapping[NodeName, Mark]:
+        """The mark of every node with an agent. Raises: Unavailable."""
+
+    async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
+        """How well the cards of these nodes are connected, where their agents measured it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedInventory:
+    """What became of one report."""
+
+    changed: bool
+    """Some card's row was written."""
+    health: tuple[DeviceHealthEvent, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """The reason, by uuid, for each card that was left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentInventory:
+    """What an agent reported; `observed_at` of it is when the bus took it."""
+
+    inventory: NodeInventory
+    agent_id: str
+    sequence: int
+    repeats: bool = False
+    """It is as the one before it of this agent, which was recorded; the cards are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedCard:
+    """A card whose counters were not the sum of its live grants, and are now."""
+
+    uuid: GpuUuid
+    node: NodeName
+    detail: str
+    is_older: bool
+    """The version that it has now is lower than the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairedSequence:
+    """What numbers are drawn from was at its end, or behind the rows."""
+
+    name: str
+    was: int
+    is_now: int
+
+
+class CounterStore(Protocol):
+    """What the ledger counts. Both raise: Conflict, Unavailable."""
+
+    async def repair_cards(self) -> Sequence[RepairedCard]:
+        """Counts the live grants of every card that has other counters."""
+
+    async def repair_sequences(self) -> Sequence[RepairedSequence]:
+        """Lets numbers go on beyond the newest rows."""
+
+
+class InventoryStore(Protocol):
+    """Nodes and cards as their agents report them."""
+
+    async def record_all(
+        self, reports: Sequence[AgentInventory]
+    ) -> Sequence[RecordedInventory | None]:
+        """As `record` for reports of different nodes, all or none.
+
+        Of what repeats it is recorded that the node was heard; None also when its last report is
+        another agent's, or the node was given up since. Raises: also Conflict.
+        """
+
+    async def record(
+        self, inventory: NodeInventory, *, agent_id: str, sequence: int
+    ) -> RecordedInventory | None:
+        """Writes what differs; None when the report is older than what is known.
+
+        `observed_at` of the inventory is when the bus took it. Raises: Unavailable.
+        """
+
+    async def forget_number(self, node: NodeName) -> int | None:
+        """Forgets how many reports of its agent are known, so that the next one is taken.
+
+        Returns the number; None: the node is not known. Raises: Unavailable.
+        """
+
+    async def record_annotated(
+        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
+    ) -> RecordedInventory | None:
+        """Writes what a Node object has, for a node without our agent.
+
+        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
+        the node's own agent reports, or a later state is known already: `sequence` grows within
+        one `node_uid`. Raises: Unavailable.
+        """
+
+    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
+        """Marks exactly these cards of the node as cordoned; True when something changed."""
+
+    async def mark_gone(self, node: NodeName) -> None:
+        """The Node object was deleted: its cards are no longer present."""
+
+    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
+        """Writes those that differ; returns the nodes that are known. Raises: Unavailable."""
+
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastRefusal:
+    """A waiting pod's last decision."""
+
+    reason: str
+    """That the most nodes gave; empty: no node did."""
+    candidates: int
+    """Nodes that kube-scheduler offered."""
+    unregistered: int
+    """Of those, without a card that is known."""
+
+
+class Queries(Protocol):
+    """Read-only answers for people; all raise Unavailable when the ledger is away."""
+
+    async def allocations(
+        self,
+        *,
+        node: str | None = None,
+        namespace: str | None = None,
+        state: str | None = None,
+        pod_uid: str | None = None,
+        live: bool | None = None,
+        pod_name: str | None = None,
+        limit: int = 1000,
+    ) -> list[Row]:
+        """Allocations, newest first."""
+
+    async def nodes(self) -> list[Row]:
+        """Nodes with the sums of their cards."""
+
+    async def devices(self, *, node: str | None = None) -> list[Row]:
+        """Cards with capacity and what is granted."""
+
+    async def history(self, pod_uid: str) -> list[Row]:
+        """State changes of the pod's allocations, in order."""
+
+    async def decisions(self, pod_uid: str) -> list[Row]:
+        """The pod's latest decisions, newest first, as they are stored."""
+
+    async def pods_named(self, namespace: str, name: str) -> list[Row]:
+        """Pods that have or had the name (or have it as their uid), latest first."""
+
+    async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
+        """Differences that the reconciler found, newest first."""
+
+    async def broken_promises(self) -> list[Row]:
+        """What `hamictl db check` would find: a sentence each."""
+
+    async def limits(self, pod_uid: str) -> list[Row]:
+        """When the pod was not held to its grants, what goes on first."""
+
+    async def pod_cards(
+        self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
+    ) -> list[PodCard]:
+        """The cards that a pod holds, or those of all pods that may be in trouble."""
+
+    async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Cards that decisions saw, by name."""
+
+    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
+        """Slices that pods on these nodes or of this namespace held then."""
+
+    async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
+        """Of cards that were unhealthy then, since when."""
+
+    async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
+        """By pod; one without a decision is left out."""
+
+    async def quota_room(self) -> dict[tuple[str, str], int]:
+        """What is left of each quota, by namespace and resource."""
+
+    async def outbox_lag(self) -> tuple[float, datetime | None]:
+        """Unpublished rows, and when the oldest was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRow:
+    """What was decided about a pod, from what, and how long it took."""
+
+    pod_uid: PodUid
+    namespace: str
+    pod_name: str
+    outcome: str
+    """`placed`, `refused` or `error`."""
+    node: NodeName | None
+    allocation_id: AllocationId | None
+    kept: bool = False
+    """The allocation is one that the pod held before the decision."""
+    candidates: int
+    request: Mapping[str, object]
+    policy: Mapping[str, object]
+    reason_counts: Mapping[str, int]
+    """Reason -> number of nodes that gave it."""
+    detail: bytes
+    """See hamicommon.explain.record.detail_bytes."""
+    inventory: Blob | None
+    counters: Blob | None
+    """The cards it was decided on; None when there were none, or no room to keep them."""
+    message: str
+    summary: str
+    view_version: int
+    phase_ms: Mapping[str, float]
+    trace_id: str
+    decided_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWait:
+    """A pod that was refused and, as far as the ledger knows, still waits."""
+
+    pod_uid: PodUid
+    is_watched: bool
+    """Whether its last refusal is so old that the pod watch must have shown the pod by now."""
+
+
+class DecisionLog(Protocol):
+    """Where decisions are kept, and which refused pods wait."""
+
+    async def record(self, decisions: Sequence[DecisionRow]) -> None:
+        """Writes them; an identical repeated refusal or error only raises its count, and now and
+        then brings the cards that are kept with it up to date. So does every one of a pod that has
+        had very many different ones within the hour. Raises: Unavailable."""
+
+    async def arrivals(self, limit: int) -> list[PodRequest]:
+        """What the pods of the latest decisions asked for, newest first, a pod perhaps several
+        times. Raises: Unavailable."""
+
+    async def tidy(self, *, keep_days: int) -> int:
+        """Drops decisions older than so many days, and cards that no decision refers to; makes the
+        partitions of the days to come. Returns how many cards' snapshots went.
+
+        Raises: Unavailable, Conflict.
+        """
+
+    async def open_waits(self) -> list[OpenWait]:
+        """Refused pods that wait, each once. Raises: Unavailable, Conflict."""
+
+    async def end_waits(self, ends: Mapping[PodUid, str]) -> None:
+        """Ends the wait of each pod, now or, where it is `gone`, as early as it may have been.
+
+        Raises: Unavailable, Conflict.
+        """
+
+
+class DriftJournal(Protocol):
+    """Where differences between ledger, pods and nodes are written down."""
+
+    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
+        """Appends one line. Raises: Unavailable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepairedRow:
+    """A row that was put right, for the drift journal."""
+
+    subject: str
+    detail: str
+
+
+class RowRepairs(Protocol):
+    """The ledger's rows of grants, where they contradict what is known otherwise.
+
+    All raise: Conflict, Unavailable.
+    """
+
+    async def repair_by_history(self) -> Sequence[RepairedRow]:
+        """Gives live rows the state and the pod of their last event, where they have others."""
+
+    async def put_back(self, allocation_id: AllocationId) -> Sequence[RepairedRow]:
+        """The same for one row, live or not; empty where it is as its history has it."""
+
+    async def repair_names(self) -> Sequence[RepairedRow]:
+        """Gives slices of live grants the name and the role of their container's row."""
+
+    async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
+        """Lets states end now that have no end, or one further away than any state lasts."""
+
+    async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
+        """Cards by container after the grant's last move; None: it was never moved."""
+
+    async def rewrite(
+        self,
+        row: Allocation,
+        *,
+        node: NodeName,
+        namespace: str,
+        pod_name: str,
+        containers: Sequence[ContainerGrant],
+        reason: str,
+    ) -> bool:
+        """Writes the row's node, names and parts again, with an event.
+
+        False, and nothing changed, when the row is another one by now. The counters of its cards
+        are for who counts them (`reconcile/counters.py`).
+        """
+
+
+class LimitHistory(Protocol):
+    """The periods; all raise Unavailable, and Conflict where a lock was not to be had."""
+
+    async def record(
+        self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
+    ) -> Any:
+        """Writes a check down, with a line of drift for each violation that begins.
+
+        Returns `enforcement.periods.PeriodChanges`, or None when a later check is known.
+        """
+
+    async def claim_eviction(
+        self, period_id: int, *, per_minute: int, again_after_s: float
+    ) -> bool:
+        """Whether this replica may end the period's pod now: nobody else has tried lately, and not
+        so many were ended in the last minute."""
+
+    async def note_eviction(self, period_id: int, *, problem: str) -> None:
+        """How it went; an empty `problem`: the API server took it."""
+
+    async def close_silent(self, *, silent_s: float) -> int:
+        """Ends open periods that no check has confirmed for so long, when they were last seen."""
+
+
+class CallSource(StrEnum):
+    """How it is known who calls."""
+
+    TOKEN = "token"
+    """A Kubernetes token, by the API server's review."""
+    OPEN = "open"
+    """Nothing is asked of callers (a local system): the user is unknown and empty."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCaller:
+    """Who calls, as Kubernetes' audit log names people."""
+
+    user: str
+    """Such as `system:serviceaccount:default:ann`, or the name that an identity provider gives."""
+    groups: tuple[str, ...] = ()
+    source: CallSource
+
+
+class CallOutcome(StrEnum):
+    """What became of a call; one that was cut off stays `begun`."""
+
+    BEGUN = "begun"
+    DONE = "done"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """The caller may not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorCall:
+    """A call that changes something, or would; its texts are clipped."""
+
+    caller: OperatorCaller
+    address: str
+    """That it came from; empty: unknown."""
+    verb: str
+    """`adopt`, `send-dead-letter`; `METHOD path` of what is none of ours."""
+    object: str = ""
+    """What it is about: the number of a letter, or the body."""
+
+
+class CallJournal(Protocol):
+    """Where calls of operators are kept. Raises: Unavailable, Conflict."""
+
+    async def begin(self, call: OperatorCall) -> int:
+        """Writes the call as begun; returns its number."""
+
+    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
+        """Writes what became of it."""
+
+    async def refused(self, call: OperatorCall, message: str) -> None:
+        """Writes that the caller may not; an identical one of the hour is counted on its row."""
