@@ -11,8 +11,7 @@ from pathlib import Path
 
 import yaml
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
-from hami_scheduler.adapters.kubernetes import KubernetesTemplateApi
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
+from hami_scheduler.adapters.kubernetes import KubernetesClaimApi, KubernetesTemplateApi
 from hamicommon.dra.shapes import templates_path
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.informer import Informer

@@ -6,7 +6,7 @@ The emulated API server has no resource.k8s.io: claims come from a table here.
 from __future__ import annotations
 
 import pytest
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
+from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 from hamicommon.dra.devices import DRIVER, device_name
 from hamicommon.errors import NotFound
 from hamicommon.k8s.types import Json

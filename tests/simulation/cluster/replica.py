@@ -10,13 +10,13 @@ from typing import Any, cast
 import orjson
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hami_scheduler.adapters.kubernetes import (
+    KubernetesClaimApi,
     KubernetesNodeApi,
     KubernetesPodApi,
     KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
 from hami_scheduler.adapters.redis import RedisNodeLock
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.api.service import Service
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bootstrap.connections import Connections

@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hami_scheduler.adapters.kubernetes import KubernetesPodApi
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
+from hami_scheduler.adapters.kubernetes import KubernetesClaimApi, KubernetesPodApi
 from hamicommon.errors import Forbidden, Unavailable
 from hamicommon.k8s.annotations import ASSIGNED_NODE
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
+from hami_scheduler.adapters.kubernetes import KubernetesPodApi
 from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
 from hami_scheduler.adapters.postgres.limits import PostgresLimits
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
@@ -58,7 +58,7 @@ class Stage:
         history, announcer = PostgresLimits(self.database), Announcer(self)
         evictor = LimitEvictor(
             history=history,
-            pods=KubernetesPodEnder(self.api),
+            pods=KubernetesPodApi(self.api),
             announcer=announcer,
             instruments=self.instruments,
             policy=EvictionPolicy(after_s=30, per_minute=self.per_minute),

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
+from hamicommon.dra.claims import claim_path
 from hamicommon.dra.shapes import templates_path
 from hamicommon.errors import Conflict, HamiError, NotFound
 from hamicommon.k8s.client import KubeApi
@@ -84,6 +86,43 @@ class KubernetesPodApi:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._api.create(f"{_path(namespace, name)}/binding", body)
+
+    async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
+        """See the port."""
+        metadata = pod["metadata"]
+        # A merge patch replaces the list, so it counts only for the pod as it was read.
+        guard = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        await self._api.patch(
+            f"{_path(metadata['namespace'], metadata['name'])}/status",
+            {"metadata": guard, "status": {"conditions": conditions}},
+        )
+
+    async def delete(self, pod: Json, *, grace_s: int) -> None:
+        """See the port."""
+        metadata = pod["metadata"]
+        options: Json = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "gracePeriodSeconds": grace_s,
+            "preconditions": {"uid": metadata["uid"]},
+        }
+        await self._api.delete(_path(metadata["namespace"], metadata["name"]), options)
+
+
+class KubernetesClaimApi:
+    """Port ClaimApi."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    async def get(self, namespace: str, name: str) -> Json:
+        """See the port."""
+        return await self._api.get(claim_path(namespace, name))
+
+    async def set_status(self, claim: Json, status: Json) -> Json:
+        """See the port."""
+        body = {"metadata": _guard(claim), "status": status}
+        return await self._api.patch(f"{_claim_path(claim)}/status", body)
 
 
 class KubernetesTemplateApi:
@@ -259,3 +298,12 @@ def _written(moment: datetime) -> str:
 
 def _path(namespace: str, name: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
+
+
+def _claim_path(claim: Json) -> str:
+    return claim_path(claim["metadata"]["namespace"], claim["metadata"]["name"])
+
+
+def _guard(claim: Json) -> Json:
+    """The server refuses (409) a claim that is another one, or that has changed."""
+    return {key: claim["metadata"][key] for key in ("uid", "resourceVersion")}

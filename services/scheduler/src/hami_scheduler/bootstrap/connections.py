@@ -25,13 +25,13 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.kubernetes import (
+    KubernetesClaimApi,
     KubernetesNodeApi,
     KubernetesPodApi,
     KubernetesPodEvents,
     KubernetesTemplateApi,
 )
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer, NatsNodeWitness
-from hami_scheduler.adapters.pod_ending import KubernetesPodEnder
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
 from hami_scheduler.adapters.postgres.housekeeping import (
@@ -46,7 +46,6 @@ from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats, Postgr
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
 from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
 from hami_scheduler.adapters.redis import RedisNodeLock, open_node_lock
-from hami_scheduler.adapters.resource_claims import KubernetesClaimApi
 from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bus.auth import Logins
@@ -89,8 +88,6 @@ class Connections:
     api: KubeApi
     limits: PostgresLimits | None = None
     """What nodes find of limits; None: it is not taken."""
-    ending: KubernetesPodEnder | None = None
-    """None: no pod is ever ended."""
     ledger_stats: PostgresLedgerStats | None = None
     """For the bus; None: they are not published."""
     access: Access | None = None
@@ -174,7 +171,6 @@ async def open_connections(
         bus=bus,
         api=api,
         limits=PostgresLimits(database),
-        ending=KubernetesPodEnder(api) if settings.enforcement == "evict" else None,
         ledger_stats=PostgresLedgerStats(database, bulkhead=bulkhead),
         access=_access(settings, api),
         logins=_logins(settings, api),

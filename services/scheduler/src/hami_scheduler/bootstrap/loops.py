@@ -5,17 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
-from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import PodUid
-from hamicommon.errors import InvalidRequest
-from hamicommon.events import INVENTORY_STREAM, REPORTS_STREAM
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.events import INVENTORY_STREAM, LIMITS_STREAM, REPORTS_STREAM
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
@@ -23,29 +19,27 @@ from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
 from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
 from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
-from hami_scheduler.bootstrap.connections import Connections
-from hami_scheduler.bootstrap.holders import claim_grants, running_pods
+from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
-from hami_scheduler.bootstrap.shared import Core
 from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
 from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
-from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
 from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.enforcement.checks import CLOSE_EVERY_S, LimitChecks
+from hami_scheduler.enforcement.evict import LimitEvictor
+from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
+from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
-from hami_scheduler.placement.draft import vendors_annotations
 from hami_scheduler.reconcile import ended_waits, retention
-from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.counters import CounterRepairer
-from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.reconciler import Reaper, Reconciler, WatchedCluster
 from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup
@@ -58,6 +52,8 @@ LOAD_AGAIN_S = 1.0
 SYNCED_AGAIN_S = 0.5
 TIDY_EVERY_S = 600.0
 
+Loops = tuple[tuple[str, Loop], ...]
+
 
 def periodic(
     name: str,
@@ -69,98 +65,62 @@ def periodic(
     return name, lambda: every(interval_s, one_round, name=name, bulkhead=bulkhead)
 
 
-def standby_loops(
-    core: Core, connections: Connections, watches: Watches
-) -> tuple[tuple[str, Loop], ...]:
+def standby_loops(core: Core, watches: Watches) -> Loops:
     """What keeps a replica ready, and what every replica answers; nothing of it writes."""
-    every_s = core.settings.reconcile_s
-    snapshots = GrantSnapshots(connections.store, bulkhead=core.instruments.bulkhead)
-    bus = connections.bus
-    loops = [
-        *((name, informer.run) for name, informer in watches.informers().items()),
-        periodic(
+    every_s, connections = core.settings.reconcile_s, core.connections
+    rounds = partial(periodic, bulkhead=core.bulkhead)
+    snapshots = GrantSnapshots(connections.store, bulkhead=core.bulkhead)
+    bus, logins = connections.bus, connections.logins
+    loops: Loops = (
+        *((name, informer.run) for name, informer in watches.informers.items()),
+        rounds(
             "view",
             lambda: every_s if core.state.loaded else LOAD_AGAIN_S,
-            lambda: compare_state(core),
-            core.instruments.bulkhead,
+            partial(compare_state, core),
         ),
-        periodic(
-            "agents",
-            min(LOOK_EVERY_S, every_s),
-            core.liveness.once,
-            core.instruments.bulkhead,
-        ),
+        rounds("agents", min(LOOK_EVERY_S, every_s), core.liveness.once),
         ("snapshots", lambda: bus.serve(SNAPSHOT_SUBJECT, QUEUE, snapshots.respond)),
-    ]
-    if connections.logins is not None:
-        respond = connections.logins.respond
-        loops.append(("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, respond)))
-    return tuple(loops)
-
-
-def lying_rows(core: Core, connections: Connections) -> LyingRows:
-    """What compares rows of grants with their witnesses."""
-    settings = core.settings
-    ends = (
-        *(settings.reservation_s, settings.bind_timeout_s),
-        *(settings.lock_s, settings.release_unconfirmed_s),
     )
-
-    def misread_of(row: Allocation, pod: JsonMapping) -> Mapping[str, str]:
-        devices = {
-            card.usage.device.uuid: card.usage.device for card in core.state.cluster.cards(row.node)
-        }
-        if any(s.uuid not in devices for each in row.containers for s in each.shares):
-            return {}
-        try:
-            selections = core.requests.of(pod).selections
-        except InvalidRequest:
-            return {}
-        placement = Placement(node=row.node, containers=row.containers)
-        written = vendors_annotations(
-            placement, devices, selections, core.vendors, now=datetime.now(UTC)
-        )
-        return misread(row, written, core.vendors)
-
-    return LyingRows(
-        store=connections.row_repairs,
-        journal=connections.journal,
-        instruments=core.instruments,
-        read_signed=connections.read_signed,
-        misread=misread_of,
-        annotate=connections.store.annotate,
-        longest_s=10 * max(ends),
-    )
+    if logins is None:
+        return loops
+    return (*loops, ("logins", lambda: bus.serve(ASK_SUBJECT, QUEUE, logins.respond)))
 
 
-def writing_loops(
-    core: Core, connections: Connections, rows: LyingRows
-) -> tuple[tuple[str, Loop], ...]:
+async def compare_state(core: Core) -> None:
+    """Read the ledger the first time, and compare the state with it from then on."""
+    if not core.state.loaded:
+        await core.state.load()
+    elif await core.state.refresh():
+        core.on_freed()
+    core.state.expire()
+
+
+def writing_loops(core: Core) -> Loops:
     """What writes to the ledger, the bus and the API server by its own clock."""
-    settings = core.settings
+    settings, connections = core.settings, core.connections
     # A row that nobody foresaw ends one round, with what is known from before, and not the process.
-    rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
+    rounds = partial(periodic, bulkhead=core.bulkhead)
     reaper = Reaper(
         ledger=connections.store,
         pods=connections.pods,
         transitions=core.transitions,
         agent_speaks=core.liveness.speaks,
-        rows=rows,
-        bulkhead=core.instruments.bulkhead,
+        rows=core.lying_rows,
+        bulkhead=core.bulkhead,
     )
     late = StuckPodReporter(
         ledger=connections.store,
         pods=connections.pods,
-        silent=lambda: core.liveness.silent,
+        silent=core.silent,
         announcer=core.announcer,
         instruments=core.instruments,
-        late_s=core.settings.bound_late_s,
+        late_s=settings.bound_late_s,
     )
     conditions = CardConditionReporter(
         connections.queries,
         silent=lambda: core.liveness.mute,
         announcer=core.announcer,
-        bulkhead=core.instruments.bulkhead,
+        bulkhead=core.bulkhead,
     )
     cleanup = HistoryCleanup(
         connections.retention,
@@ -174,21 +134,19 @@ def writing_loops(
             "cards": settings.card_days,
         },
     )
+    arrivals = core.demand.arrivals
+    tidy = partial(connections.decisions.tidy, keep_days=settings.decision_days)
     return (
         ("outbox", connections.relay.run),
         ("ledger-writer", core.writer.run),
         ("decisions", core.recorder.run),
         rounds(
             "arrivals",
-            lambda: ARRIVALS_AGAIN_S if core.demand.arrivals.restored else LOAD_AGAIN_S,
-            core.demand.arrivals.restore,
+            lambda: ARRIVALS_AGAIN_S if arrivals.restored else LOAD_AGAIN_S,
+            arrivals.restore,
         ),
         rounds("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
-        rounds(
-            "old-decisions",
-            TIDY_EVERY_S,
-            partial(connections.decisions.tidy, keep_days=settings.decision_days),
-        ),
+        rounds("old-decisions", TIDY_EVERY_S, tidy),
         rounds("old-history", retention.EVERY_S, cleanup.once),
         ("pod-events", connections.events.run),
         ("background", connections.background.run),
@@ -199,19 +157,10 @@ def writing_loops(
     )
 
 
-async def compare_state(core: Core) -> None:
-    """Read the ledger the first time, and compare the state with it from then on."""
-    if not core.state.loaded:
-        await core.state.load()
-    elif await core.state.refresh():
-        core.requeuer.capacity_freed()
-    core.state.expire()
-
-
-def watching_loops(
-    core: Core, connections: Connections, watches: Watches, grant_rows: LyingRows
-) -> tuple[tuple[str, Loop], ...]:
+def watching_loops(core: Core, watches: Watches) -> Loops:
     """What follows the API server, and compares it with the ledger."""
+    connections, every_s = core.connections, core.settings.reconcile_s
+    rounds = partial(periodic, bulkhead=core.bulkhead)
     reconciler = Reconciler(
         ledger=connections.store,
         pods=connections.pods,
@@ -220,12 +169,9 @@ def watching_loops(
         journal=connections.journal,
         instruments=core.instruments,
         watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes.names),
-        ungranted=_ungranted_pods(core, connections, watches, grant_rows),
-        rows=grant_rows,
+        ungranted=_ungranted_pods(core),
+        rows=core.lying_rows,
     )
-    every_s = core.settings.reconcile_s
-    rounds = partial(periodic, bulkhead=core.instruments.bulkhead)
-
     counters = CounterRepairer(
         store=connections.counters,
         view=core.state,
@@ -238,7 +184,7 @@ def watching_loops(
             await reconciler.once()
             # After the rows: what those hold is what is counted.
             await counters.once()
-            core.requeuer.capacity_freed()
+            core.on_freed()
 
     return (
         *_template_loops(watches),
@@ -247,39 +193,38 @@ def watching_loops(
         ("node-changes", watches.node_sync.run),
         ("node-groups", watches.node_groups.run),
         ("annotated-nodes", watches.annotated.run),
-        ("claim-holders", watches.holders.run),
+        ("claim-holders", core.claim_holders.run),
         ("quota-changes", lambda: watches.quotas.run(every_s)),
         rounds("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
         rounds("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
 
 
-def _template_loops(watches: Watches) -> tuple[tuple[str, Loop], ...]:
-    templates, informer = watches.templates, watches.template_informer
-    if templates is None or informer is None:
+def _template_loops(watches: Watches) -> Loops:
+    templates = watches.templates
+    if templates is None:
         return ()
 
     def listed() -> bool:
-        return informer.synced.is_set() and watches.pod_informer.synced.is_set()
+        return all(watches.informers[name].synced.is_set() for name in ("templates", "pods"))
 
     return (("claim-templates", lambda: templates.run(listed)),)
 
 
-def _ungranted_pods(
-    core: Core, connections: Connections, watches: Watches, rows: LyingRows
-) -> UngrantedPods:
+def _ungranted_pods(core: Core) -> UngrantedPods:
+    store, journal = core.connections.store, core.connections.journal
     return UngrantedPods(
-        store=connections.store,
+        store=store,
         restorer=GrantRestorer(
-            store=connections.store,
+            store=store,
             apply=core.state.apply,
-            read_signed=connections.read_signed,
-            quota_of=lambda containers: quota_amounts(containers, core.vendors),
-            witness=connections.witness,
-            put_back=rows.put_back,
+            read_signed=core.connections.read_signed,
+            quota_of=partial(quota_amounts, vendors=core.vendors),
+            witness=core.connections.witness,
+            put_back=core.lying_rows.put_back,
         ),
-        claimed=watches.holders,
-        journal=connections.journal,
+        claimed=core.claim_holders,
+        journal=journal,
         announcer=core.announcer,
         instruments=core.instruments,
         wants_devices=core.requests.wants_devices,
@@ -287,43 +232,34 @@ def _ungranted_pods(
     )
 
 
-def bus_loops(
-    core: Core,
-    connections: Connections,
-    inventories: InventoryReports,
-    watches: Watches,
-) -> tuple[tuple[str, Loop], ...]:
+def bus_loops(core: Core, watches: Watches) -> Loops:
     """What the agents report and ask."""
+    connections, bus = core.connections, core.connections.bus
+    store, pods, known_pods = connections.store, connections.pods, watches.pods.by_uid
     reports = GrantReports(
-        store=connections.store,
+        store=store,
         transitions=core.transitions,
         orphans=OrphanReporter(
             journal=connections.journal, announcer=core.announcer, instruments=core.instruments
         ),
-        instances=MadeInstances(
-            store=connections.store, pods=connections.pods, doubt_mirror=core.mirrors.doubt
-        ),
-        pods=connections.pods,
-        known_pods=watches.pods.by_uid,
+        instances=MadeInstances(store=store, pods=pods, doubt_mirror=core.mirrors.doubt),
+        pods=pods,
+        known_pods=known_pods,
     )
 
     def takes_any_card(uid: PodUid) -> bool:
-        pod = watches.pods.by_uid.get(uid)
+        pod = known_pods.get(uid)
         return pod is not None and core.requests.takes_any_card(pod)
 
     moves = GrantMoves(
-        store=connections.store,
+        store=store,
         view=core.state,
         doubt_mirror=core.mirrors.doubt,
         takes_any_card=takes_any_card,
     )
     unmanaged = UnmanagedGrants(
-        running_pods(core, connections),
-        view=core.state,
-        vendors=core.vendors,
-        request_of=core.requests.of,
+        core.running_pods, view=core.state, vendors=core.vendors, request_of=core.requests.of
     )
-    claims = claim_grants(core, connections)
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
         subject="hami.inventory.v1.*",
@@ -333,8 +269,8 @@ def bus_loops(
     reports_source = Subscription(
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
-    bus = connections.bus
-    loops: list[tuple[str, Loop]] = [
+    inventories, claims = watches.inventories, core.claim_grants
+    loops: Loops = (
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
@@ -342,13 +278,44 @@ def bus_loops(
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
         ("feeds", lambda: bus.serve_feeds(QUEUE)),
         ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
-    ]
-    if connections.ledger_stats is not None:
-        publisher = LedgerStatsPublisher(
-            connections.ledger_stats,
-            bus,
-            replica=connections.replica,
-            bulkhead=core.instruments.bulkhead,
+    )
+    if connections.ledger_stats is None:
+        return loops
+    publisher = LedgerStatsPublisher(
+        connections.ledger_stats, bus, replica=connections.replica, bulkhead=core.bulkhead
+    )
+    return (*loops, periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
+
+
+def limit_loops(core: Core, watches: Watches) -> Loops:
+    """The consumer of what nodes find of limits, and the end of what they report no more."""
+    settings, connections = core.settings, core.connections
+    if connections.limits is None:
+        return ()
+    evictor = None
+    if settings.enforcement == "evict":
+        evictor = LimitEvictor(
+            history=connections.limits,
+            pods=connections.pods,
+            announcer=core.announcer,
+            instruments=core.instruments,
+            policy=EvictionPolicy(
+                after_s=settings.evict_after_s, per_minute=settings.evictions_per_minute
+            ),
         )
-        loops.append(periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
-    return tuple(loops)
+    store = watches.pod_informer.store
+    checks = LimitChecks(
+        history=connections.limits,
+        pod_named=lambda namespace, name: store.get((namespace, name)),
+        announcer=core.announcer,
+        instruments=core.instruments,
+        lines=LineBudget(),
+        evictor=evictor,
+    )
+    source = Subscription(
+        stream=LIMITS_STREAM, subject="hami.limits.v1.*", consumer="scheduler-limits"
+    )
+    return (
+        ("limits", lambda: connections.bus.consume(source, checks.handle)),
+        periodic("silent-limits", CLOSE_EVERY_S, checks.close_silent),
+    )

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from hamicommon import telemetry
 from hamicommon.admission.tampering.guard import Guard
 from hamicommon.admission.tampering.policy import TamperingPolicy
-from hamicommon.domain.ids import NodeName
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict, Unavailable
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.adoption.adopt import Adopter
+from hami_scheduler.adoption.claims_at_bind import ClaimsAtBind
 from hami_scheduler.adoption.entries import AdoptionEntries
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
-from hami_scheduler.api.service import Loop, Service
+from hami_scheduler.api.service import Service
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.bootstrap.connections import Connections, open_connections
-from hami_scheduler.bootstrap.gauges import measure
-from hami_scheduler.bootstrap.holders import claims_at_bind
-from hami_scheduler.bootstrap.informers import Watches, lease_informer, watches_of
-from hami_scheduler.bootstrap.limits import limit_loops
+from hami_scheduler.bootstrap.core import Core
+from hami_scheduler.bootstrap.informers import Watches, lease_informer
 from hami_scheduler.bootstrap.loops import (
+    Loops,
     bus_loops,
-    lying_rows,
+    limit_loops,
     standby_loops,
     watching_loops,
     writing_loops,
 )
 from hami_scheduler.bootstrap.running import while_active
-from hami_scheduler.bootstrap.shared import Core, core_of
 from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
-from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.extender.agent_offers import AgentOffers
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
 from hami_scheduler.extender.filter import Filter
@@ -79,62 +76,37 @@ def build(
     connections: Connections,
 ) -> Service:
     """The whole service."""
-    core = core_of(settings, vendors, instruments, connections)
-
-    def cards_written(nodes: Collection[NodeName]) -> None:
-        for node in nodes:
-            watches.node_sync.again(node)
-        core.requeuer.capacity_freed()
-
-    inventories = InventoryReports(
-        store=connections.inventory,
-        view=core.state,
-        refused=core.refused,
-        journal=connections.journal,
-        instruments=core.instruments,
-        on_heard=core.liveness.heard,
-        on_written=cards_written,
-    )
-    watches = watches_of(core, connections, inventories)
-    filtering, binding = _deciding(core, connections)
+    core = Core(settings, vendors, instruments, connections)
+    watches = Watches(core)
+    filtering, binding = _deciding(core)
     fitting = WaitingFigures(
         view=core.state,
         waiting=core.demand.waiting,
         refusals=connections.queries,
         vendors=vendors,
-        silent=lambda: core.liveness.silent,
-        bulkhead=core.instruments.bulkhead,
-    )
-
-    async def readiness() -> Mapping[str, str]:
-        missing = watches.missing()
-        try:
-            await connections.ping()
-        except Unavailable as exc:
-            missing["postgres"] = str(exc)
-        if not core.state.loaded:
-            missing["view"] = "the ledger has not been read yet"
-        return missing
-
-    verbs = ExtenderVerbs(
-        filtering=filtering,
-        hosts=HostScoring(
-            cluster=core.state.cluster, requests=core.requests, instruments=core.instruments
-        ),
-        binding=binding,
-        background=connections.background,
-    )
-    rows = lying_rows(core, connections)
-    active_loops = (
-        *writing_loops(core, connections, rows),
-        *watching_loops(core, connections, watches, rows),
-        *bus_loops(core, connections, inventories, watches),
-        *limit_loops(core, connections, watches),
+        silent=core.silent,
+        bulkhead=core.bulkhead,
     )
     simulations = Simulations(settings, core.requests.defaults)
-    activity, active_loops = _activity(core, connections, watches, active_loops)
+    activity, active_loops = _activity(
+        core,
+        watches,
+        (
+            *writing_loops(core),
+            *watching_loops(core, watches),
+            *bus_loops(core, watches),
+            *limit_loops(core, watches),
+        ),
+    )
     return Service(
-        verbs=verbs,
+        verbs=ExtenderVerbs(
+            filtering=filtering,
+            hosts=HostScoring(
+                cluster=core.state.cluster, requests=core.requests, instruments=instruments
+            ),
+            binding=binding,
+            background=connections.background,
+        ),
         activity=activity,
         queries=connections.queries,
         letters=connections.bus.letters,
@@ -160,7 +132,7 @@ def build(
                 grants=connections.grants,
                 view=core.state,
                 announcer=core.announcer,
-                instruments=core.instruments,
+                instruments=instruments,
                 vendors=vendors,
                 label_keys=settings.kept_labels,
             ),
@@ -173,33 +145,39 @@ def build(
         ),
         access=connections.access,
         journal=connections.calls,
-        instruments=core.instruments,
-        readiness=readiness,
-        measure=lambda: measure(core, connections, fitting, activity),
+        instruments=instruments,
+        readiness=partial(_readiness, core, watches),
+        measure=partial(_measure, core, fitting, activity),
         loops=(
-            *standby_loops(core, connections, watches),
+            *standby_loops(core, watches),
             ("simulations", simulations.run),
             *active_loops,
         ),
     )
 
 
-def _activity(
-    core: Core,
-    connections: Connections,
-    watches: Watches,
-    loops: tuple[tuple[str, Loop], ...],
-) -> tuple[Activity, tuple[tuple[str, Loop], ...]]:
+async def _readiness(core: Core, watches: Watches) -> Mapping[str, str]:
+    missing = watches.missing()
+    try:
+        await core.connections.ping()
+    except Unavailable as exc:
+        missing["postgres"] = str(exc)
+    if not core.state.loaded:
+        missing["view"] = "the ledger has not been read yet"
+    return missing
+
+
+def _activity(core: Core, watches: Watches, loops: Loops) -> tuple[Activity, Loops]:
     """When this replica is active, and `loops` so that they run then."""
     settings = core.settings
     if not settings.lease_name:
         return Activity(), loops
     lease = SchedulerLease(f"{settings.lease_namespace}/{settings.lease_name}", settings.pod_name)
     activity = Activity(lease)
-    informers = tuple(watches.informers().values())
+    informers = tuple(watches.informers.values())
     for each in informers:
         each.hold_handlers()
-    watching = lease_informer(settings, connections.api, lease)
+    watching = lease_informer(settings, core.connections.api, lease)
     run = while_active(
         lease,
         activity,
@@ -208,30 +186,35 @@ def _activity(
         loops=loops,
         hold_s=settings.hold_s,
     )
-    mine: tuple[tuple[str, Loop], ...] = (("lease", watching.run), ("active", run))
+    mine: Loops = (("lease", watching.run), ("active", run))
     if settings.kube_scheduler:
-        dead = DeadKubeScheduler(settings.kube_scheduler, connections.api, lease, watching)
+        dead = DeadKubeScheduler(settings.kube_scheduler, core.connections.api, lease, watching)
         mine = (*mine, ("kube-scheduler", dead.run))
     return activity, mine
 
 
-def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
+def _deciding(core: Core) -> tuple[Filter, Bind]:
+    settings, connections = core.settings, core.connections
+    binding_s = settings.bind_timeout_s + BINDING_EXTRA_S
     placer = Placer(
         state=core.state,
         requests=core.requests,
         recorder=core.recorder,
-        binding_s=core.settings.bind_timeout_s + BINDING_EXTRA_S,
-        owner_of=partial(owner_of, label_keys=core.settings.kept_labels),
+        binding_s=binding_s,
+        owner_of=partial(owner_of, label_keys=settings.kept_labels),
+    )
+    claims = ClaimsAtBind(
+        core.claim_grants, pods=connections.pods, claims=connections.claims, lease_s=binding_s
     )
     filtering = Filter(
         state=core.state,
-        placer=placer if core.settings.allocate_at == "filter" else None,
+        placer=placer if settings.allocate_at == "filter" else None,
         requests=core.requests,
-        guard=Guard.of(core.vendors, TamperingPolicy.of(core.settings.admission)),
+        guard=Guard.of(core.vendors, TamperingPolicy.of(settings.admission)),
         demand=core.demand,
         recorder=core.recorder,
         outcomes=core.outcomes,
-        silent=lambda: core.liveness.silent,
+        silent=core.silent,
     )
     binding = Bind(
         state=core.state,
@@ -240,7 +223,7 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         place_on_node=PlaceAtBind(
             state=core.state,
             placer=placer,
-            claims_on_node=claims_at_bind(core, connections).on_node,
+            claims_on_node=claims.on_node,
             pods=connections.pods,
             requests=core.requests,
             recorder=core.recorder,
@@ -255,6 +238,42 @@ def _deciding(core: Core, connections: Connections) -> tuple[Filter, Bind]:
         transitions=core.transitions,
         background=connections.background,
         outcomes=core.outcomes,
-        timeout_s=core.settings.bind_timeout_s,
+        timeout_s=settings.bind_timeout_s,
     )
     return filtering, binding
+
+
+async def _measure(core: Core, fitting: WaitingFigures, activity: Activity) -> None:
+    """Set the gauges and totals that are read on request; the unknown is NaN, never 0."""
+    found, connections = core.instruments, core.connections
+    found.active.set(activity.is_active)
+    found.view_age.set(core.state.age_s)
+    found.decisions_dropped.set(core.recorder.dropped)
+    found.decisions_without_cards.set(core.recorder.dropped_moments)
+    found.decisions_waiting.set(core.recorder.waiting)
+    found.events_dropped.set(connections.events.dropped)
+    found.background_dropped.set(connections.background.dropped)
+    found.outbox_published.set(connections.relay.published)
+    found.outbox_parked.set(connections.relay.parked)
+    found.dead_letters.set(connections.bus.dead_letters)
+    found.stream_problems.set(len(connections.bus.streams.problems))
+    found.silent_agents.set(len(core.liveness.silent))
+    try:
+        found.dead_letters_kept.set(await connections.bus.letters.kept())
+    except Unavailable:
+        found.dead_letters_kept.set(float("nan"))
+    try:
+        rows, oldest_at = await connections.queries.outbox_lag()
+    except Unavailable:
+        rows, oldest_at = float("nan"), None
+    found.outbox_rows.set(rows)
+    found.outbox_oldest.set(oldest_at)
+    found.pending_oldest.clear()
+    if not activity.is_active:
+        return  # the active replica knows which pods wait
+    try:
+        oldest = await fitting.oldest()
+    except (Conflict, Unavailable):
+        oldest = {}
+    for (reason, fits), at in oldest.items():
+        found.pending_oldest.labels(reason, fits.value).set(at)

@@ -29,7 +29,7 @@ from hami_scheduler.enforcement.eviction_rules import (
 from hami_scheduler.enforcement.periods import REASONS, LimitPeriod
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports.cluster import PodEnder
+from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import LimitHistory
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class LimitEvictor:
         self,
         *,
         history: LimitHistory,
-        pods: PodEnder,
+        pods: PodApi,
         announcer: Announcer,
         instruments: SchedulerInstruments,
         policy: EvictionPolicy,

@@ -55,8 +55,10 @@ class Transitions:
         release_unconfirmed_s: float,
         bound_delay_s: float,
         on_freed: Callable[[], None],
+        before_end: Callable[[Allocation], Awaitable[None]] | None = None,
     ) -> None:
-        """`bound_delay_s`: how long `bound` waits for the node's report."""
+        """`bound_delay_s`: how long `bound` waits for the node's report. A grant that is to end
+        waits for `before_end`, which raises Unavailable."""
         self._writer = writer
         self._locks = locks
         self._announcer = announcer
@@ -65,9 +67,7 @@ class Transitions:
         self._release_unconfirmed_s = release_unconfirmed_s
         self._bound_delay_s = bound_delay_s
         self._on_freed = on_freed
-
-        self.before_end: Callable[[Allocation], Awaitable[None]] | None = None
-        """Called before a grant ends, which waits for it. Raises: Unavailable."""
+        self._before_end = before_end
         self._bound_here: dict[AllocationId, _BoundHere] = {}
         """Allocations whose pod was bound here, while that is not written yet."""
 
@@ -166,8 +166,8 @@ class Transitions:
         if verdict.target in LIVE_STATES:
             change = await self._writer.advance(step)
         else:
-            if self.before_end is not None:
-                await self.before_end(allocation)
+            if self._before_end is not None:
+                await self._before_end(allocation)
             with tracer.start_as_current_span(
                 "release",
                 context=telemetry.extract({"traceparent": allocation.traceparent}),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 
 from hamicommon.errors import HamiError
@@ -50,16 +49,12 @@ class Requeuer:
         self._instruments = instruments
         self._freed = asyncio.Event()
         self._freed_at = 0.0
-        self.listeners: list[Callable[[], None]] = []
-        """Called when something became free."""
 
     def capacity_freed(self) -> None:
         """Something became free."""
         if not self._freed.is_set():
             self._freed_at = time.perf_counter()
         self._freed.set()
-        for listener in self.listeners:
-            listener()
 
     async def run(self) -> None:
         """Wakes pods until cancelled."""

@@ -50,6 +50,15 @@ class PodApi(Protocol):
         Raises: NotFound, Conflict (already bound), Unavailable (not known).
         """
 
+    async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
+        """Writes the pod's conditions, if it has not changed since it was read.
+
+        Raises: NotFound, Conflict, Forbidden, Unavailable.
+        """
+
+    async def delete(self, pod: Json, *, grace_s: int) -> None:
+        """Deletes this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
+
 
 class ClaimApi(Protocol):
     """ResourceClaims at the API server."""
@@ -174,19 +183,3 @@ class GrantAnnouncer(Protocol):
 
     async def withdrawn(self, allocation: Allocation, reason: str) -> None:
         """Raises: Unavailable when the bus is away."""
-
-
-class PodEnder(Protocol):
-    """Ends pods at the API server."""
-
-    async def get(self, namespace: str, name: str) -> Json:
-        """The pod as it is now. Raises: NotFound, Unavailable."""
-
-    async def set_conditions(self, pod: Json, conditions: list[dict[str, Any]]) -> None:
-        """Writes the pod's conditions, if it has not changed since it was read.
-
-        Raises: NotFound, Conflict, Forbidden, Unavailable.
-        """
-
-    async def delete(self, pod: Json, *, grace_s: int) -> None:
-        """Deletes this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""

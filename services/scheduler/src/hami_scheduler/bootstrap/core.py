@@ -1,0 +1,184 @@
+"""The parts that several use cases share, wired from the settings and the open connections."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from hamicommon.domain.allocations import Allocation, Placement
+from hamicommon.domain.ids import NodeName
+from hamicommon.domain.requests import Policy
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import JsonMapping
+from hamicommon.vendors.registry import Vendors
+
+from hami_scheduler.adoption.claim_holders import ClaimHolders
+from hami_scheduler.adoption.resource_claims import ClaimGrants
+from hami_scheduler.adoption.running_pods import RunningPods
+from hami_scheduler.bootstrap.connections import Connections
+from hami_scheduler.bootstrap.usual_pods import read_usual_pods
+from hami_scheduler.bus.heartbeats import AgentLiveness
+from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.extender.outcomes import Outcomes
+from hami_scheduler.ledger.annotation_lock import MirroredLocks
+from hami_scheduler.ledger.cluster_state import ClusterState
+from hami_scheduler.ledger.node_locks import NodeLocks
+from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.ledger.writer import LedgerWriter
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.placement.decisions.decision_log import DecisionQueue
+from hami_scheduler.placement.demand import ArrivalCounts, Demand
+from hami_scheduler.placement.draft import vendors_annotations
+from hami_scheduler.placement.fragmentation_tables import TableMaker
+from hami_scheduler.placement.pod_requests import PodRequests
+from hami_scheduler.placement.requeue import Requeuer
+from hami_scheduler.placement.waiting_pods import WaitingPods
+from hami_scheduler.pod_events import Announcer
+from hami_scheduler.pod_marks import PodMarks
+from hami_scheduler.reconcile.annotation_diff import misread
+from hami_scheduler.reconcile.lying_rows import LyingRows
+from hami_scheduler.reconcile.pod_annotations import Mirrors
+from hami_scheduler.settings import Settings
+
+
+class Core:
+    """State, policies, and what changes grants."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        vendors: Vendors,
+        instruments: SchedulerInstruments,
+        connections: Connections,
+    ) -> None:
+        self.settings, self.vendors = settings, vendors
+        self.instruments, self.bulkhead = instruments, instruments.bulkhead
+        self.connections = connections
+        store, pods, journal = connections.store, connections.pods, connections.journal
+        self.requests = PodRequests(vendors=vendors, defaults=_policy(settings))
+        self.announcer = announcer = Announcer(connections.events)
+        self.state = ClusterState(
+            connections.inventory,
+            quotas=connections.quotas,
+            grants=store,
+            rules=vendors.rules,
+            ttl_s=settings.reservation_s,
+            on_freed=self.on_freed,
+        )
+        if settings.usual_pods_file is not None:
+            self.state.cluster.usual.give(read_usual_pods(settings.usual_pods_file))
+        self.tables = TableMaker(self.state.cluster)
+        self.demand = Demand(
+            waiting=WaitingPods(), arrivals=ArrivalCounts(self.state.cluster, connections.decisions)
+        )
+        self.requeuer = Requeuer(
+            view=self.state, waiting=self.demand.waiting, pods=pods, instruments=instruments
+        )
+        self.writer = LedgerWriter(
+            store, window_s=settings.commit_window_s, on_committed=self.state.on_committed
+        )
+        self.mirrored = MirroredLocks(
+            nodes=connections.nodes, pods=pods, lock=connections.lock, store=store, vendors=vendors
+        )
+        self.locks = NodeLocks(connections.lock, self.mirrored)
+        self.running_pods = RunningPods(
+            store=store,
+            pods=pods,
+            view=self.state,
+            vendors=vendors,
+            announcer=announcer,
+            instruments=instruments,
+            label_keys=settings.kept_labels,
+        )
+        self.claim_grants = ClaimGrants(
+            self.running_pods, claims=connections.claims, request_of=self.requests.of
+        )
+        self.claim_holders = ClaimHolders(
+            grants=self.claim_grants,
+            claims=connections.claims,
+            store=store,
+            announcer=connections.grants,
+            bulkhead=self.bulkhead,
+        )
+        self.transitions = Transitions(
+            writer=self.writer,
+            locks=self.locks,
+            announcer=announcer,
+            grants=connections.grants,
+            instruments=instruments,
+            release_unconfirmed_s=settings.release_unconfirmed_s,
+            bound_delay_s=settings.bound_delay_s,
+            before_end=self.claim_holders.before_end,
+            on_freed=self.on_freed,
+        )
+        self.liveness = AgentLiveness(
+            reader=connections.inventory,
+            bus_connected_for_s=lambda: connections.bus.connected_for_s,
+            on_heard_again=self.on_freed,
+            silent_s=settings.agent_silent_s,
+        )
+        self.recorder = DecisionQueue(
+            connections.decisions,
+            announcer,
+            until_idle=connections.background.until_idle,
+            bulkhead=self.bulkhead,
+        )
+        marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
+        self.outcomes = Outcomes(
+            announcer=announcer, marks=marks, lines=LineBudget(), instruments=instruments
+        )
+        self.mirrors = Mirrors(
+            store=store,
+            pods=pods,
+            vendors=vendors,
+            journal=journal,
+            instruments=instruments,
+            lines=LineBudget(),
+            marks=marks,
+        )
+        self.refused = RefusedCards(journal=journal, instruments=instruments)
+        longest_s = max(
+            *(settings.reservation_s, settings.bind_timeout_s),
+            *(settings.lock_s, settings.release_unconfirmed_s),
+        )
+        self.lying_rows = LyingRows(
+            store=connections.row_repairs,
+            journal=journal,
+            instruments=instruments,
+            read_signed=connections.read_signed,
+            misread=self._misread,
+            annotate=store.annotate,
+            longest_s=10 * longest_s,
+        )
+
+    def _misread(self, row: Allocation, pod: JsonMapping) -> Mapping[str, str]:
+        """The row's annotations that are not what its vendors write for its slices."""
+        cards = self.state.cluster.cards(row.node)
+        devices = {card.usage.device.uuid: card.usage.device for card in cards}
+        if any(s.uuid not in devices for each in row.containers for s in each.shares):
+            return {}
+        try:
+            selections = self.requests.of(pod).selections
+        except InvalidRequest:
+            return {}
+        placement = Placement(node=row.node, containers=row.containers)
+        written = vendors_annotations(
+            placement, devices, selections, self.vendors, now=datetime.now(UTC)
+        )
+        return misread(row, written, self.vendors)
+
+    def on_freed(self) -> None:
+        """Try waiting pods again: capacity has become free."""
+        self.requeuer.capacity_freed()
+
+    def silent(self) -> frozenset[NodeName]:
+        """The nodes where no pod should go, because their agents have stopped talking."""
+        return self.liveness.silent
+
+
+def _policy(settings: Settings) -> Policy:
+    """The policies of pods that name none."""
+    usual = "fragmentation" if settings.node_scheduler_policy == "fragmentation" else "spread"
+    gpu = tuple(part.strip() for part in (settings.gpu_scheduler_policy or usual).split(","))
+    return Policy(node=settings.node_scheduler_policy, gpu=gpu)
