@@ -27,8 +27,8 @@ from hami_metrics.questions.sealing import Seal
 from hami_metrics.questions.viewers import LocalViewers
 from hami_metrics.routes import create_app
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
-from hami_scheduler.api.errors import answer_errors
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.http import answer_errors
 from hami_scheduler.api.v1 import ledger_routes, pod_routes
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import NotFound

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from hamicommon.domain.allocations import Allocation, Origin
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.pod_ref import PodRef
+from hamicommon.k8s.annotations import node_label
 from hamicommon.placement.node_scores import NodeScores
 
+from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import PodEvent, PodEvents
 
 FILTERING_SUCCEED = "FilteringSucceed"
@@ -61,6 +66,42 @@ class Announcer:
                 once=once,
             )
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodMarks:
+    """Marks of HAMi's that a pod gets besides its annotations: the settings `events` and `label`.
+
+    They cost the API server three writes per pod. Our own parts read neither: the pod's history
+    and `explain` have what the events would. HAMi's monitor selects its pods by the label, so pods
+    on nodes without our agent have both; everywhere else the settings decide.
+    """
+
+    all_events: bool = False
+    all_labels: bool = False
+
+    def shows_success(self, allocation: Allocation | None) -> bool:
+        """Whether a Normal event is shown; None: the pod asks for no card."""
+        return self.all_events or (allocation is not None and not allocation.has_agent)
+
+    def labels(self, allocation: Allocation) -> dict[str, str]:
+        """What the pod is to be labelled with; HAMi's own pods are as its version labelled them."""
+        if allocation.origin is Origin.ADOPTED:
+            return {}
+        if not self.all_labels and allocation.has_agent:
+            return {}
+        return node_label(allocation.node)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """What `/filter` and `/bind` report through; they share the pods' line budget."""
+
+    announcer: Announcer
+    marks: PodMarks
+    """Which pods get Normal events."""
+    lines: LineBudget
+    instruments: SchedulerInstruments
 
 
 def found_message(node: str, scores: NodeScores, candidates: int) -> str:

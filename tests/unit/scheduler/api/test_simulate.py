@@ -5,7 +5,7 @@ from typing import Any, cast
 import httpx
 import pytest
 from fastapi import FastAPI
-from hami_scheduler.api.errors import answer_errors
+from hami_scheduler.api.http import answer_errors
 from hami_scheduler.api.simulate import ClusterSimulator
 from hami_scheduler.api.v1 import pod_routes
 from hami_scheduler.bootstrap.simulating import read_view

@@ -10,9 +10,8 @@ import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.placer import Placer
+from hami_scheduler.placement.placer import OverQuota, Placer
 from hami_scheduler.placement.pod_requests import PodRequests
-from hami_scheduler.placement.refusals import OverQuota
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.ports.ledger import DecisionRow

@@ -16,7 +16,7 @@ from hamicommon.telemetry.exposition import exposition
 from starlette.types import ASGIApp
 
 from hami_scheduler.api import v1
-from hami_scheduler.api.errors import JSON, answer_errors
+from hami_scheduler.api.http import JSON, answer_errors
 from hami_scheduler.api.local_callers import LocalCallers
 from hami_scheduler.api.operator_access import OperatorAccess, by_anybody, by_token
 from hami_scheduler.api.service import Service

@@ -15,7 +15,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hami_scheduler.api.errors import refuse
+from hami_scheduler.api.http import refuse
 
 CLUSTER_DOMAINS = (".svc", ".cluster.local")
 """Domains of a Service's names; no site of the internet is in them."""

@@ -20,7 +20,7 @@ from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
-from hami_scheduler.api.errors import refuse
+from hami_scheduler.api.http import refuse
 from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
 from hami_scheduler.ports.ledger import CallJournal, CallSource, OperatorCall, OperatorCaller
 

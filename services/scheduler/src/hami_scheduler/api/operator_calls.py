@@ -15,7 +15,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from hami_scheduler.api.errors import refuse
+from hami_scheduler.api.http import refuse
 from hami_scheduler.ports.ledger import CallJournal, CallOutcome, OperatorCall
 
 logger = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 `drift` and `dead-letters` are for who looks after the system (`hamictl drift`, `hamictl
 dead-letters`). Sending a letter again and `adopt` write; all other calls read. Errors are answered
-by the table of `errors.py`.
+by the table of `http.py`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from hamicommon.explain.answer import Explanation
 from hamicommon.k8s.annotations import DEVICE_CORDON
 
 from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.api.bodies import read_body, read_json
 from hami_scheduler.api.claim_waits import PodsByClaims
-from hami_scheduler.api.errors import JSON
 from hami_scheduler.api.explain import Explainer
+from hami_scheduler.api.http import JSON, read_body, read_json
 from hami_scheduler.ports.ledger import Queries, Row
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.

@@ -19,7 +19,6 @@ from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.usual_pods import read_usual_pods
 from hami_scheduler.bus.heartbeats import AgentLiveness
 from hami_scheduler.bus.refused_cards import RefusedCards
-from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
@@ -34,8 +33,7 @@ from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods
-from hami_scheduler.pod_events import Announcer
-from hami_scheduler.pod_marks import PodMarks
+from hami_scheduler.pod_events import Announcer, Outcomes, PodMarks
 from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors

@@ -29,7 +29,6 @@ from opentelemetry.trace import get_tracer
 
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.extender.agent_offers import AgentOffers
-from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.pod_binding import AnswerUnknown, PodBinding
 from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.cluster_state import ClusterState
@@ -37,7 +36,7 @@ from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.state_machine import Transition
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
-from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED
+from hami_scheduler.pod_events import BINDING_FAILED, BINDING_SUCCEED, Outcomes
 from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)

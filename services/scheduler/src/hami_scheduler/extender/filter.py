@@ -28,7 +28,6 @@ from hamicommon.placement.unschedulable import Refusal
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
 from hami_scheduler.extender.dry_run import dry_run, names_of
-from hami_scheduler.extender.outcomes import Outcomes
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
@@ -37,12 +36,12 @@ from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.draft import assumed_allocation
-from hami_scheduler.placement.placer import Placer
+from hami_scheduler.placement.placer import OverQuota, Placer
 from hami_scheduler.placement.pod_requests import PodRequests
-from hami_scheduler.placement.refusals import OverQuota
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
     FILTERING_SUCCEED,
+    Outcomes,
     found_message,
     refusal_messages,
 )

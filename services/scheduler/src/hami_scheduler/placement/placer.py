@@ -13,22 +13,39 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import QuotaConflict
+from hamicommon.errors import HamiError, QuotaConflict, Unschedulable
+from hamicommon.explain.sentence import quota_sentence
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft
 from hamicommon.placement.engine import Decision, decide
+from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ledger.quota import cards_beyond
+from hami_scheduler.ledger.quota import cards_beyond, quota_short
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.draft import draft_of
 from hami_scheduler.placement.pod_requests import PodRequests
-from hami_scheduler.placement.refusals import OverQuota
 
 tracer = get_tracer(__name__)
+
+
+class OverQuota(HamiError):
+    """The namespace's quota refuses, whatever the node."""
+
+    def __init__(self, conflict: QuotaConflict, vendors: Vendors) -> None:
+        self.quota = quota_short(conflict, vendors)
+        super().__init__(quota_sentence(self.quota))
+
+
+class NoRoom(Unschedulable):
+    """The one node that was asked for can't hold the pod."""
+
+    def __init__(self, node: NodeName, reason: str) -> None:
+        super().__init__({node: reason})
+        self.args = (f"node {node} can't hold the pod: {reason}",)
 
 
 class Placer:

@@ -27,7 +27,7 @@ from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.pod_marks import PodMarks
+from hami_scheduler.pod_events import PodMarks
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
 from hami_scheduler.reconcile.annotation_diff import differing

@@ -1,4 +1,8 @@
-"""The one table from our errors to HTTP: a status, and `{"error": sentence}` as the body."""
+"""HTTP's side of a call: its body, read up to a bound, and our errors as answers.
+
+A caller that may ask may not fill the memory. An error is a status, by one table, and
+`{"error": sentence}` as the body.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,12 @@ from hamicommon.access.checks import NotAllowed, Unauthenticated
 from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
 from starlette.types import Send
 
-from hami_scheduler.api.bodies import TooLong
-
 JSON = "application/json"
+
+
+class TooLong(InvalidRequest):
+    """413: the body is longer than the route reads."""
+
 
 _STATUSES = (
     # Kinds of InvalidRequest stand before it.
@@ -56,3 +63,26 @@ async def refuse(error: HamiError, send: Send) -> None:
     start = {"type": "http.response.start", "status": status_of(error), "headers": headers}
     await send(start)
     await send({"type": "http.response.body", "body": body})
+
+
+async def read_json(request: Request, most_bytes: int) -> object:
+    """The decoded body. Raises: TooLong, InvalidRequest when it is no JSON."""
+    body = await read_body(request, most_bytes)
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as exc:
+        raise InvalidRequest(f"the body is not JSON: {exc}") from exc
+
+
+async def read_body(request: Request, most_bytes: int) -> bytes:
+    """The body as it came. Raises: TooLong."""
+    length = request.headers.get("content-length", "")
+    body = bytearray()
+    if not length.isdigit() or int(length) <= most_bytes:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most_bytes:
+                break
+        else:
+            return bytes(body)
+    raise TooLong(f"the body is longer than {most_bytes} bytes, which is all that is read here")

@@ -8,8 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api import v1
-from hami_scheduler.api.bodies import TooLong
-from hami_scheduler.api.errors import answer_errors
+from hami_scheduler.api.http import TooLong, answer_errors
 from hamicommon.errors import (
     Conflict,
     Forbidden,
