@@ -87,8 +87,9 @@ async def ledger(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
         )
         for sequence, at in enumerate((BEFORE, INSIDE, LATER), start=1):
             await opened.execute(
-                "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, reason,"
-                " detail, at) VALUES ($1, $2, $3, 'reserved', $4, $5, $6)",
+                "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state,"
+                " state, reason, detail, at) VALUES"
+                " ($1, $2, $3, CASE WHEN $2 > 1 THEN 'reserved' END, 'reserved', $4, $5, $6)",
                 f"pod-{number}",
                 sequence,
                 ID.format(number),

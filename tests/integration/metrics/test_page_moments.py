@@ -91,9 +91,9 @@ async def store(db: Any, history: list[Held]) -> None:
             events.append((one.ended, one.pod, 2, identifier, "released"))
     for at, pod, sequence, identifier, state in sorted(events):
         await db.execute(
-            "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, state, at)"
-            " VALUES ($1, $2, $3, $4, $5)",
-            *(pod, sequence, identifier, state, at),
+            "INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state,"
+            " state, at) VALUES ($1, $2, $3, $4, $5, $6)",
+            *(pod, sequence, identifier, "reserved" if sequence > 1 else None, state, at),
         )
 
 

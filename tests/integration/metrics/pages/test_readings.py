@@ -104,7 +104,7 @@ async def test_a_grant_whose_state_alone_changed_is_read_with_its_card(
     await db.execute(
         "WITH found AS (UPDATE allocations SET state = 'releasing' WHERE pod_uid = $1 RETURNING id)"
         " INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state,"
-        " reason, actor, at) SELECT $1, 2, id, 'allocated', 'releasing', '', 'test', now()"
+        " reason, actor, at) SELECT $1, 2, id, 'reserved', 'releasing', '', 'test', now()"
         " FROM found",
         pod,
     )
