@@ -1,4 +1,4 @@
-"""An event goes on from the state of the grant's last one, whatever its row says.
+"""An event goes on from the state of the grant's last one, whatever its row names.
 
 A row whose state was changed by hand had its next step in the history under the wrong state, for
 good, because events can't be changed. The step is refused now, and the reconciler puts the row

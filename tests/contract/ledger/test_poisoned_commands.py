@@ -90,9 +90,9 @@ POISONED = [
 ]
 
 
-@pytest.mark.parametrize(("poison", "told"), POISONED)
+@pytest.mark.parametrize(("poison", "given"), POISONED)
 async def test_what_the_ledger_cannot_store_is_refused_alone_in_a_batch_of_101(
-    postgres_dsn: str, poison: dict[str, Any], told: type[HamiError]
+    postgres_dsn: str, poison: dict[str, Any], given: type[HamiError]
 ) -> None:
     entries = [Entry(draft=slice_of(f"good-{number}")) for number in range(GOOD)]
     entries.insert(GOOD // 2, Entry(draft=slice_of("bad", **poison)))
@@ -112,7 +112,7 @@ async def test_what_the_ledger_cannot_store_is_refused_alone_in_a_batch_of_101(
         used = await database.fetch("SELECT used_slots, used_memory_mib FROM devices")
 
     assert store.batches[0] == GOOD + 1
-    assert isinstance(refused, told), refused
+    assert isinstance(refused, given), refused
     assert str(refused)
     assert {type(answer) for answer in answers} == {Change}
     assert isinstance(later, Change)

@@ -294,7 +294,7 @@ def annotated_as_before(room: Room) -> bool:
 
 
 def plugins_node(room: Room) -> None:
-    """Makes a node with HAMi's device plugin alone, and says that an agent reports it."""
+    """Makes a node with HAMi's device plugin alone, and reports that an agent reports it."""
     card = {"id": "GPU-plugin", "count": 10, "devmem": 40960, "devcore": 100, "type": "A100"}
     register = json.dumps([{**card, "health": True, "mode": "hami-core", "index": 0, "numa": 0}])
     amounts = {"nvidia.com/gpu": "10"}

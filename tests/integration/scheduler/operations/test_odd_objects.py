@@ -184,9 +184,9 @@ async def test_a_pod_of_odd_text_is_bound_or_refused_and_others_are_bound_beside
             assert answer["NodeNames"] == ["n1"], answer
             placed.append(pod)
 
-    told = await asyncio.gather(*(replica.bind(pod, "n1") for pod in placed))
+    given = await asyncio.gather(*(replica.bind(pod, "n1") for pod in placed))
 
-    assert [text for pod, text in zip(placed, told, strict=True) if pod is not odd] == [""] * 3
+    assert [text for pod, text in zip(placed, given, strict=True) if pod is not odd] == [""] * 3
     for pod in plain:
         assert (await world.read(pod))["spec"]["nodeName"] == "n1"
 

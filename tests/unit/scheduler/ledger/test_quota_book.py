@@ -47,7 +47,7 @@ def test_what_is_assumed_counts_until_it_is_confirmed_or_forgotten() -> None:
     assert quotas.conflict("team", {MEMORY: 100}) is not None
 
 
-def test_loading_says_whether_something_differed() -> None:
+def test_loading_reports_whether_something_differed() -> None:
     quotas = book(500, 300)
 
     assert not quotas.load([QuotaUse("team", MEMORY, 500, 300)])

@@ -102,14 +102,14 @@ async def test_what_is_refused_alone_is_refused_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "expected"),
     [
         pytest.param(ValueError("invalid byte sequence"), Unavailable, id="outside-the-tree"),
         pytest.param(Conflict("lost a race"), Conflict, id="in-the-tree"),
     ],
 )
 async def test_a_poisoned_command_fails_alone_and_the_writer_goes_on(
-    error: Exception, told: type[Exception]
+    error: Exception, expected: type[Exception]
 ) -> None:
     ledger, committed = Ledger(), list[tuple[Command, Answer]]()
     ledger.poison["bad"] = error
@@ -124,7 +124,7 @@ async def test_a_poisoned_command_fails_alone_and_the_writer_goes_on(
         answers = await asyncio.gather(*tasks, return_exceptions=True)
         assert (await writer.enter(entry("later"))).allocation.pod_uid == "later"
 
-    assert type(answers[2]) is told
+    assert type(answers[2]) is expected
     assert str(error) in str(answers[2])
     assert sum(isinstance(answer, Change) for answer in answers) == 100
     assert len(committed) == 102
@@ -157,7 +157,7 @@ async def test_a_caller_that_is_gone_costs_the_others_nothing() -> None:
     assert [type(answer) for _, answer in committed] == [Change, Change]
 
 
-async def test_those_that_wait_when_the_writer_stops_are_told() -> None:
+async def test_those_that_wait_when_the_writer_stops_get_an_error() -> None:
     ledger = Ledger()
     ledger.gate.clear()
     async with writing(ledger) as writer:

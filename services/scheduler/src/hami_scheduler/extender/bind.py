@@ -159,7 +159,7 @@ class Bind:
     # Begin
 
     async def _begin(self, args: BindArgs) -> _Begun | None:
-        """The pod's grant in state `binding` with a new token, or as it is if its row says that it
+        """The pod's grant in state `binding` with a new token, or as it is if its row has it as
         is bound on the node already; None for a pod without devices.
 
         Raises: Conflict, NotFound, Unschedulable, Unavailable.

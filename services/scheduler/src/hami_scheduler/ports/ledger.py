@@ -42,7 +42,7 @@ class AllocationStore(Protocol):
         """
 
     async def enter(self, entry: Entry) -> Change:
-        """Write a grant that begins as the entry says, with its token and evidence.
+        """Write a grant that begins as the entry reports, with its token and evidence.
 
         If the slices are held already (`Entry.guarded` is False), the cards' ceilings rise to what
         is held, and quotas are counted but not checked.

@@ -43,7 +43,7 @@ def differing(
 def misread(
     allocation: Allocation, written: Mapping[str, str], vendors: Iterable[Vendor]
 ) -> dict[str, str]:
-    """Key -> value, where the row's own annotation tells of other slices than the row has.
+    """Key -> value, where the row's own annotation names other slices than the row has.
 
     `written` is what the vendors write for the row's slices. Which cards they are is not compared:
     the pod may have been moved since. A value of another form (JSON of some vendors) is left.

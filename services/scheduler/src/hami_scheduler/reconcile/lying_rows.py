@@ -55,7 +55,7 @@ class LyingRows:
         annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]],
         longest_s: float,
     ) -> None:
-        """`misread`: which of the row's annotations tell of other slices, as they should be;
+        """`misread`: which of the row's annotations name other slices, as they should be;
         `longest_s`: no state with an end lasts longer."""
         self._store = store
         self._journal = journal

@@ -19,12 +19,12 @@ from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, Command, Entry, QuotaAmounts, QuotaOf, Rules, StateStep
 
-from hami_scheduler.adapters.postgres.allocations.books import Books
 from hami_scheduler.adapters.postgres.allocations.claims import (
     counted_elsewhere,
     passed_on,
     record_claims,
 )
+from hami_scheduler.adapters.postgres.allocations.locked_rows import LockedRows
 from hami_scheduler.adapters.postgres.allocations.writing import (
     NewEvent,
     insert_events,
@@ -91,7 +91,7 @@ async def commit(
     wanted = {i: wanted_by(each.draft, rules) for i, each in entries}
 
     ending = [row for row in batch.rows.values() if row.held or row.gives]
-    books = await Books.lock(
+    ledger = await LockedRows.lock(
         connection,
         namespaces={each.draft.namespace for _, each in entries if each.draft.quota}
         | {row.allocation.namespace for row in ending if quota_of(row.gives)},
@@ -99,18 +99,18 @@ async def commit(
         | {card.uuid for row in ending for card in row.held},
     )
     for row in ending:
-        books.count_quota(row.allocation.namespace, quota_of(row.gives), -1)
-        books.give_back(row.allocation.id, row.held)
+        ledger.count_quota(row.allocation.namespace, quota_of(row.gives), -1)
+        ledger.give_back(row.allocation.id, row.held)
     live = await _live_pods(connection, [each.draft.pod_uid for _, each in entries])
     for number, entry in entries:
         try:
-            _grant(books, live, entry, wanted[number])
+            _grant(ledger, live, entry, wanted[number])
         except Conflict as exc:
             batch.answers[number] = exc
         else:
             batch.granted[number] = entry
-    await books.write(connection)
-    await _write(connection, batch, books, wanted, quota_of)
+    await ledger.write(connection)
+    await _write(connection, batch, ledger, wanted, quota_of)
     return batch.answers
 
 
@@ -190,25 +190,27 @@ async def _live_pods(connection: Connection, pod_uids: Sequence[PodUid]) -> set[
     return {PodUid(row["pod_uid"]) for row in rows}
 
 
-def _grant(books: Books, live: set[PodUid], entry: Entry, wanted: Sequence[CardDemand]) -> None:
+def _grant(
+    ledger: LockedRows, live: set[PodUid], entry: Entry, wanted: Sequence[CardDemand]
+) -> None:
     """Count the grant, or nothing. Raises: Conflict, QuotaConflict, CapacityConflict."""
     draft, node = entry.draft, entry.draft.placement.node
     if draft.pod_uid in live:
         raise Conflict(f"pod {draft.pod_uid} has a grant already")
     if entry.guarded:
-        books.check_quota(draft.namespace, draft.quota)
-        books.check_cards(node, wanted, mutex=draft.mutex)
+        ledger.check_quota(draft.namespace, draft.quota)
+        ledger.check_cards(node, wanted, mutex=draft.mutex)
     else:
-        books.check_present(node, wanted)
-    books.count_quota(draft.namespace, draft.quota, 1)
-    books.take(draft.allocation_id, wanted, held=not entry.guarded)
+        ledger.check_present(node, wanted)
+    ledger.count_quota(draft.namespace, draft.quota, 1)
+    ledger.take(draft.allocation_id, wanted, held=not entry.guarded)
     live.add(draft.pod_uid)
 
 
 async def _write(
     connection: Connection,
     batch: _Batch,
-    books: Books,
+    ledger: LockedRows,
     wanted: dict[int, tuple[CardDemand, ...]],
     quota_of: QuotaOf,
 ) -> None:
@@ -252,8 +254,8 @@ async def _write(
         batch.answers[number] = Change(
             allocation=allocation,
             sequence=sequence,
-            counters=books.counters(card.uuid for card in cards),
-            quotas=books.quota_use(allocation.namespace, quotas),
+            counters=ledger.counters(card.uuid for card in cards),
+            quotas=ledger.quota_use(allocation.namespace, quotas),
         )
 
 

@@ -10,7 +10,7 @@ from hamicommon.ledger.cards.moves import Move, exchanged, quota_changes
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, QuotaOf, Rules
 
-from hami_scheduler.adapters.postgres.allocations.books import Books
+from hami_scheduler.adapters.postgres.allocations.locked_rows import LockedRows
 from hami_scheduler.adapters.postgres.allocations.reads import locked
 from hami_scheduler.adapters.postgres.allocations.writing import (
     SHARE_COLUMNS,
@@ -50,21 +50,21 @@ async def move(
     changes = quota_changes(moved, quota_of)
     swaps = [(old, each, *exchanged(old.containers, each.containers, rules)) for old, each in moved]
     cards = {card.uuid for _, _, given, taken in swaps for card in (*given, *taken)}
-    books = await Books.lock(connection, namespaces=set(changes), cards=cards)
+    ledger = await LockedRows.lock(connection, namespaces=set(changes), cards=cards)
     for namespace, amounts in changes.items():
-        books.check_quota(namespace, amounts)
-        books.count_quota(namespace, amounts, 1)
+        ledger.check_quota(namespace, amounts)
+        ledger.count_quota(namespace, amounts, 1)
     for old, _, given, _ in swaps:
-        books.give_back(old.id, given)
+        ledger.give_back(old.id, given)
     for old, _, _, taken in swaps:
-        books.check_cards(old.node, taken, mutex=False)
-        books.take(old.id, taken, held=False)
-    await books.write(connection)
+        ledger.check_cards(old.node, taken, mutex=False)
+        ledger.take(old.id, taken, held=False)
+    await ledger.write(connection)
     found = []
     for old, each, given, taken in swaps:
         touched = sorted({card.uuid for card in (*given, *taken)})
         await write_shares(connection, old.id, each.containers)
-        counters = books.counters(touched)
+        counters = ledger.counters(touched)
         event = NewEvent(
             allocation=old,
             previous=old.state,

@@ -51,7 +51,7 @@ class _Quota:
     used: int
 
 
-class Books:
+class LockedRows:
     """The locked rows; nothing is written before `write`."""
 
     def __init__(
