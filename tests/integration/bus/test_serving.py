@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from hamicommon.bus.client import Bus, NobodyAnswers
-from hamicommon.events import moves_subject
+from hamicommon.events import readiness_subject
 
 from tests.waiting import eventually
 
-SUBJECT = moves_subject("a")
+SUBJECT = readiness_subject("a")
 
 
 async def test_who_stops_serving_answers_what_is_under_way(bus: Bus) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,23 +54,23 @@ async def test_a_card_that_two_nodes_claim_stays_where_it_was(world: World) -> N
 async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
     world: World,
 ) -> None:
-    first = await world.replica()
     [card] = await world.add_node("n1")
     pod = await world.pod("slice")
-    await first.filter(pod, "n1")
-    assert await first.bind(pod, "n1") == ""
-    await world.database.fetch("UPDATE allocations SET pod_uid = 'gone-long-ago'")
+    async with AsyncExitStack() as own:
+        first = await replace(world, stack=own).replica()
+        await first.filter(pod, "n1")
+        assert await first.bind(pod, "n1") == ""
+        await world.until(pod, "bound")
+    await world.delete(pod)
+    second = await world.replica()
 
-    async def repaired() -> list[Any]:
-        return await world.database.fetch(
-            "SELECT detail FROM drift_journal WHERE \"class\" LIKE '%-pod-gone' AND repaired"
-        )
+    assert (await world.until(pod, "releasing"))["reason"] == "pod deleted"
 
-    [line] = await eventually(repaired, "the difference to be noted")
-    assert "-> releasing on n1: pod deleted" in line["detail"]
-    kind = (await world.database.fetchrow('SELECT "class" FROM drift_journal'))["class"]
-    [shown] = (await first.get(f"/v1/drift?class={kind}&limit=1"))["items"]
-    assert shown["detail"] == line["detail"]
+    async def noted() -> list[Any]:
+        return (await second.get("/v1/drift?class=bound-pod-gone&limit=1"))["items"]
+
+    [line] = await eventually(noted, "the difference to be noted")
+    assert "bound -> releasing on n1: pod deleted" in line["detail"]
     assert (await world.used(card))[0] == 1  # until its node reports that it left
 
 

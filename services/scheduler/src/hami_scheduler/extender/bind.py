@@ -159,8 +159,8 @@ class Bind:
     # Begin
 
     async def _begin(self, args: BindArgs) -> _Begun | None:
-        """The pod's grant in state `binding` with a new token, or as it is if its row has it as
-        is bound on the node already; None for a pod without devices.
+        """Return the pod's grant in state `binding` with a new token; as it is, if the pod is bound
+        on the node already by its row; None for a pod without devices.
 
         Raises: Conflict, NotFound, Unschedulable, Unavailable.
         """
