@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations import reads
+from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.model import StateStep
 
 from tests.contract.ledger.allocation_stores import (
     MEMORY,
+    NODE,
     OTHER,
     Harness,
     S,
@@ -194,6 +197,21 @@ async def test_every_end_gives_everything_back_once(harness: Harness, end: S) ->
     assert await harness.used("0") == (0, 0, 0)
     assert await harness.store.live_of(PodUid("p")) is None
     assert (await harness.store.get(allocation.id)).state is end
+
+
+async def test_a_card_that_is_gone_gets_its_slices_back_and_takes_none(harness: Harness) -> None:
+    if harness.inventory is None:
+        pytest.skip("the ledger in memory has no inventories")
+    await harness.add(card("0"))
+    await harness.store.begin(draft("p", container(("0", 400, 30))))
+    nothing = NodeInventory(node=NODE, devices=(), observed_at=datetime.now(UTC))
+    assert await harness.inventory.record(nothing, agent_id="a", sequence=99) is not None
+
+    change = await harness.advance("p", S.RELEASED)
+    with pytest.raises(CapacityConflict):
+        await harness.store.begin(draft("q", container(("0", 1, 1))))
+
+    assert [(c.used_slots, c.used_memory_mib) for c in change.counters] == [(0, 0)]
 
 
 async def test_after_an_end_the_pod_may_be_granted_again(harness: Harness) -> None:

@@ -17,7 +17,7 @@ from hami_metrics.adapters.postgres import PostgresUsageStore
 from hami_metrics.domain.samples import Sample, Series
 from hami_metrics.service import UsageRetention, keep_days
 from hamicommon import events
-from hamicommon.bus.client import Bus, Feed, Message
+from hamicommon.bus.client import Bus, FeedKind, Message
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.deliveries import USAGE, Delivery
 from hamicommon.errors import Unavailable
@@ -127,13 +127,13 @@ async def test_the_webhook_reads_what_admission_needs_and_no_grants(tmp_path: Pa
         ):
             await scheduler.publish(events.LEDGER_CLUSTER_SUBJECT, numbers, message_id="1")
             serving = asyncio.create_task(scheduler.serve_feeds("scheduler"))
-            assert await first(webhook, Feed.LEDGER_NUMBERS, events.ClusterNumbers) == numbers
+            assert await first(webhook, FeedKind.LEDGER_NUMBERS, events.ClusterNumbers) == numbers
             await end([serving])
             with pytest.raises(Unavailable):
                 await webhook.publish(events.grants_subject("n"), numbers, message_id="2")
 
 
-async def first(bus: Bus, what: Delivery | Feed, kind: type[M]) -> M:
+async def first(bus: Bus, what: Delivery | FeedKind, kind: type[M]) -> M:
     """The first message that comes."""
     got: asyncio.Future[M] = asyncio.get_running_loop().create_future()
 

@@ -12,7 +12,7 @@ import nats
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hamicommon import events
-from hamicommon.bus.client import Feed, Message
+from hamicommon.bus.client import FeedKind, Message
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.deliveries import DELIVERIES, REFUSALS, USAGE
 from hamicommon.bus.permissions import METRICS_USER, SCHEDULER_USER, WEBHOOK_USER
@@ -116,7 +116,7 @@ async def test_the_webhook_reads_the_cluster_and_its_quotas(
         open_bus(as_user(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True) as scheduler,
         open_bus(as_user(url, WEBHOOK_USER), WEBHOOK_USER) as webhook,
     ):
-        tasks = [asyncio.create_task(webhook.follow_feed(feed, take)) for feed in Feed]
+        tasks = [asyncio.create_task(webhook.follow_feed(feed, take)) for feed in FeedKind]
         tasks.append(asyncio.create_task(scheduler.serve_feeds("scheduler")))
         subjects = [events.LEDGER_CLUSTER_SUBJECT, events.ledger_quota_subject("team-a")]
         subjects.append(events.inventory_subject("a"))

@@ -69,7 +69,9 @@ async def test_every_change_of_a_card_begins_a_period_and_what_is_granted_does_n
 ) -> None:
     agent = Agent(database)
     await agent.report(card())
-    await database.fetch("UPDATE devices SET used_slots = 1, used_memory_mib = 5, version = 9")
+    await database.fetch(
+        "UPDATE devices SET used_slots = 1, used_memory_mib = 5, version = version + 1"
+    )
     await agent.report(card())
     await agent.report(card(memory_mib=2000, slots=8))
     await agent.inventory.set_cordoned(NODE, frozenset({"GPU-0"}))

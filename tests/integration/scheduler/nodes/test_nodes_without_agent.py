@@ -95,6 +95,7 @@ async def test_a_users_bind_phase_makes_no_grant(world: World) -> None:
     other = await chip_pod(world, "other")
     await placed(replica, other, node)
 
+    assert await replica.bind(other, node.name) == ""
     assert await world.rows(pod) == []
     assert await world.used("npu-0@npu") == (1, 16384, 0)
 

@@ -54,10 +54,10 @@ async def test_a_card_that_two_nodes_claim_stays_where_it_was(world: World) -> N
 async def test_rows_of_pods_that_vanished_unseen_are_found_by_the_reconciler(
     world: World,
 ) -> None:
-    [card] = await world.add_node("n1")
     pod = await world.pod("slice")
     async with AsyncExitStack() as own:
         first = await replace(world, stack=own).replica()
+        [card] = await world.add_node("n1")
         await first.filter(pod, "n1")
         assert await first.bind(pod, "n1") == ""
         await world.until(pod, "bound")

@@ -104,5 +104,5 @@ def _uuids(row: Row) -> str:
 def _score(row: Row) -> str:
     """Where the node was chosen; a grant that was adopted or restored has no policy."""
     policy = (row.get("policy") or {}).get("node")
-    chosen = row["state"] == "reserved" and row["previous_state"] is None and policy
+    chosen = row["previous_state"] is None and policy
     return score_text(str(policy), row["score"]) if chosen else ""

@@ -55,10 +55,17 @@ class LockedRows:
     """The locked rows; nothing is written before `write`."""
 
     def __init__(
-        self, cards: dict[GpuUuid, CardRow], quotas: dict[tuple[str, str], _Quota]
+        self,
+        cards: dict[GpuUuid, CardRow],
+        quotas: dict[tuple[str, str], _Quota],
+        *,
+        absent: Collection[GpuUuid],
     ) -> None:
+        """`absent`: cards that their node does not report any more; they give back, and take
+        nothing."""
         self._cards = cards
         self._quotas = quotas
+        self._absent = absent
         self._changed_cards: set[GpuUuid] = set()
         self._changed_quotas: set[tuple[str, str]] = set()
 
@@ -70,11 +77,12 @@ class LockedRows:
         quotas = await connection.fetch(_LOCK_QUOTAS, sorted(namespaces)) if namespaces else ()
         rows = await connection.fetch(_LOCK_CARDS, sorted(cards)) if cards else ()
         return cls(
-            {GpuUuid(row["uuid"]): CardRow(**_fields(row)) for row in rows if row["present"]},
+            {GpuUuid(row["uuid"]): CardRow(**_fields(row)) for row in rows},
             {
                 (row["namespace"], row["resource"]): _Quota(row["limit_amount"], row["used_amount"])
                 for row in quotas
             },
+            absent={GpuUuid(row["uuid"]) for row in rows if not row["present"]},
         )
 
     def check_quota(self, namespace: str, amounts: QuotaAmounts) -> None:
@@ -103,7 +111,7 @@ class LockedRows:
         """Raises: CapacityConflict, which names the first card that the node does not have."""
         for card in held:
             row = self._cards.get(card.uuid)
-            if row is None or row.node != node:
+            if row is None or row.node != node or card.uuid in self._absent:
                 raise CapacityConflict(card.uuid, f"card {card.uuid} is not on node {node}")
 
     def take(self, owner: AllocationId, wanted: Iterable[CardDemand], *, held: bool) -> None:
