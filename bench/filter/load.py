@@ -25,7 +25,7 @@ WARM_UP = 50
 # Of the new pods: less than the placed ones, so that no card is ever full.
 NEW_MEMORY_MIB = 2048
 NEW_CORE_PERCENT = 5
-PHASES = ("parse", "place", "reserve", "answer")
+PHASES = ("parse", "place", "answer")
 
 
 class Client:
