@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 _FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 DRIFT_CLASSES = ("annotations-refused", "card-refused", "pod-without-grant")
 """Of differences that can stand; others are repaired where they are found."""
-PHASES = ("parse", "place", "reserve", "answer", "total")
+PHASES = ("parse", "place", "answer", "total")
 """Of a decision; `total` has all of it."""
 # What waits for capacity is asked to be tried again at once; more than a second is a fault.
 _RETRY_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
