@@ -21,17 +21,17 @@ branch_labels = None
 depends_on = None
 
 # 2^53 - 1: what JSON numbers hold exactly, and 9,000 of them in a sum of 64 bits.
-MOST = 9007199254740991
+MAX_COUNTER = 9007199254740991
 # A card's version begins at the milliseconds of its time: this is the year 2248.
-MOST_VERSION = 8796093022207
+MAX_VERSION = 8796093022207
 
 CHECKS: Mapping[str, Mapping[str, str]] = {
     "nodes": {
-        "sequence_bounded": f"agent_sequence BETWEEN 0 AND {MOST}",
+        "sequence_bounded": f"agent_sequence BETWEEN 0 AND {MAX_COUNTER}",
         "pair_scores_object": "jsonb_typeof(pair_scores) = 'object'",
     },
     "devices": {
-        "version_bounded": f"version BETWEEN 1 AND {MOST_VERSION}",
+        "version_bounded": f"version BETWEEN 1 AND {MAX_VERSION}",
         "amounts_not_negative": "least(slots, memory_mib, core_percent) >= 0",
         "info_object": "jsonb_typeof(info) = 'object'",
         "holdings_object": "jsonb_typeof(holdings) = 'object'",
@@ -39,7 +39,7 @@ CHECKS: Mapping[str, Mapping[str, str]] = {
     },
     "quotas": {"limit_not_negative": "limit_amount >= 0"},
     "allocations": {
-        "token_bounded": f"token BETWEEN 1 AND {MOST}",
+        "token_bounded": f"token BETWEEN 1 AND {MAX_COUNTER}",
         "attempt_bounded": "attempt BETWEEN 1 AND 1073741823",
         "annotations_object": "jsonb_typeof(annotations) = 'object'",
     },
@@ -48,7 +48,7 @@ CHECKS: Mapping[str, Mapping[str, str]] = {
         "detail_object": "jsonb_typeof(detail) = 'object'",
     },
     "allocation_claims": {"amounts_not_negative": "least(slots, memory_mib, core_percent) >= 0"},
-    "limit_checks": {"sequence_bounded": f"sequence BETWEEN 0 AND {MOST}"},
+    "limit_checks": {"sequence_bounded": f"sequence BETWEEN 0 AND {MAX_COUNTER}"},
     "limit_periods": {"amounts_not_negative": "least(held_mib, peak_mib, granted_mib) >= 0"},
     "usage_samples": {
         "amounts_not_negative": "least(memory_used_bytes, memory_limit_bytes, core_limit_percent,"
@@ -62,16 +62,16 @@ CHECKS: Mapping[str, Mapping[str, str]] = {
 """By table and name; NULL, which is unknown, is refused by none of them."""
 
 REPAIRS = (
-    f"UPDATE nodes SET agent_sequence = 0 WHERE agent_sequence NOT BETWEEN 0 AND {MOST}",
+    f"UPDATE nodes SET agent_sequence = 0 WHERE agent_sequence NOT BETWEEN 0 AND {MAX_COUNTER}",
     "UPDATE nodes SET pair_scores = '{}' WHERE jsonb_typeof(pair_scores) <> 'object'",
     "UPDATE devices SET version = (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-    f" WHERE version NOT BETWEEN 1 AND {MOST_VERSION}",
+    f" WHERE version NOT BETWEEN 1 AND {MAX_VERSION}",
     "UPDATE devices SET slots = greatest(slots, 0), memory_mib = greatest(memory_mib, 0),"
     " core_percent = greatest(core_percent, 0) WHERE least(slots, memory_mib, core_percent) < 0",
     "UPDATE devices SET info = '{}' WHERE jsonb_typeof(info) <> 'object'",
     "UPDATE devices SET mig_profiles = '[]' WHERE jsonb_typeof(mig_profiles) <> 'array'",
     "UPDATE quotas SET limit_amount = 0 WHERE limit_amount < 0",
-    f"UPDATE limit_checks SET sequence = 0 WHERE sequence NOT BETWEEN 0 AND {MOST}",
+    f"UPDATE limit_checks SET sequence = 0 WHERE sequence NOT BETWEEN 0 AND {MAX_COUNTER}",
 )
 # Months of usage are read beside the writers, in no transaction with the rest.
 ABSURD_USAGE = tuple(
@@ -103,7 +103,7 @@ BEGIN
         EXECUTE format('SELECT last_value FROM public.%I', name) INTO was;
         EXECUTE format('SELECT coalesce(max(%I), 0) FROM public.%I WHERE %s', col, held, which)
             INTO newest;
-        CONTINUE WHEN was >= newest AND was <= {MOST // 2};
+        CONTINUE WHEN was >= newest AND was <= {MAX_COUNTER // 2};
         is_now := newest + 1000000;
         PERFORM setval(format('public.%I', name)::regclass, is_now);
         RETURN NEXT;

@@ -211,7 +211,7 @@ class Consumer:
             await source.settle([(raw, await self._outcome(raw, error))])
 
     async def _outcome(self, raw: Msg, error: Exception | None) -> Settlement:
-        """What becomes of a message after it was handled; a bad one is buried here."""
+        """Decide whether a message is done or comes again, and bury a bad one."""
         if error is None:
             self._backend.worked()
             return Settlement.DONE
@@ -250,7 +250,7 @@ class Consumer:
 
 
 def message_of(raw: Msg) -> Message:
-    """What the server delivered, with what it reports of the delivery."""
+    """A delivered message, with the server's report of its delivery."""
     metadata = raw.metadata
     return Message(
         subject=raw.subject,

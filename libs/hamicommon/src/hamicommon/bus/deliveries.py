@@ -167,7 +167,7 @@ class Push:
                 await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
-        """What has come, or comes first; empty when nothing did for a while."""
+        """Return the messages that have come; none when nothing came for a while."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FETCH_WAIT_S):
                 await self._woken.wait()

@@ -33,7 +33,7 @@ _LAST_CONSUMER_HEADER = "Nats-Last-Consumer"
 
 
 class FeedKind(StrEnum):
-    """What there is to follow."""
+    """The feeds there are to follow."""
 
     INVENTORIES = "inventories"
     LEDGER_NUMBERS = "ledger-numbers"

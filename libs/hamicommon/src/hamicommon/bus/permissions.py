@@ -32,7 +32,7 @@ WEBHOOK_USER = "hami-webhook"
 ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 """Where the server asks about logins (`logins.py`)."""
 FEEDS_SUBJECT = "hami.feeds.v1.webhook"
-"""Where the webhook asks for what is known of the cluster (`feeds.py`)."""
+"""The subject on which the webhook asks for the cluster's facts (`feeds.py`)."""
 _AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|unmanaged|claims|moves)\.([^.]+)")
 
 

@@ -34,7 +34,7 @@ _OVER = frozenset({StatusCode.NO_MESSAGES, StatusCode.REQUEST_TIMEOUT, StatusCod
 
 
 class Settlement(StrEnum):
-    """What became of a message."""
+    """The outcome of a message."""
 
     DONE = "done"
     RETRY = "retry"
@@ -75,7 +75,7 @@ class Pull:
                 await self.settle([(message, Settlement.UNREAD) for message in self._came])
 
     async def next(self) -> list[Msg]:
-        """What has come, or comes first; empty when nothing did for as long as a request waits.
+        """Return the messages that have come; none when a request waited in vain.
 
         Raises: nats.errors.Error, OSError; TimeoutError when the server does not answer.
         """

@@ -23,7 +23,7 @@ class AllocationState(StrEnum):
     """Where an allocation is on its way."""
 
     RESERVED = "reserved"
-    """Of releases that wrote grants in /filter; not written any more."""
+    """A phase of older releases, which wrote grants in /filter; no longer written."""
     BINDING = "binding"
     BOUND = "bound"
     ALLOCATED = "allocated"

@@ -13,7 +13,7 @@ NodeField = Annotated[
 
 
 MAX_COUNT = 2**53 - 1
-"""Of a number that only grows; the ledger's columns are guarded by the same."""
+"""The limit of a number that only grows; the ledger's columns have the same."""
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 MAX_AMOUNT = 2**31 - 1
 """HAMi's annotations and the ledger's columns hold 32 bits."""

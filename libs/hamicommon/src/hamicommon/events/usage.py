@@ -23,9 +23,9 @@ MAX_SAMPLES = 4096
 
 Name = Annotated[str, Field(max_length=253)]
 Bytes = Annotated[int, Field(ge=0, le=2**44)]
-"""Of one card: 16 TiB, a hundred times what the largest has."""
+"""The largest memory of one card: 16 TiB, a hundred times today's largest."""
 Percent = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
-"""Of one card. A container's is of a short moment, and may be above 100."""
+"""The limit of one card. A container's covers a moment, and may be above 100."""
 Figure = Annotated[float, Field(ge=-1000, le=100_000, allow_inf_nan=False)]
 """Degrees and watts."""
 

@@ -133,7 +133,7 @@ class Change:
     """A committed change: the row as it is now, and the cards and quotas that changed with it."""
 
     allocation: Allocation
-    """Of a step between live states without a new token: without containers, claims and
+    """A step between live states without a new token: without containers, claims and
     annotations."""
     sequence: int
     """Number of the event in the pod's history, from 1, without a gap."""

@@ -23,7 +23,7 @@ class CardRow:
     uuid: GpuUuid
     node: NodeName
     is_offered: bool
-    """It is present and healthy."""
+    """Whether the card is present and healthy."""
     is_cordoned: bool
     slots: int
     memory_mib: int

@@ -18,10 +18,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
-from hamicommon.ledger.tables.columns import MOST_COUNTED, at, count, metadata, objects, texts
+from hamicommon.ledger.tables.columns import MAX_COUNTER, at, count, metadata, objects, texts
 
-MOST_VERSION = 2**43 - 1
-"""Of a card: it begins at the milliseconds of its time, and this is the year 2248."""
+MAX_VERSION = 2**43 - 1
+"""The limit of a card's version, which starts as a time in ms: the year 2248."""
 
 nodes = Table(
     "nodes",
@@ -36,7 +36,7 @@ nodes = Table(
     at("gone_at", nullable=True),
     Column("node_group", Text),
     CheckConstraint("source IN ('agent', 'annotation')", name="source_known"),
-    CheckConstraint(f"agent_sequence BETWEEN 0 AND {MOST_COUNTED}", name="sequence_bounded"),
+    CheckConstraint(f"agent_sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
     CheckConstraint("jsonb_typeof(pair_scores) = 'object'", name="pair_scores_object"),
 )
 """One row per node that ever reported cards; `gone_at` is set when the Node object is deleted.
@@ -85,7 +85,7 @@ devices = Table(
     CheckConstraint(
         "holdings = '{}'::jsonb OR hami_placements_disjoint(holdings)", name="placements_disjoint"
     ),
-    CheckConstraint(f"version BETWEEN 1 AND {MOST_VERSION}", name="version_bounded"),
+    CheckConstraint(f"version BETWEEN 1 AND {MAX_VERSION}", name="version_bounded"),
     CheckConstraint("least(slots, memory_mib, core_percent) >= 0", name="amounts_not_negative"),
     CheckConstraint("jsonb_typeof(info) = 'object'", name="info_object"),
     CheckConstraint("jsonb_typeof(holdings) = 'object'", name="holdings_object"),

@@ -29,8 +29,8 @@ metadata = MetaData(naming_convention=NAMING)
 LIVE = "state IN ('reserved', 'binding', 'bound', 'allocated', 'releasing')"
 """SQL of domain.allocations.LIVE_STATES."""
 
-MOST_COUNTED = 2**53 - 1
-"""Of a counter that only grows: what JSON numbers hold exactly."""
+MAX_COUNTER = 2**53 - 1
+"""The limit of a counter that only grows: the largest exact JSON integer."""
 
 HELD = "hami_held(reserved_at, ended_at)"
 """SQL of the period in which an allocation held its cards.

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB, TSTZRANGE, UUID, ExcludeConstraint
 
-from hamicommon.ledger.tables.columns import HELD, LIVE, MOST_COUNTED, at, metadata, objects, texts
+from hamicommon.ledger.tables.columns import HELD, LIVE, MAX_COUNTER, at, metadata, objects, texts
 from hamicommon.ledger.tables.names import ONE_GRANT_AT_A_TIME, ONE_LIVE_PER_POD
 
 allocation_tokens = Sequence("allocation_tokens", metadata=metadata)
@@ -69,7 +69,7 @@ allocations = Table(
         name="state_known",
     ),
     CheckConstraint(f"({LIVE}) = (ended_at IS NULL)", name="ended_when_not_live"),
-    CheckConstraint(f"token BETWEEN 1 AND {MOST_COUNTED}", name="token_bounded"),
+    CheckConstraint(f"token BETWEEN 1 AND {MAX_COUNTER}", name="token_bounded"),
     CheckConstraint(f"attempt BETWEEN 1 AND {2**30 - 1}", name="attempt_bounded"),
     CheckConstraint("jsonb_typeof(annotations) = 'object'", name="annotations_object"),
     # Not by the state: a step from one live state to another must touch no index.

@@ -14,7 +14,7 @@ from sqlalchemy import (
 )
 
 from hamicommon.ledger.tables.columns import (
-    MOST_COUNTED,
+    MAX_COUNTER,
     at,
     count,
     given,
@@ -32,7 +32,7 @@ limit_checks = Table(
     given("sequence", BigInteger),
     at("checked_at"),
     count("containers"),
-    CheckConstraint(f"sequence BETWEEN 0 AND {MOST_COUNTED}", name="sequence_bounded"),
+    CheckConstraint(f"sequence BETWEEN 0 AND {MAX_COUNTER}", name="sequence_bounded"),
 )
 """The last check of each node; what was not checked lately is unknown, whatever the periods have.
 

@@ -182,7 +182,7 @@ async def _part(
 
 
 async def _settings(target: Installation, found: Sequence[PartFinding]) -> list[PartFinding]:
-    """What the ledger breaks, and quotas and cordons without effect.
+    """List the rules that the ledger breaks, and quotas and cordons without effect.
 
     No line where the scheduler can't be asked.
     """

@@ -11,13 +11,13 @@ from __future__ import annotations
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.footprint import footprint
-from hamicommon.ledger.tables.cards import MOST_VERSION
+from hamicommon.ledger.tables.cards import MAX_VERSION
 
 from hami_scheduler.ports.ledger import RepairedCard, RepairedSequence
 
 _FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # No card changes so often that its version is a year ahead of its time.
-_TOO_FAR = f"least({_FRESH_VERSION} + 31536000000, {MOST_VERSION // 2})"
+_TOO_FAR = f"least({_FRESH_VERSION} + 31536000000, {MAX_VERSION // 2})"
 
 _HELD = f"""
 WITH footprints AS (
