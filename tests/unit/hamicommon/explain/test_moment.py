@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import orjson
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.explain.moment import MomentEncoder, thaw
+from hamicommon.explain.moment import MomentEncoder, thaw, unpacked
 from hamicommon.placement.cluster.view import ClusterView
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from tests.unit.hamicommon.placement.clusters import card, view_of
 
 def again(view: ClusterView, nodes: list[NodeName] | None = None) -> ClusterView:
     moment = MomentEncoder().encode(view.frozen(nodes))
-    return thaw(moment.inventory.content, moment.counters.content, ClusterView)
+    return thaw(unpacked(moment.inventory.content), orjson.loads(moment.counters_json), ClusterView)
 
 
 amounts = st.integers(0, 100_000)

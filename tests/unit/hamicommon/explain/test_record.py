@@ -22,7 +22,7 @@ TWO = DeviceRequest(vendor="NVIDIA", count=2, memory_mib=1, core_percent=100)
 def stored_and_read(scores: NodeScores) -> DecisionRecord:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     request = pod(ONE, node=FRAGMENTATION, gpu=(FRAGMENTATION,))
-    detail = detail_bytes(reasons={}, scores=scores, quota=None, moment=None)
+    detail = detail_bytes(reasons={}, scores=scores, quota=None, moment=None, keep_counters=True)
     row = {
         "shortfalls": detail,
         "request": request_json(request),

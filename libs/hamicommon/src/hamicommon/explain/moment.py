@@ -1,9 +1,10 @@
 """The cards that a decision was made on, as bytes and back.
 
 In: `placement.view.Frozen`. What rarely changes (nodes and their cards: the inventory) is one blob,
-what changes with every grant (counters) another; a blob is named by a digest of its content, so
-that decisions made at one moment, and all decisions on one inventory, share theirs. `thaw` makes a
-view of both, and the engine can be asked again.
+what changes with every grant (counters) is JSON that a refusal keeps as another blob and a
+placement with its own record. A blob is named by a digest of its content, so that refusals of one
+moment, and all decisions on one inventory, share theirs. `thaw` makes a view of both, and the
+engine can be asked again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,13 +38,19 @@ class Blob(NamedTuple):
     content: bytes
 
 
-class Moment(NamedTuple):
-    """One moment of a view as two blobs."""
+@dataclass(frozen=True)
+class Moment:
+    """One moment of a view: its inventory, and the counters of some nodes."""
 
     inventory: Blob
-    counters: Blob
+    counters_json: bytes
     nodes: tuple[NodeName, ...]
-    """Whose counters are in the blob, in its order."""
+    """Nodes of the counters, in their order."""
+
+    @cached_property
+    def counters(self) -> Blob:
+        """The counters as a blob, packed once for all refusals of this moment."""
+        return _packed(self.counters_json)
 
 
 class MomentEncoder:
@@ -59,8 +67,8 @@ class MomentEncoder:
         if self._latest is None or self._latest[0] is not frozen:
             inventory = self._inventory_of(frozen)
             nodes, counters = _counters(frozen, self._positions_of(frozen.names))
-            named = blob_of({"inventory": inventory.id, **counters})
-            self._latest = (frozen, Moment(inventory, named, nodes))
+            text = _json({"inventory": inventory.id, **counters})
+            self._latest = (frozen, Moment(inventory, text, nodes))
         return self._latest[1]
 
     def _inventory_of(self, frozen: Frozen) -> Blob:
@@ -90,7 +98,7 @@ class MomentEncoder:
 
 def blob_of(value: object) -> Blob:
     """JSON, compressed and named."""
-    return _packed(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=str))
+    return _packed(_json(value))
 
 
 def unpacked(content: bytes) -> Any:
@@ -98,26 +106,28 @@ def unpacked(content: bytes) -> Any:
     return orjson.loads(zlib.decompress(content))
 
 
-def thaw(inventory: bytes, counters: bytes, new_view: Callable[[], ClusterView]) -> ClusterView:
+def thaw(
+    inventory: Sequence[Any], counters: Mapping[str, Any], new_view: Callable[[], ClusterView]
+) -> ClusterView:
     """A view of the nodes that have counters, as it was then; `new_view` makes an empty one.
 
-    Pair scores are not kept: they decide between cards that fit, never whether one fits.
+    `inventory` and `counters` are the JSON values. Pair scores are not kept: they decide between
+    cards that fit, never whether one fits.
     """
-    nodes, stored = unpacked(inventory), unpacked(counters)
     view = new_view()
     at = 0
-    for row in stored["nodes"]:
-        node = nodes[row]
+    for row in counters["nodes"]:
+        node = inventory[row]
         states = []
         for device in _DEVICES.validate_python(node["cards"]):
-            slots, memory_mib, core_percent = stored["used"][3 * at : 3 * at + 3]
+            slots, memory_mib, core_percent = counters["used"][3 * at : 3 * at + 3]
             usage = DeviceUsage(
                 device=device,
                 used_slots=slots,
                 used_memory_mib=memory_mib,
                 used_core_percent=core_percent,
-                cordoned=str(device.uuid) in stored["cordoned"],
-                holdings=tuple(stored["holdings"].get(device.uuid, ())),
+                cordoned=str(device.uuid) in counters["cordoned"],
+                holdings=tuple(counters["holdings"].get(device.uuid, ())),
             )
             states.append(CardState(usage, 1))
             at += 1
@@ -187,6 +197,10 @@ def _counters(
         "holdings": {u.device.uuid: [dict(h) for h in u.holdings] for u in cards if u.holdings},
     }
     return tuple(frozen.names[row] for row in rows), counters
+
+
+def _json(value: object) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY, default=str)
 
 
 def _packed(text: bytes) -> Blob:

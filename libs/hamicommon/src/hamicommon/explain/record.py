@@ -13,6 +13,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
+import orjson
 from pydantic import TypeAdapter
 
 from hamicommon.domain.ids import NodeName, PodUid
@@ -125,8 +126,13 @@ def detail_bytes(
     scores: NodeScores,
     quota: QuotaShort | None,
     moment: Moment | None,
+    keep_counters: bool,
 ) -> bytes:
-    """What a refusal or a placement leaves beside its moment."""
+    """Encode what a decision leaves beside the blobs of its moment.
+
+    `keep_counters`: include the counters. A placement changes them, so no other decision shares
+    them with it.
+    """
     unregistered = [node for node, reason in reasons.items() if reason == NODE_UNREGISTERED]
     texts = {reason: n for n, reason in enumerate(dict.fromkeys(reasons.values()))}
     nodes = () if moment is None else moment.nodes
@@ -145,6 +151,8 @@ def detail_bytes(
         "fitting": len(scores),
         "quota": None if quota is None else asdict(quota),
     }
+    if keep_counters and moment is not None:
+        detail["counters"] = orjson.Fragment(moment.counters_json)
     return blob_of(detail).content
 
 
@@ -155,18 +163,18 @@ def record_of(
     counters: bytes | None,
     new_view: Callable[[], ClusterView],
 ) -> DecisionRecord:
-    """A row of `decisions` with its blobs."""
+    """Read a row of `decisions` with its blobs; a placement's counters are in the row itself."""
     detail = unpacked(row["shortfalls"]) if row["shortfalls"] else {}
     view = None
     reasons: dict[NodeName, str] = {}
     texts = detail.get("texts", [])
-    if inventory is not None and counters is not None:
-        view = thaw(inventory, counters, new_view)
-        names = [NodeName(node["node"]) for node in unpacked(inventory)]
-        rows = unpacked(counters)["nodes"]
-        for row_number, text in zip(rows, detail.get("by_row", ()), strict=False):
+    counted = detail.get("counters") if counters is None else unpacked(counters)
+    if inventory is not None and counted is not None:
+        nodes = unpacked(inventory)
+        view = thaw(nodes, counted, new_view)
+        for row_number, text in zip(counted["nodes"], detail.get("by_row", ()), strict=False):
             if text >= 0:
-                reasons[names[row_number]] = texts[text]
+                reasons[NodeName(nodes[row_number]["node"])] = texts[text]
     reasons |= {NodeName(node): texts[text] for node, text in detail.get("rest", {}).items()}
     quota = detail.get("quota")
     return DecisionRecord(

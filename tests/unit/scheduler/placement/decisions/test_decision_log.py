@@ -20,7 +20,7 @@ from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import Conflict, InvalidRequest, Unavailable
-from hamicommon.explain.record import record_of
+from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.process.bulkhead import Bulkhead
@@ -100,6 +100,31 @@ async def written(queue: DecisionQueue, log: Log) -> None:
         await log.written.wait()
 
 
+def read_again(kept: DecisionRow) -> DecisionRecord:
+    """Read the row as `/v1/explain` does."""
+    assert kept.inventory is not None
+    row = {
+        "shortfalls": kept.detail,
+        "request": kept.request,
+        "policy": kept.policy,
+        **dict.fromkeys(("at", "detail_at", "last_at"), kept.decided_at),
+        "repeat_count": 1,
+        **{
+            name: getattr(kept, name)
+            for name in (
+                *("pod_uid", "namespace", "pod_name", "outcome", "node", "message"),
+                *("summary", "candidates", "view_version", "trace_id"),
+            )
+        },
+    }
+    return record_of(
+        row,
+        inventory=kept.inventory.content,
+        counters=None if kept.counters is None else kept.counters.content,
+        new_view=ClusterView,
+    )
+
+
 async def test_decisions_are_written_when_nobody_waits_for_one_any_more() -> None:
     log, view, calls = Log(), a_view(), BackgroundQueue()
     queue = DecisionQueue(log, Announcer(Events()), until_idle=calls.until_idle)
@@ -170,36 +195,31 @@ async def test_a_refusal_is_written_with_its_cards_and_shown_on_the_pod() -> Non
     [kept] = log.kept
     assert kept.reason_counts == {"CardInsufficientMemory": 1}
     assert kept.counters is not None
-    assert kept.inventory is not None
     [event] = events.emitted
     assert event.message == kept.summary
     assert event.message == (
         "no card of 1 on 1 node has 9000 MiB: the largest has 8000 MiB; ask for less"
     )
-    record = record_of(
-        {
-            "shortfalls": kept.detail,
-            "request": kept.request,
-            "policy": kept.policy,
-            "at": kept.decided_at,
-            "detail_at": kept.decided_at,
-            "last_at": kept.decided_at,
-            "repeat_count": 1,
-            **{
-                name: getattr(kept, name)
-                for name in (
-                    *("pod_uid", "namespace", "pod_name", "outcome", "node", "message"),
-                    *("summary", "candidates", "view_version", "trace_id"),
-                )
-            },
-        },
-        inventory=kept.inventory.content,
-        counters=kept.counters.content,
-        new_view=ClusterView,
-    )
+    record = read_again(kept)
     assert record.reasons == {N: "1/1 CardInsufficientMemory"}
     assert record.request is not None
     assert record.request.containers == WISH.containers
+    assert record.view is not None
+    assert record.view.cards(N) == view.cards(N)
+
+
+async def test_a_placement_is_written_with_its_cards_in_its_own_row() -> None:
+    log, view = Log(), a_view()
+    queue = DecisionQueue(log, Announcer(Events()), until_idle=at_once)
+    trace = refused(queue, view)
+    trace.outcome, trace.reasons = "placed", {}
+    queue.add(trace)
+
+    await written(queue, log)
+
+    [kept] = log.kept
+    assert kept.counters is None
+    record = read_again(kept)
     assert record.view is not None
     assert record.view.cards(N) == view.cards(N)
 

@@ -70,7 +70,8 @@ decisions = Table(
 """What was decided and from what; an identical repeated refusal raises `repeat_count`.
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
-`counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`.
+`counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`; a placement
+has its counters in `shortfalls`.
 A refused pod waits until `wait_ended_at`, `infinity` while it waits; `wait_end` is how it ended:
 `deleted`, `gone` (deleted while no scheduler watched, so the moment is an estimate), `bound` or
 `finished`. Of a refusal from before migration 0032 it is `-infinity`: that pod waited until ten

@@ -22,6 +22,7 @@ def decision_of(trace: DecisionTrace, encoder: MomentEncoder, stock: CardStock) 
     """The record of a trace that is over."""
     request, allocation = trace.request, trace.allocation
     moment = None if trace.frozen is None else encoder.encode(trace.frozen)
+    is_placed = trace.outcome == "placed"
     return DecisionRow(
         pod_uid=trace.uid,
         namespace=trace.namespace,
@@ -35,10 +36,14 @@ def decision_of(trace: DecisionTrace, encoder: MomentEncoder, stock: CardStock) 
         policy=asdict(request.policy) if request else {},
         reason_counts=reason_counts(trace.reasons),
         detail=detail_bytes(
-            reasons=trace.reasons, scores=trace.scores, quota=trace.quota, moment=moment
+            reasons=trace.reasons,
+            scores=trace.scores,
+            quota=trace.quota,
+            moment=moment,
+            keep_counters=is_placed,
         ),
         inventory=None if moment is None else moment.inventory,
-        counters=None if moment is None else moment.counters,
+        counters=None if moment is None or is_placed else moment.counters,
         message=trace.message,
         summary=_summary(trace, stock),
         view_version=trace.view_version,
