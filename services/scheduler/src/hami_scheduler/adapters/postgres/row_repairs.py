@@ -140,7 +140,8 @@ class PostgresRowRepairs:
             )
             await write_shares(connection, row.id, containers)
             event = NewEvent(
-                allocation=row,
+                allocation_id=row.id,
+                pod_uid=row.pod_uid,
                 previous=row.state,
                 state=row.state,
                 reason=reason,

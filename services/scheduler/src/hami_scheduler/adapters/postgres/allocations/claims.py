@@ -127,7 +127,8 @@ async def passed_on(connection: Connection, old: Allocation, actor: str) -> Set[
             await connection.fetchrow(f"{SELECT_ALLOCATION} WHERE a.id = $1", heir)
         )
         event = NewEvent(
-            allocation=allocation,
+            allocation_id=allocation.id,
+            pod_uid=allocation.pod_uid,
             previous=allocation.state,
             state=allocation.state,
             reason=reason,

@@ -17,7 +17,7 @@ from hamicommon.errors import Conflict, HamiError
 from hamicommon.ledger.cards.demands import CardDemand, demands, wanted_by
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.connection import Connection
-from hamicommon.ledger.model import Change, Command, Entry, QuotaAmounts, QuotaOf, Rules, StateStep
+from hamicommon.ledger.model import Change, Command, Entry, QuotaOf, Rules, StateStep
 
 from hami_scheduler.adapters.postgres.allocations.claims import (
     counted_elsewhere,
@@ -27,7 +27,6 @@ from hami_scheduler.adapters.postgres.allocations.claims import (
 from hami_scheduler.adapters.postgres.allocations.locked_rows import LockedRows
 from hami_scheduler.adapters.postgres.allocations.writing import (
     NewEvent,
-    insert_events,
     insert_grants,
     write_steps,
 )
@@ -55,18 +54,12 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Written:
-    """An event that is to be written, and which command it answers."""
-
-    number: int
-    event: NewEvent
-
-
-@dataclass(slots=True)
 class _Batch:
+    """Commands by their number, and what they do to the rows."""
+
     answers: list[Answer]
     rows: dict[AllocationId, _Row] = field(default_factory=dict)
-    written: list[_Written] = field(default_factory=list)
+    stepped: dict[int, NewEvent] = field(default_factory=dict)
     granted: dict[int, Entry] = field(default_factory=dict)
 
 
@@ -110,7 +103,10 @@ async def commit(
         else:
             batch.granted[number] = entry
     await ledger.write(connection)
-    await _write(connection, batch, ledger, wanted, quota_of)
+    if batch.stepped:
+        await _write_steps(connection, batch, ledger, quota_of)
+    if batch.granted:
+        await _write_grants(connection, batch, ledger, wanted)
     return batch.answers
 
 
@@ -132,14 +128,14 @@ def _take_step(batch: _Batch, number: int, step: StateStep) -> None:
     row = batch.rows.get(step.allocation_id)
     if row is None or not _is_due(row.allocation, step):
         return
-    event = NewEvent(
-        allocation=row.allocation,
+    batch.stepped[number] = NewEvent(
+        allocation_id=row.allocation.id,
+        pod_uid=row.allocation.pod_uid,
         previous=row.allocation.state,
         state=step.target,
         reason=step.reason,
         actor=step.actor,
     )
-    batch.written.append(_Written(number, event))
     # Of several steps of one allocation the last is written, with a token if one of them wants it.
     before = row.last
     row.last = (
@@ -207,55 +203,55 @@ def _grant(
     live.add(draft.pod_uid)
 
 
-async def _write(
+async def _write_steps(
+    connection: Connection, batch: _Batch, ledger: LockedRows, quota_of: QuotaOf
+) -> None:
+    last = [row.last for row in batch.rows.values() if row.last is not None]
+    rows = await write_steps(connection, last, list(batch.stepped.values()))
+    for (number, event), new in zip(batch.stepped.items(), rows, strict=True):
+        row = batch.rows[event.allocation_id]
+        ends = event.state not in LIVE_STATES
+        batch.answers[number] = Change(
+            allocation=replace(
+                row.allocation,
+                state=event.state,
+                reason=event.reason,
+                token=new["token"],
+                deadline=new["deadline"],
+            ),
+            sequence=new["sequence"],
+            counters=ledger.counters(card.uuid for card in (row.held if ends else ())),
+            quotas=ledger.quota_use(row.allocation.namespace, quota_of(row.gives) if ends else {}),
+        )
+
+
+async def _write_grants(
     connection: Connection,
     batch: _Batch,
     ledger: LockedRows,
     wanted: dict[int, tuple[CardDemand, ...]],
-    quota_of: QuotaOf,
 ) -> None:
-    """Write the rows and their events, and answer with them."""
     granted = batch.granted
-    rows = await insert_grants(connection, list(granted.values())) if granted else {}
-    stepped = [row.last for row in batch.rows.values() if row.last is not None]
-    changed = await write_steps(connection, stepped) if stepped else {}
-    events = [(each.number, each.event) for each in batch.written]
-    for number, entry in granted.items():
-        await record_claims(connection, entry.draft.allocation_id, entry.claims)
-        event = NewEvent(
-            allocation=_granted(entry, rows[entry.draft.allocation_id]),
+    events = [
+        NewEvent(
+            allocation_id=entry.draft.allocation_id,
+            pod_uid=entry.draft.pod_uid,
             previous=None,
             state=entry.state,
             reason=entry.reason,
             actor=entry.draft.actor,
             detail=entry.evidence,
         )
-        events.append((number, event))
-    if not events:
-        return
-    sequences = await insert_events(connection, [event for _, event in events])
-    for (number, event), sequence in zip(events, sequences, strict=True):
-        allocation = event.allocation
-        cards: Sequence[CardDemand] = ()
-        quotas: QuotaAmounts = {}
-        if number in granted:
-            cards, quotas = wanted[number], granted[number].draft.quota
-        else:
-            row, new = batch.rows[allocation.id], changed[allocation.id]
-            allocation = replace(
-                allocation,
-                state=event.state,
-                reason=event.reason,
-                token=new["token"],
-                deadline=new["deadline"],
-            )
-            if event.state not in LIVE_STATES:
-                cards, quotas = row.held, quota_of(row.gives)
+        for entry in granted.values()
+    ]
+    rows = await insert_grants(connection, list(granted.values()), events)
+    for (number, entry), row in zip(granted.items(), rows, strict=True):
+        await record_claims(connection, entry.draft.allocation_id, entry.claims)
         batch.answers[number] = Change(
-            allocation=allocation,
-            sequence=sequence,
-            counters=ledger.counters(card.uuid for card in cards),
-            quotas=ledger.quota_use(allocation.namespace, quotas),
+            allocation=_granted(entry, row),
+            sequence=row["sequence"],
+            counters=ledger.counters(card.uuid for card in wanted[number]),
+            quotas=ledger.quota_use(entry.draft.namespace, entry.draft.quota),
         )
 
 

@@ -66,7 +66,8 @@ async def move(
         await write_shares(connection, old.id, each.containers)
         counters = ledger.counters(touched)
         event = NewEvent(
-            allocation=old,
+            allocation_id=old.id,
+            pod_uid=old.pod_uid,
             previous=old.state,
             state=old.state,
             reason=REASON,

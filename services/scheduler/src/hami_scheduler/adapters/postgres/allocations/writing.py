@@ -11,11 +11,10 @@ from typing import Any
 
 from hamicommon.domain.allocations import (
     LIVE_STATES,
-    Allocation,
     AllocationState,
     ContainerGrant,
 )
-from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Entry, StateStep
@@ -30,6 +29,32 @@ s.container_index, s.position, s.container_name,
 CASE s.role WHEN 'sidecar' THEN 'app' ELSE s.role END, s.role = 'sidecar', s.device_uuid, s.vendor,
 s.memory_mib, s.core_percent, s.slots, s.type, s.detail
 """
+
+# `sequence` is the pod's highest plus one. Two writers of one pod are kept apart by the row lock of
+# its allocation and by the unique key, so the numbers have no gap. The relay announces events that
+# have no `published_at` (`hamicommon/ledger/outbox`); its default is for the version before.
+_EVENTS = """
+step AS (
+  SELECT s.*, row_number() OVER (PARTITION BY s.pod_uid ORDER BY s.number)
+              + (SELECT coalesce(max(e.sequence), 0) FROM allocation_events e
+                  WHERE e.pod_uid = s.pod_uid) AS sequence
+    FROM unnest(${}::uuid[], ${}::text[], ${}::text[], ${}::text[], ${}::text[], ${}::text[],
+                ${}::jsonb[]) WITH ORDINALITY
+           AS s (allocation_id, pod_uid, previous_state, state, reason, actor, detail, number)
+), event AS (
+  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, reason,
+                                 actor, detail, published_at)
+  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail, NULL
+    FROM step ORDER BY number
+)
+"""
+_EVENT_WIDTH = 7
+
+
+def _events_from(first: int) -> str:
+    """The common table expressions of new events, whose arrays begin at this parameter."""
+    return _EVENTS.format(*range(first, first + _EVENT_WIDTH))
+
 
 # A server whose clock is behind the one before it starts no period within the pod's last one.
 _INSERT_GRANTS = f"""
@@ -69,55 +94,42 @@ WITH given AS (
                 $30::jsonb[])
            AS s (allocation_id, container_index, position, container_name, role, device_uuid,
                  vendor, memory_mib, core_percent, slots, type, detail)
-)
-SELECT a.id::text AS id, a.attempt, a.token, a.reserved_at, a.deadline,
-       n.source = 'agent' AS has_agent
-  FROM allocation a JOIN nodes n ON n.name = a.node
+), {_events_from(31)}
+SELECT a.attempt, a.token, a.reserved_at, a.deadline, n.source = 'agent' AS has_agent, step.sequence
+  FROM step JOIN allocation a ON a.id = step.allocation_id JOIN nodes n ON n.name = a.node
+ ORDER BY step.number
 """
 
-_WRITE_STEPS = """
-UPDATE allocations a
-   SET state = w.state, reason = w.reason,
-       token = CASE WHEN w.new_token THEN nextval('allocation_tokens') ELSE a.token END,
-       deadline = now() + make_interval(secs => w.lease_s),
-       binding_at = CASE WHEN w.state = 'binding' THEN now() ELSE a.binding_at END,
-       bound_at = CASE WHEN w.state IN ('bound', 'allocated') THEN coalesce(a.bound_at, now())
-                       ELSE a.bound_at END,
-       allocated_at = CASE WHEN w.state = 'allocated' THEN coalesce(a.allocated_at, now())
-                           ELSE a.allocated_at END,
-       ended_at = CASE WHEN w.ends THEN now() END
-  FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bool[], $5::float8[], $6::bool[])
-         AS w (id, state, reason, new_token, lease_s, ends)
- WHERE a.id = w.id
-RETURNING a.id::text AS id, a.token, a.deadline
+_WRITE_STEPS = f"""
+WITH changed AS (
+  UPDATE allocations a
+     SET state = w.state, reason = w.reason,
+         token = CASE WHEN w.new_token THEN nextval('allocation_tokens') ELSE a.token END,
+         deadline = now() + make_interval(secs => w.lease_s),
+         binding_at = CASE WHEN w.state = 'binding' THEN now() ELSE a.binding_at END,
+         bound_at = CASE WHEN w.state IN ('bound', 'allocated') THEN coalesce(a.bound_at, now())
+                         ELSE a.bound_at END,
+         allocated_at = CASE WHEN w.state = 'allocated' THEN coalesce(a.allocated_at, now())
+                             ELSE a.allocated_at END,
+         ended_at = CASE WHEN w.ends THEN now() END
+    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bool[], $5::float8[], $6::bool[])
+           AS w (id, state, reason, new_token, lease_s, ends)
+   WHERE a.id = w.id
+  RETURNING a.id, a.token, a.deadline
+), {_events_from(7)}
+SELECT step.sequence, changed.token, changed.deadline
+  FROM step JOIN changed ON changed.id = step.allocation_id ORDER BY step.number
 """
 
-# `sequence` is the pod's highest plus one. Two writers of one pod are kept apart by the row lock of
-# its allocation and by the unique key, so the numbers have no gap. The relay announces events that
-# have no `published_at` (`hamicommon/ledger/outbox`); its default is for the version before.
-_INSERT_EVENTS = """
-WITH step AS (
-  SELECT s.*, row_number() OVER (PARTITION BY s.pod_uid ORDER BY s.number)
-              + (SELECT coalesce(max(e.sequence), 0) FROM allocation_events e
-                  WHERE e.pod_uid = s.pod_uid) AS sequence
-    FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::jsonb[])
-           WITH ORDINALITY
-           AS s (allocation_id, pod_uid, previous_state, state, reason, actor, detail, number)
-), event AS (
-  INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, reason,
-                                 actor, detail, published_at)
-  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail, NULL
-    FROM step ORDER BY number
-)
-SELECT sequence FROM step ORDER BY number
-"""
+_INSERT_EVENTS = f"WITH {_events_from(1)} SELECT sequence FROM step ORDER BY number"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewEvent:
     """An event of an allocation."""
 
-    allocation: Allocation
+    allocation_id: AllocationId
+    pod_uid: PodUid
     previous: AllocationState | None
     state: AllocationState
     reason: str
@@ -126,11 +138,11 @@ class NewEvent:
 
 
 async def insert_grants(
-    connection: Connection, entries: Sequence[Entry]
-) -> dict[AllocationId, Any]:
-    """Write grants with their containers and slices.
+    connection: Connection, entries: Sequence[Entry], events: Sequence[NewEvent]
+) -> list[Any]:
+    """Write grants with their containers, slices and first events, one per grant.
 
-    Returns by id the rows (attempt, token, reserved_at, deadline, has_agent).
+    Returns in order the rows (attempt, token, reserved_at, deadline, has_agent, sequence).
     """
     grants, containers, shares = [], [], []
     for entry in entries:
@@ -147,49 +159,43 @@ async def insert_grants(
         )
         containers += [(draft.allocation_id, c.index, c.name, _stored_role(c)) for c in parts]
         shares += [(draft.allocation_id, *row) for row in share_rows(parts)]
-    rows = await connection.fetch(
-        _INSERT_GRANTS, *columns(grants, 14), *columns(containers, 4), *columns(shares, 12)
-    )
-    return {AllocationId(row["id"]): row for row in rows}
+    arrays = (*columns(grants, 14), *columns(containers, 4), *columns(shares, 12))
+    return list(await connection.fetch(_INSERT_GRANTS, *arrays, *_event_columns(events)))
 
 
 async def write_steps(
-    connection: Connection, steps: Sequence[StateStep]
-) -> dict[AllocationId, Any]:
-    """Write the last step of each allocation. Returns by id the rows (token, deadline)."""
-    rows = await connection.fetch(
-        _WRITE_STEPS,
-        *columns(
-            [
-                (
-                    *(step.allocation_id, step.target.value, step.reason, step.new_token),
-                    *(step.lease_s, step.target not in LIVE_STATES),
-                )
-                for step in steps
-            ],
-            6,
-        ),
-    )
-    return {AllocationId(row["id"]): row for row in rows}
+    connection: Connection, last: Sequence[StateStep], events: Sequence[NewEvent]
+) -> list[Any]:
+    """Write the last step of each allocation, and the events of all its steps.
+
+    Returns in the order of the events the rows (sequence, token, deadline).
+    """
+    rows = [
+        (
+            *(step.allocation_id, step.target.value, step.reason, step.new_token),
+            *(step.lease_s, step.target not in LIVE_STATES),
+        )
+        for step in last
+    ]
+    return list(await connection.fetch(_WRITE_STEPS, *columns(rows, 6), *_event_columns(events)))
 
 
 async def insert_events(connection: Connection, events: Sequence[NewEvent]) -> list[int]:
-    """Write the events. Returns their numbers in the pods' histories."""
-    rows = await connection.fetch(
-        _INSERT_EVENTS,
-        *columns(
-            [
-                (
-                    *(event.allocation.id, event.allocation.pod_uid),
-                    None if event.previous is None else event.previous.value,
-                    *(event.state.value, event.reason, event.actor, dict(event.detail)),
-                )
-                for event in events
-            ],
-            7,
-        ),
-    )
+    """Write events of allocations that change otherwise. Returns their sequence numbers."""
+    rows = await connection.fetch(_INSERT_EVENTS, *_event_columns(events))
     return [row["sequence"] for row in rows]
+
+
+def _event_columns(events: Sequence[NewEvent]) -> list[list[Any]]:
+    rows = [
+        (
+            *(event.allocation_id, event.pod_uid),
+            None if event.previous is None else event.previous.value,
+            *(event.state.value, event.reason, event.actor, dict(event.detail)),
+        )
+        for event in events
+    ]
+    return columns(rows, _EVENT_WIDTH)
 
 
 def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
