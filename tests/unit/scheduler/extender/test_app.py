@@ -12,12 +12,11 @@ import pytest
 from hami_scheduler import activity
 from hami_scheduler.activity import Activity, SchedulerLease
 from hami_scheduler.background_queue import BackgroundQueue
-from hami_scheduler.extender.app import ExtenderApp
+from hami_scheduler.extender.app import ExtenderApp, ExtenderVerbs
 from hami_scheduler.extender.bind import Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import MAX_BODY_BYTES, ExtenderArgs
-from hami_scheduler.extender.verbs import ExtenderVerbs
 from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.types import Json
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.placement.draft import assumed_allocation
+from hami_scheduler.placement.placer import assumed_allocation
 from hami_scheduler.ports.ledger import LedgerCard, PairScores
 from hamicommon.domain.allocations import (
     Allocation,

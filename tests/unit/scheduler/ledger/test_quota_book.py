@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_scheduler.ledger.quota_book import QuotaBook
+from hami_scheduler.ledger.quota import QuotaBook
 from hamicommon.ledger.model import QuotaUse
 
 MEMORY = "nvidia.com/gpumem"

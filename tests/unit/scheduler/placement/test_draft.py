@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.placement.placer import draft_of
 from hamicommon.device_config import NvidiaConfig
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import DeviceUsage, GpuDevice

@@ -37,7 +37,7 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.draft import draft_of
+from hami_scheduler.placement.placer import draft_of
 from hami_scheduler.pod_events import UNMANAGED, Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore

@@ -13,7 +13,7 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.v1 import VainSettings
-from hami_scheduler.extender.verbs import ExtenderVerbs
+from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.ledger import CallJournal, Queries
 

@@ -28,8 +28,8 @@ from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.demand import ArrivalCounts, Demand
-from hami_scheduler.placement.draft import vendors_annotations
 from hami_scheduler.placement.fragmentation_tables import TableMaker
+from hami_scheduler.placement.placer import vendors_annotations
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.requeue import Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPods

@@ -36,12 +36,12 @@ from hami_scheduler.bootstrap.loops import (
 from hami_scheduler.bootstrap.running import while_active
 from hami_scheduler.bootstrap.simulating import Simulations, vendors_of
 from hami_scheduler.extender.agent_offers import AgentOffers
+from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.extender.bind import BINDING_EXTRA_S, Bind
 from hami_scheduler.extender.filter import Filter
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.place_at_bind import PlaceAtBind
 from hami_scheduler.extender.pod_binding import PodBinding
-from hami_scheduler.extender.verbs import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import Placer
 from hami_scheduler.reconcile.fitting_pods import WaitingFigures

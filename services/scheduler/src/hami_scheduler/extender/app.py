@@ -1,21 +1,123 @@
-"""The extender verbs as a bare ASGI application, in front of everything else.
+"""The extender verbs, from a call to its answer: a bare ASGI application before everything else.
 
-kube-scheduler calls them once or more per pod and waits; a web framework's middleware would cost as
-much as the decision's SQL. All other paths go on to the application of `api/app.py`. A replica
-that stands by refuses; `verbs.py` has the answers. Its status is always 200, as kube-scheduler
-expects.
+kube-scheduler calls them once or more per pod and waits; the middleware of a web framework would
+cost as much as the SQL of a decision. All other paths go on to the application of `api/app.py`. A
+replica that stands by refuses. The status is always 200, with what went wrong inside the result, as
+kube-scheduler expects.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
 
+from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
-from hami_scheduler.extender.protocol import MAX_BODY_BYTES
-from hami_scheduler.extender.verbs import ExtenderVerbs, Record
+from hami_scheduler.background_queue import BackgroundQueue
+from hami_scheduler.extender.bind import Bind
+from hami_scheduler.extender.filter import Filter
+from hami_scheduler.extender.host_scoring import HostScoring
+from hami_scheduler.extender.protocol import (
+    MAX_BODY_BYTES,
+    FilterResult,
+    HostPriorities,
+    NamesReader,
+    bind_result,
+    parse_bind_args,
+    parse_extender_args,
+)
+
+logger = logging.getLogger(__name__)
+
+INTERNAL = "internal error of hami-scheduler; its log has the details"
+
+Record = Callable[[], None]
+"""What is done about a call once its answer has left, so that nobody waits for it."""
+Answer = Callable[[bytes], Awaitable[tuple[bytes, Record]]]
+Refusal = Callable[[str], bytes]
+
+
+class ExtenderVerbs:
+    """Answers the verbs here, in this replica."""
+
+    def __init__(
+        self, *, filtering: Filter, hosts: HostScoring, binding: Bind, background: BackgroundQueue
+    ) -> None:
+        self._filtering = filtering
+        self._hosts = hosts
+        self._binding = binding
+        self.background = background
+        """Waits while calls are answered."""
+        self._reader = NamesReader()
+        self._verbs: dict[str, tuple[Answer, Refusal]] = {
+            "filter": (self._filter, lambda text: FilterResult(error=text).to_json()),
+            "prioritize": (self._prioritize, _no_scores),
+            "prioritize-without-cards": (self._score_hosts, _no_scores),
+            "bind": (self._bind, bind_result),
+        }
+
+    def __contains__(self, verb: str) -> bool:
+        return verb in self._verbs
+
+    async def answer(self, verb: str, body: bytes) -> tuple[bytes, Record]:
+        """The outermost frame of a call: whatever happens, a body in the right shape."""
+        answer, _ = self._verbs[verb]
+        try:
+            with self.background.request():
+                answered, record = await answer(body)
+        except HamiError as exc:
+            return self.refuse(verb, exc), _nothing
+        except Exception:  # the outermost frame
+            logger.exception("extender call failed", extra={"verb": verb})
+            _, refusal = self._verbs[verb]
+            return refusal(INTERNAL), _nothing
+        return answered, lambda: _carry_out(verb, record)
+
+    def refuse(self, verb: str, error: HamiError) -> bytes:
+        """The answer to a call that can't be carried out."""
+        logger.warning("extender call refused", extra={"verb": verb, "error": str(error)})
+        _, refusal = self._verbs[verb]
+        return refusal(str(error))
+
+    async def _filter(self, body: bytes) -> tuple[bytes, Record]:
+        received = time.perf_counter()
+        args = self._reader.parse(body)
+        with telemetry.log_context(pod_uid=str((args.pod.get("metadata") or {}).get("uid"))):
+            return await self._filtering.filter(args, received=received)
+
+    async def _prioritize(self, body: bytes) -> tuple[bytes, Record]:
+        scores = await self._filtering.prioritize(parse_extender_args(body))
+        return HostPriorities(scores=scores).to_json(), _nothing
+
+    async def _score_hosts(self, body: bytes) -> tuple[bytes, Record]:
+        scores = self._hosts.scores(parse_extender_args(body))
+        return HostPriorities(scores=scores).to_json(), _nothing
+
+    async def _bind(self, body: bytes) -> tuple[bytes, Record]:
+        args = parse_bind_args(body)
+        with telemetry.log_context(pod_uid=args.pod_uid, node=args.node):
+            return bind_result(await self._binding.bind(args)), _nothing
+
+
+def _no_scores(_: str) -> bytes:
+    return HostPriorities().to_json()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _carry_out(verb: str, record: Record) -> None:
+    """What fails is logged."""
+    try:
+        record()
+    except Exception:  # the outermost frame
+        logger.exception("failed after the answer", extra={"verb": verb})
 
 
 class ExtenderApp:

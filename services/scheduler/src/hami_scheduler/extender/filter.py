@@ -31,12 +31,10 @@ from hami_scheduler.extender.dry_run import dry_run, names_of
 from hami_scheduler.extender.protocol import ExtenderArgs, FilterResult
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
-from hami_scheduler.placement.decisions.decision import DecisionTrace
+from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.decisions.decision_row import reason_counts
 from hami_scheduler.placement.demand import Demand
-from hami_scheduler.placement.draft import assumed_allocation
-from hami_scheduler.placement.placer import OverQuota, Placer
+from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,

@@ -19,8 +19,7 @@ from hami_scheduler.extender.protocol import BindArgs
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.draft import assumed_allocation
-from hami_scheduler.placement.placer import NoRoom, Placer
+from hami_scheduler.placement.placer import NoRoom, Placer, assumed_allocation
 from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.ports.cluster import PodApi
 

@@ -23,7 +23,7 @@ from hamicommon.ledger.model import CardCounters, Change, Command, Draft, Entry
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.vendor_policy import VendorRules
 
-from hami_scheduler.ledger.quota_book import QuotaBook
+from hami_scheduler.ledger.quota import QuotaBook
 from hami_scheduler.ports.ledger import (
     AllocationStore,
     CardReader,

@@ -2,12 +2,12 @@
 
 Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
 as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes
-of the card that was chosen.
-"""
+of the card that was chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest, QuotaConflict
 from hamicommon.explain.record import QuotaShort
 from hamicommon.k8s.quantities import parse_int
+from hamicommon.ledger.model import QuotaAmounts, QuotaUse
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.rules import REASONS, Rule
@@ -148,3 +149,47 @@ def quota_short(conflict: QuotaConflict, vendors: Vendors) -> QuotaShort:
         wanted=conflict.wanted,
         unit_mib=memory.get(conflict.resource, 0),
     )
+
+
+_Key = tuple[str, str]
+"""Namespace and resource."""
+
+
+class QuotaBook:
+    """Limits with what is used of them; a namespace without limits may use everything."""
+
+    def __init__(self) -> None:
+        self._ledger: dict[_Key, QuotaUse] = {}
+        self._assumed: Counter[_Key] = Counter()
+
+    def load(self, quotas: Iterable[QuotaUse]) -> bool:
+        """Replace everything by the ledger's quotas; True if something differed."""
+        new = {(quota.namespace, quota.resource): quota for quota in quotas}
+        changed, self._ledger = new != self._ledger, new
+        return changed
+
+    def apply(self, quotas: Iterable[QuotaUse]) -> None:
+        """Take over what a commit returned."""
+        for quota in quotas:
+            self._ledger[quota.namespace, quota.resource] = quota
+
+    def assume(self, namespace: str, amounts: QuotaAmounts, sign: int = 1) -> None:
+        """Count amounts that the ledger does not count yet, or (`sign` -1) stop counting them."""
+        for resource, amount in amounts.items():
+            key = (namespace, resource)
+            self._assumed[key] += sign * amount
+            if not self._assumed[key]:
+                del self._assumed[key]
+
+    def conflict(self, namespace: str, amounts: QuotaAmounts) -> QuotaConflict | None:
+        """The first limit that has no room for the amounts; None if all have."""
+        for resource, wanted in sorted(amounts.items()):
+            quota = self._ledger.get((namespace, resource))
+            if quota is None or quota.limit is None or wanted <= 0:
+                continue
+            used = quota.used + self._assumed[namespace, resource]
+            if used + wanted > quota.limit:
+                return QuotaConflict(
+                    namespace, resource, limit=quota.limit, used=used, wanted=wanted
+                )
+        return None

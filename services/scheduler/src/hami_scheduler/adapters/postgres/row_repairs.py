@@ -14,8 +14,8 @@ from hamicommon.domain.ids import AllocationId, NodeName
 from hamicommon.ledger.database import Database
 
 from hami_scheduler.adapters.postgres.allocations.moving import card_names, write_shares
-from hami_scheduler.adapters.postgres.allocations.reads import locked
 from hami_scheduler.adapters.postgres.allocations.writing import NewEvent, insert_events
+from hami_scheduler.adapters.postgres.rows import locked
 from hami_scheduler.ports.ledger import RepairedRow
 
 _LAST_EVENT = """

@@ -14,6 +14,7 @@ from hamicommon.domain.allocations import (
     Origin,
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
+from hamicommon.ledger.connection import Connection
 
 LIVE_SQL = "a.ended_at IS NULL"
 """A constraint keeps it equal to the live states; indexes of it stay as a live state changes."""
@@ -122,3 +123,11 @@ def _claimed(row: Sequence[Any]) -> ClaimedSlice:
         ),
         counted=counted,
     )
+
+
+async def locked(connection: Connection, allocation_id: AllocationId) -> Allocation | None:
+    """The allocation, its row locked until the transaction ends."""
+    row = await connection.fetchrow(
+        f"{SELECT_ALLOCATION} WHERE a.id = $1 FOR UPDATE OF a", allocation_id
+    )
+    return None if row is None else allocation_of(row)

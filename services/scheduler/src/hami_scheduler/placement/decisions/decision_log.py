@@ -1,7 +1,7 @@
 """The queue that writes decisions down after the reply.
 
 `extender/filter.py` fills a `DecisionTrace` as it goes; `DecisionQueue` turns it into a
-`DecisionRow` (`decision_row.py`), shows in one plain sentence what is short (the pod's event),
+`DecisionRow`, shows in one plain sentence what is short (the pod's event),
 and writes in batches. What is recorded is what was used to decide: `api/explain.py` answers from
 it.
 """
@@ -25,8 +25,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 from opentelemetry.trace import SpanContext, get_current_span
 
-from hami_scheduler.placement.decisions.decision import DecisionTrace
-from hami_scheduler.placement.decisions.decision_row import decision_of
+from hami_scheduler.placement.decisions.decision import DecisionTrace, decision_of
 from hami_scheduler.pod_events import FILTERING_FAILED, WHY, Announcer
 from hami_scheduler.ports.ledger import DecisionLog, DecisionRow
 

@@ -11,7 +11,6 @@ from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, QuotaOf, Rules
 
 from hami_scheduler.adapters.postgres.allocations.locked_rows import LockedRows
-from hami_scheduler.adapters.postgres.allocations.reads import locked
 from hami_scheduler.adapters.postgres.allocations.writing import (
     SHARE_COLUMNS,
     SHARE_VALUES,
@@ -20,7 +19,7 @@ from hami_scheduler.adapters.postgres.allocations.writing import (
     insert_events,
     share_rows,
 )
-from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of
+from hami_scheduler.adapters.postgres.rows import SELECT_ALLOCATION, allocation_of, locked
 
 _INSERT_SHARES = f"""
 INSERT INTO allocation_devices ({SHARE_COLUMNS})
