@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple
@@ -69,54 +69,42 @@ class _Begun(NamedTuple):
     """Another binder had begun it, and may have bound the pod before it died."""
 
 
+@dataclass(eq=False, kw_only=True)
 class Bind:
-    """The use case of /bind."""
+    """The use case of /bind.
 
-    def __init__(
-        self,
-        *,
-        state: ClusterState,
-        store: AllocationStore,
-        writer: LedgerWriter,
-        place_on_node: PlaceOnNode,
-        locks: NodeLocks,
-        pod: PodBinding,
-        offers: AgentOffers,
-        transitions: Transitions,
-        background: BackgroundQueue,
-        outcomes: Outcomes,
-        timeout_s: float,
-    ) -> None:
-        """`timeout_s`: how long kube-scheduler waits for the answer."""
-        self._state = state
-        self._store = store
-        self._writer = writer
-        self._place_on_node = place_on_node
-        self._locks = locks
-        self._pod = pod
-        self._offers = offers
-        self._transitions = transitions
-        self._background = background
-        self._outcomes = outcomes
-        self._timeout_s = timeout_s
+    `timeout_s`: how long kube-scheduler waits for the answer.
+    """
+
+    state: ClusterState
+    store: AllocationStore
+    writer: LedgerWriter
+    place_on_node: PlaceOnNode
+    locks: NodeLocks
+    pod: PodBinding
+    offers: AgentOffers
+    transitions: Transitions
+    background: BackgroundQueue
+    outcomes: Outcomes
+    timeout_s: float
 
     async def bind(self, args: BindArgs) -> str:
         """Answer /bind: the empty string, or what went wrong."""
         started = time.perf_counter()
         error = ""
         try:
-            await self._bind(args, deadline=started + self._timeout_s - ANSWER_MARGIN_S)
+            await self._bind(args, deadline=started + self.timeout_s - ANSWER_MARGIN_S)
         except HamiError as exc:
             error = clip(str(exc), MAX_ERROR_LENGTH)
-            self._outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
-            left_out = self._outcomes.lines.spend(PodUid(args.pod_uid), error)
+            self.outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
+            left_out = self.outcomes.lines.spend(PodUid(args.pod_uid), error)
             if left_out is not None:
                 extra = {"pod_uid": args.pod_uid, "node": args.node}
                 extra |= {"error": error, "left_out": str(left_out)}
                 logger.warning("Failed to bind the pod", extra=extra)
         outcome = "failed" if error else "bound"
         spent_s = time.perf_counter() - started
-        self._outcomes.instruments.bind_seconds.labels(outcome).observe(spent_s)
+        self.outcomes.instruments.bind_seconds.labels(outcome).observe(spent_s)
         return error
 
     async def _bind(self, args: BindArgs, *, deadline: float) -> None:
@@ -127,8 +115,8 @@ class Bind:
         allocation = begun.allocation
         if allocation.state is not AllocationState.BINDING:
             # By the row the pod is bound; if it is, this is a success.
-            if not await self._pod.is_bound(allocation):
-                await self._pod.post(allocation, _grant(allocation))
+            if not await self.pod.is_bound(allocation):
+                await self.pod.post(allocation, _grant(allocation))
             return
         context = telemetry.extract({"traceparent": allocation.traceparent})
         attributes = _attributes(args)
@@ -151,10 +139,10 @@ class Bind:
         if time.perf_counter() - began > TOKEN_TTL_S:
             await self._check_token(allocation)
         with telemetry.current_span(tracer, "mirror"):
-            await self._pod.post(allocation, grant)
-        self._transitions.mark_bound(allocation, actor=ACTOR)
-        if labels := self._outcomes.marks.labels(allocation):
-            self._background.put(partial(self._pod.label, allocation, labels))
+            await self.pod.post(allocation, grant)
+        self.transitions.mark_bound(allocation, actor=ACTOR)
+        if labels := self.outcomes.marks.labels(allocation):
+            self.background.put(partial(self.pod.label, allocation, labels))
 
     # Begin
 
@@ -165,25 +153,25 @@ class Bind:
         Raises: Conflict, NotFound, Unschedulable, Unavailable.
         """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
-        assumed = self._state.assumed(uid)
+        assumed = self.state.assumed(uid)
         if assumed is not None and assumed.draft.placement.node == node:
             draft = assumed.draft
         else:
             # Of a scheduler before this one, or placed past /filter.
-            live = await self._store.live_of(uid)
+            live = await self.store.live_of(uid)
             if live is not None:
                 return await self._resume(live, node)
-            placed = await self._place_on_node(args)
+            placed = await self.place_on_node(args)
             if placed is None or isinstance(placed, Allocation):
                 return None if placed is None else _Begun(placed)
             draft = placed
         try:
-            change = await self._writer.enter(Entry(draft=draft))
+            change = await self.writer.enter(Entry(draft=draft))
         except CapacityConflict:
             await self._reread(node)
             raise
         except Conflict:
-            live = await self._store.live_of(uid)
+            live = await self.store.live_of(uid)
             if live is None:
                 raise
             return await self._resume(live, node)
@@ -196,7 +184,7 @@ class Bind:
             return _Begun(live)
         if live.node != node or live.state not in _RESUMABLE:
             if live.state in _RESUMABLE:
-                self._state.note_binding(live.pod_uid, live.node)
+                self.state.note_binding(live.pod_uid, live.node)
             raise Conflict(f"the pod is {live.state} on node {live.node}, not on {node}")
         step = StateStep(
             allocation_id=live.id,
@@ -205,9 +193,9 @@ class Bind:
             actor=ACTOR,
             token=live.token,
             new_token=True,
-            lease_s=self._timeout_s + BINDING_EXTRA_S,
+            lease_s=self.timeout_s + BINDING_EXTRA_S,
         )
-        change = await self._writer.advance(step)
+        change = await self.writer.advance(step)
         if change is None:
             raise Conflict(f"the grant of pod {live.pod_uid} changed while it was taken over")
         self._count_binding()
@@ -215,21 +203,21 @@ class Bind:
 
     async def _reread(self, node: NodeName) -> None:
         """The ledger refused a placement that the state had room for: the state is wrong there."""
-        self._state.doubt(node)
+        self.state.doubt(node)
         try:
-            await self._state.refresh()
+            await self.state.refresh()
         except HamiError as exc:
             logger.warning("Failed to read the ledger again", extra={"error": str(exc)})
 
     def _count_binding(self) -> None:
-        self._outcomes.instruments.transitions.labels(AllocationState.BINDING.value).inc()
+        self.outcomes.instruments.transitions.labels(AllocationState.BINDING.value).inc()
 
     # Lock and offer
 
     async def _offer(self, allocation: Allocation, grant: Grant, deadline: float) -> None:
-        node, locks = allocation.node, self._locks
+        node, locks = allocation.node, self.locks
         if allocation.has_agent and not locks.is_known(node):
-            binds_late = await self._offers.binds_late(node)
+            binds_late = await self.offers.binds_late(node)
             if binds_late is not None:
                 locks.note(node, binds_late=binds_late)
         is_locked = locks.is_required(allocation)
@@ -237,7 +225,7 @@ class Bind:
             await self._acquire_lock(allocation, deadline)
         if not allocation.has_agent:
             return
-        binds_late = await self._offers.offer(grant, node)
+        binds_late = await self.offers.offer(grant, node)
         if binds_late is None:
             return
         if binds_late and is_locked:
@@ -250,14 +238,14 @@ class Bind:
     async def _acquire_lock(self, allocation: Allocation, deadline: float) -> None:
         started = time.perf_counter()
         with telemetry.current_span(tracer, "lock"):
-            await self._locks.acquire(allocation, deadline=deadline)
-        self._outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
+            await self.locks.acquire(allocation, deadline=deadline)
+        self.outcomes.instruments.lock_wait_seconds.observe(time.perf_counter() - started)
 
     # Roll back
 
     async def _check_token(self, allocation: Allocation) -> None:
         """Raises: Conflict if another binder has taken the grant over since, Unavailable."""
-        row = await self._store.get(allocation.id)
+        row = await self.store.get(allocation.id)
         if row is None or row.state is not AllocationState.BINDING or row.token != allocation.token:
             # Also if it is bound by now: the rollback looks at the pod itself.
             now = "gone" if row is None else f"{row.state} with token {row.token}"
@@ -274,7 +262,7 @@ class Bind:
         """
         allocation = begun.allocation
         try:
-            bound = await self._pod.is_bound(allocation)
+            bound = await self.pod.is_bound(allocation)
         except NotFound as exc:
             if begun.taken_over:
                 # The other binder may have bound the pod before it went: it may run there.
@@ -283,7 +271,7 @@ class Bind:
         except Unavailable as exc:
             raise AnswerUnknown(f"the pod can't be read, so its grant stays: {exc}") from exc
         if bound:
-            self._transitions.mark_bound(allocation, actor=ACTOR)
+            self.transitions.mark_bound(allocation, actor=ACTOR)
         else:
             await self._end(allocation, reason)
         return bound
@@ -292,15 +280,15 @@ class Bind:
         verdict = Transition(target=AllocationState.FAILED, reason=reason)
         token = allocation.token
         try:
-            if await self._transitions.apply(allocation, verdict, actor=ACTOR, token=token) is None:
+            if await self.transitions.apply(allocation, verdict, actor=ACTOR, token=token) is None:
                 # The watch saw the pod go first; that it got no node is known here alone.
                 seen = replace(allocation, state=AllocationState.RELEASING)
                 verdict = Transition(target=AllocationState.RELEASED, reason=reason)
-                await self._transitions.apply(seen, verdict, actor=ACTOR, token=token)
+                await self.transitions.apply(seen, verdict, actor=ACTOR, token=token)
         except HamiError as exc:
             # The deadline of `binding` ends it.
             logger.warning("Failed to write down the failed binding", extra={"error": str(exc)})
-            await self._transitions.free_lock(allocation)
+            await self.transitions.free_lock(allocation)
 
     # Pods without devices, and events
 
@@ -311,14 +299,14 @@ class Bind:
         """
         uid, node = PodUid(args.pod_uid), NodeName(args.node)
         with tracer.start_as_current_span("bind", attributes=_attributes(args)):
-            await self._pod.post_plain(args.pod_namespace, args.pod_name, uid=uid, node=node)
+            await self.pod.post_plain(args.pod_namespace, args.pod_name, uid=uid, node=node)
         self._announce_bound(args, None)
 
     def _announce_bound(self, args: BindArgs, allocation: Allocation | None) -> None:
-        if not self._outcomes.marks.shows_success(allocation):
+        if not self.outcomes.marks.shows_success(allocation):
             return
         text = f"Successfully binding node [{args.node}] to {args.pod_namespace}/{args.pod_name}"
-        self._outcomes.announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
+        self.outcomes.announcer.announce(_pod_ref(args), BINDING_SUCCEED, text, warning=False)
 
 
 def _attributes(args: BindArgs) -> dict[str, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
@@ -52,34 +53,24 @@ quoted; this bounds what others quote."""
 tracer = get_tracer(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class Filter:
     """The use cases of /filter and /prioritize.
 
     Without `placer`, /filter answers every node that fits, and /bind places the pod.
+
+    `guard` judges again what admission should have refused; `silent`: nodes whose agents
+    have stopped talking (`bus/heartbeats.py`).
     """
 
-    def __init__(
-        self,
-        *,
-        state: ClusterState,
-        placer: Placer | None,
-        requests: PodRequests,
-        guard: Guard,
-        demand: Demand,
-        recorder: DecisionQueue,
-        outcomes: Outcomes,
-        silent: Callable[[], frozenset[NodeName]],
-    ) -> None:
-        """`guard` judges again what admission should have refused; `silent`: nodes whose agents
-        have stopped talking (`bus/heartbeats.py`)."""
-        self._state = state
-        self._placer = placer
-        self._requests = requests
-        self._guard = guard
-        self._demand = demand
-        self._recorder = recorder
-        self._outcomes = outcomes
-        self._silent = silent
+    state: ClusterState
+    placer: Placer | None
+    requests: PodRequests
+    guard: Guard
+    demand: Demand
+    recorder: DecisionQueue
+    outcomes: Outcomes
+    silent: Callable[[], frozenset[NodeName]]
 
     async def filter(
         self, args: ExtenderArgs, *, received: float
@@ -107,14 +98,14 @@ class Filter:
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:
         """Record the decision, end its span and measure it."""
-        self._recorder.add(trace, span.get_span_context())
+        self.recorder.add(trace, span.get_span_context())
         span.set_attributes(trace.attributes())
         span.end(answered_ns)
         self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
 
     def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
         """What is ours with its phases and, where the trace is kept, an exemplar that opens it."""
-        instruments = self._outcomes.instruments
+        instruments = self.outcomes.instruments
         if not trace.outcome:
             instruments.decisions.labels("unmanaged", "").inc()
             return
@@ -131,43 +122,43 @@ class Filter:
 
     async def prioritize(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """Answers /prioritize: 0..10 per node. Raises: InvalidRequest."""
-        request = self._requests.of(args.pod)
+        request = self.requests.of(args.pod)
         names = args.node_names or ()
         if not request.wants_devices:
             return dict.fromkeys(names, 0)
-        return prioritize(request, self._state.cluster, names)
+        return prioritize(request, self.state.cluster, names)
 
     def _filter(self, args: ExtenderArgs, trace: DecisionTrace) -> FilterResult:
-        request = self._requests.of(args.pod)
+        request = self.requests.of(args.pod)
         trace.lap("parse")
         if not request.wants_devices:
             return FilterResult(node_names=args.node_names, nodes=args.nodes)
-        undoing = self._guard.at_filter(args.pod)
+        undoing = self.guard.at_filter(args.pod)
         if args.nodes is not None:
             if undoing:
                 return _pod_refused(undoing, names_of(args.nodes))
-            return dry_run(request, args.nodes, self._requests.vendors)
+            return dry_run(request, args.nodes, self.requests.vendors)
         if not request.uid:
             raise InvalidRequest("the pod has no metadata.uid")
         names = args.node_names or ()
         trace.request, trace.candidates = request, len(names)
         if undoing:
             return self._undoes_slices(undoing, names, trace)
-        self._demand.saw(args.pod, request)
-        if not self._state.loaded:
+        self.demand.saw(args.pod, request)
+        if not self.state.loaded:
             raise Unavailable("the ledger has not been read yet; the pod is tried again")
-        silent = self._silent()
+        silent = self.silent()
         offered: Sequence[NodeName] = names
         if silent:
             trace.silent = tuple(name for name in names if name in silent)
             offered = [name for name in names if name not in silent]
-        if self._placer is None:
+        if self.placer is None:
             return self._answer_feasible(request, offered, trace)
-        bound_to = self._state.binding_node(request.uid)
+        bound_to = self.state.binding_node(request.uid)
         if bound_to is not None:
             return self._kept(bound_to, names, trace)
         try:
-            found = self._placer.place(request, offered, trace)
+            found = self.placer.place(request, offered, trace)
         except OverQuota as exc:
             return self._over_quota(names, exc, trace)
         if isinstance(found, Draft):
@@ -178,7 +169,7 @@ class Filter:
     def _placed(self, draft: Draft, trace: DecisionTrace) -> FilterResult:
         allocation = trace.allocation = assumed_allocation(draft, datetime.now(UTC))
         trace.outcome = "placed"
-        if self._outcomes.marks.shows_success(allocation):
+        if self.outcomes.marks.shows_success(allocation):
             message = found_message(allocation.node, trace.scores, trace.candidates)
             self._announce(trace, FILTERING_SUCCEED, message, warning=False)
         return FilterResult(node_names=[allocation.node])
@@ -208,7 +199,7 @@ class Filter:
     ) -> FilterResult:
         assert trace.request is not None
         reasons = quota_reasons(
-            trace.request, self._state.cluster, names, error.quota.resource, self._requests.vendors
+            trace.request, self.state.cluster, names, error.quota.resource, self.requests.vendors
         )
         trace.refuse(reasons, None)
         trace.message, trace.quota = str(error), error.quota
@@ -229,10 +220,10 @@ class Filter:
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
         """`allocate_at=bind`: every node that fits; kube-scheduler and /prioritize choose."""
-        found = feasible(request, self._state.cluster, names)
-        trace.view_version = self._state.cluster.version
+        found = feasible(request, self.state.cluster, names)
+        trace.view_version = self.state.cluster.version
         trace.scores = found.scores
-        trace.frozen = self._recorder.frozen(self._state.cluster, trace.scores)
+        trace.frozen = self.recorder.frozen(self.state.cluster, trace.scores)
         if not found.placements:
             return self._refused(found.refusal, trace)
         trace.outcome = "placed"
@@ -250,7 +241,7 @@ class Filter:
             text = f"calcScore failed {why} for pod {clip(trace.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
         self._announce(trace, FILTERING_FAILED, text, series="error")
-        left_out = self._outcomes.lines.spend(trace.uid, why)
+        left_out = self.outcomes.lines.spend(trace.uid, why)
         if left_out is not None:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
             logger.warning("filter failed", extra=extra)
@@ -266,7 +257,7 @@ class Filter:
         series: str = "",
     ) -> None:
         if trace.uid:
-            self._outcomes.announcer.announce(
+            self.outcomes.announcer.announce(
                 trace.pod_ref, reason, message, warning=warning, series=series
             )
 

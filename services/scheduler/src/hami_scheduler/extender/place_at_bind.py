@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
@@ -30,48 +31,39 @@ ClaimsOnNode = Callable[[str, str, PodUid, NodeName], Awaitable[Allocation | Non
 if none of them is ours."""
 
 
+@dataclass(eq=False, kw_only=True)
 class PlaceAtBind:
     """Places such pods (`bind.PlaceOnNode`)."""
 
-    def __init__(
-        self,
-        *,
-        state: ClusterState,
-        placer: Placer,
-        claims_on_node: ClaimsOnNode,
-        pods: PodApi,
-        requests: PodRequests,
-        recorder: DecisionQueue,
-    ) -> None:
-        self._state = state
-        self._placer = placer
-        self._claims_on_node = claims_on_node
-        self._pods = pods
-        self._requests = requests
-        self._recorder = recorder
+    state: ClusterState
+    placer: Placer
+    claims_on_node: ClaimsOnNode
+    pods: PodApi
+    requests: PodRequests
+    recorder: DecisionQueue
 
     async def __call__(self, args: BindArgs) -> Draft | Allocation | None:
         """Raises: NotFound, InvalidRequest, Unschedulable with the reason, OverQuota, Conflict,
         Unavailable."""
         namespace, name, uid = args.pod_namespace, args.pod_name, PodUid(args.pod_uid)
-        pod = await self._pods.get(namespace, name)
+        pod = await self.pods.get(namespace, name)
         if pod["metadata"]["uid"] != uid:
             raise NotFound(f"pod {namespace}/{name} with uid {uid} is gone")
         node = NodeName(args.node)
         trace = DecisionTrace(pod=pod, started=time.perf_counter(), candidates=1)
-        request = trace.request = self._requests.of(pod)
+        request = trace.request = self.requests.of(pod)
         if not request.wants_devices:
-            return await self._claims_on_node(namespace, name, uid, node)
-        if not self._state.loaded:
+            return await self.claims_on_node(namespace, name, uid, node)
+        if not self.state.loaded:
             raise Unavailable("the ledger has not been read yet; the pod is tried again")
         with tracer.start_as_current_span("filter"):
-            found = self._placer.place(request, [node], trace)
+            found = self.placer.place(request, [node], trace)
             if not isinstance(found, Draft):
                 assert found.refusal is not None
                 trace.refuse(found.refusal.reasons, found.refusal.shortfalls)
-                self._recorder.add(trace)
+                self.recorder.add(trace)
                 raise NoRoom(node, found.refusal.reasons[node])
             trace.outcome, trace.message = "placed", "placed at /bind"
             trace.allocation = assumed_allocation(found, trace.decided_at)
-            self._recorder.add(trace)
+            self.recorder.add(trace)
         return found

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
@@ -32,25 +33,16 @@ POLL_S = 0.2
 RELEASE_TRIES = 5
 
 
+@dataclass(eq=False, kw_only=True)
 class MirroredLocks:
     """Takes, frees and watches the annotations."""
 
-    def __init__(
-        self,
-        *,
-        nodes: NodeApi,
-        pods: PodApi,
-        lock: NodeLock,
-        store: AllocationStore,
-        vendors: Vendors,
-        clock: Clock = lambda: datetime.now(UTC),
-    ) -> None:
-        self._nodes = nodes
-        self._pods = pods
-        self._lock = lock
-        self._store = store
-        self._vendors = vendors
-        self._clock = clock
+    nodes: NodeApi
+    pods: PodApi
+    lock: NodeLock
+    store: AllocationStore
+    vendors: Vendors
+    clock: Clock = lambda: datetime.now(UTC)
 
     async def acquire(self, allocation: Allocation, *, wait_s: float) -> None:
         """Sets every lock that the pod's plugins expect; the caller holds the node's own lock.
@@ -58,7 +50,7 @@ class MirroredLocks:
         Raises: Conflict when another pod has one until the end, NotFound, Unavailable.
         """
         deadline = time.monotonic() + wait_s
-        for key in lock_keys(allocation, self._vendors):
+        for key in lock_keys(allocation, self.vendors):
             while (refusal := await self._attempt(key, allocation)) is not None:
                 if time.monotonic() + POLL_S > deadline:
                     raise Conflict(refusal)
@@ -66,8 +58,8 @@ class MirroredLocks:
 
     async def _attempt(self, key: str, allocation: Allocation) -> str | None:
         """Return None if the allocation has the lock now, otherwise why it has not."""
-        now = self._clock()
-        node = await self._nodes.get(allocation.node)
+        now = self.clock()
+        node = await self.nodes.get(allocation.node)
         value = annotations_of(node).get(key, "")
         try:
             holder = held(key, value, now)
@@ -79,7 +71,7 @@ class MirroredLocks:
             if not await self._abandoned(holder):
                 return _contention(key, allocation.node, holder)
         try:
-            await self._nodes.annotate(
+            await self.nodes.annotate(
                 allocation.node,
                 {key: value_of(key, allocation, now)},
                 resource_version=node["metadata"]["resourceVersion"],
@@ -95,7 +87,7 @@ class MirroredLocks:
         if not holder.pod_name:
             return False
         try:
-            await self._pods.get(holder.namespace, holder.pod_name)
+            await self.pods.get(holder.namespace, holder.pod_name)
         except NotFound:
             return True
         return False
@@ -107,7 +99,7 @@ class MirroredLocks:
         """
         if allocation.has_agent:
             return
-        for key in lock_keys(allocation, self._vendors):
+        for key in lock_keys(allocation, self.vendors):
             try:
                 await self._release(key, allocation)
             except HamiError as exc:
@@ -118,7 +110,7 @@ class MirroredLocks:
     async def _release(self, key: str, allocation: Allocation) -> None:
         for _ in range(RELEASE_TRIES):
             try:
-                node = await self._nodes.get(allocation.node)
+                node = await self.nodes.get(allocation.node)
             except NotFound:
                 return
             value = annotations_of(node).get(key, "")
@@ -128,7 +120,7 @@ class MirroredLocks:
             if not mine:
                 return
             try:
-                await self._nodes.annotate(
+                await self.nodes.annotate(
                     allocation.node,
                     {key: None},
                     resource_version=node["metadata"]["resourceVersion"],
@@ -139,7 +131,7 @@ class MirroredLocks:
         raise Conflict(f"node {allocation.node} changed {RELEASE_TRIES} times since")
 
     async def _holds(self, allocation: Allocation) -> bool:
-        holder = await self._lock.holder(allocation.node)
+        holder = await self.lock.holder(allocation.node)
         return holder is not None and holder.token == allocation.token
 
     async def removed(self, node: NodeName, key: str, value: str) -> None:
@@ -147,18 +139,18 @@ class MirroredLocks:
 
         Raises: Unavailable.
         """
-        holder = await self._lock.holder(node)
+        holder = await self.lock.holder(node)
         if holder is None:
             return
-        allocation = await self._store.get(holder.allocation_id)
+        allocation = await self.store.get(holder.allocation_id)
         if allocation is None or allocation.has_agent:
             return
         mine = owned(key, value, allocation)
         if mine is None:
             # It names nobody: only a node that is free of the lock now was freed by the holder.
-            mine = key not in annotations_of(await self._nodes.get(node))
+            mine = key not in annotations_of(await self.nodes.get(node))
         if mine:
-            await self._lock.release(node, holder.token)
+            await self.lock.release(node, holder.token)
 
 
 def _contention(key: str, node: str, holder: HeldLock) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
@@ -41,35 +42,25 @@ class _BoundHere(NamedTuple):
     timer: asyncio.TimerHandle
 
 
+@dataclass(eq=False, kw_only=True)
 class Transitions:
-    """Changes states after the binding."""
+    """Changes states after the binding.
 
-    def __init__(
-        self,
-        *,
-        writer: LedgerWriter,
-        locks: NodeLocks,
-        announcer: Announcer,
-        grants: GrantAnnouncer,
-        instruments: SchedulerInstruments,
-        release_unconfirmed_s: float,
-        bound_delay_s: float,
-        on_freed: Callable[[], None],
-        before_end: Callable[[Allocation], Awaitable[None]] | None = None,
-    ) -> None:
-        """`bound_delay_s`: how long `bound` waits for the node's report. A grant that is to end
-        waits for `before_end`, which raises Unavailable."""
-        self._writer = writer
-        self._locks = locks
-        self._announcer = announcer
-        self._grants = grants
-        self._instruments = instruments
-        self._release_unconfirmed_s = release_unconfirmed_s
-        self._bound_delay_s = bound_delay_s
-        self._on_freed = on_freed
-        self._before_end = before_end
-        self._bound_here: dict[AllocationId, _BoundHere] = {}
-        """Allocations whose pod was bound here, while that is not written yet."""
+    `bound_delay_s`: how long `bound` waits for the node's report. A grant that is to end
+    waits for `before_end`, which raises Unavailable.
+    """
+
+    writer: LedgerWriter
+    locks: NodeLocks
+    announcer: Announcer
+    grants: GrantAnnouncer
+    instruments: SchedulerInstruments
+    release_unconfirmed_s: float
+    bound_delay_s: float
+    on_freed: Callable[[], None]
+    before_end: Callable[[Allocation], Awaitable[None]] | None = None
+    _bound_here: dict[AllocationId, _BoundHere] = field(init=False, default_factory=dict)
+    """Allocations whose pod was bound here, while that is not written yet."""
 
     def is_bound(self, allocation_id: AllocationId, token: int) -> bool:
         """Whether this scheduler has bound the pod and not written that down yet."""
@@ -83,7 +74,7 @@ class Transitions:
         in the pod itself.
         """
         write = partial(self._write_bound, allocation, actor)
-        timer = asyncio.get_running_loop().call_later(self._bound_delay_s, write)
+        timer = asyncio.get_running_loop().call_later(self.bound_delay_s, write)
         self._bound_here[allocation.id] = _BoundHere(allocation, timer)
 
     def _write_bound(self, allocation: Allocation, actor: str) -> None:
@@ -94,7 +85,7 @@ class Transitions:
             actor=actor,
             token=allocation.token,
         )
-        self._writer.submit(step).add_done_callback(partial(self._on_bound, allocation))
+        self.writer.submit(step).add_done_callback(partial(self._on_bound, allocation))
 
     def _on_bound(self, allocation: Allocation, done: asyncio.Future[Answer]) -> None:
         self._bound_here.pop(allocation.id, None)
@@ -136,14 +127,14 @@ class Transitions:
             token=token,
             node=node,
         )
-        done = await self._writer.advance(step) is not None
+        done = await self.writer.advance(step) is not None
         if done:
             named = {**about, "allocation_id": allocation_id, "node": node}
             self._note(AllocationState.ALLOCATED, named)
         return done
 
     def _note(self, target: AllocationState, about: dict[str, str]) -> None:
-        self._instruments.transitions.labels(target.value).inc()
+        self.instruments.transitions.labels(target.value).inc()
         logger.info("allocation changed", extra={**about, "to": target})
 
     async def apply(
@@ -161,13 +152,13 @@ class Transitions:
             reason=verdict.reason,
             actor=actor,
             token=token,
-            lease_s=self._release_unconfirmed_s if releasing else None,
+            lease_s=self.release_unconfirmed_s if releasing else None,
         )
         if verdict.target in LIVE_STATES:
-            change = await self._writer.advance(step)
+            change = await self.writer.advance(step)
         else:
-            if self._before_end is not None:
-                await self._before_end(allocation)
+            if self.before_end is not None:
+                await self.before_end(allocation)
             with tracer.start_as_current_span(
                 "release",
                 context=telemetry.extract({"traceparent": allocation.traceparent}),
@@ -180,7 +171,7 @@ class Transitions:
                     "hami.reason": verdict.reason,
                 },
             ):
-                change = await self._writer.advance(step)
+                change = await self.writer.advance(step)
         if change is None:
             return None
         logger.info(
@@ -198,7 +189,7 @@ class Transitions:
         return change
 
     async def _after(self, allocation: Allocation, verdict: Transition) -> None:
-        self._instruments.transitions.labels(verdict.target.value).inc()
+        self.instruments.transitions.labels(verdict.target.value).inc()
         ended = verdict.target not in LIVE_STATES
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
             await self.free_lock(allocation)
@@ -206,15 +197,15 @@ class Transitions:
             if ended and allocation.has_agent:
                 await self._withdraw(allocation, verdict.reason)
         if ended:
-            self._on_freed()
+            self.on_freed()
 
     async def free_lock(self, allocation: Allocation) -> None:
         """Frees the node's lock if this allocation holds it; it ends by itself anyway."""
-        await self._locks.release(allocation)
+        await self.locks.release(allocation)
 
     async def free_token(self, node: NodeName, token: int) -> None:
         """The same, of a node with an agent."""
-        await self._locks.release_token(node, token)
+        await self.locks.release_token(node, token)
 
     async def note_failure(self, allocation: Allocation, reason: str, *, actor: str) -> None:
         """The node could not give the pod its cards: shown, kept with the row, the lock freed.
@@ -223,12 +214,12 @@ class Transitions:
         Raises: Conflict, Unavailable.
         """
         if allocation.reason != reason:
-            self._announcer.announce(
+            self.announcer.announce(
                 PodRef.of(allocation),
                 ALLOCATE_FAILED,
                 reason,
             )
-            await self._writer.advance(
+            await self.writer.advance(
                 StateStep(
                     allocation_id=allocation.id,
                     sources=_KEEPS_SLICES & {allocation.state},
@@ -242,6 +233,6 @@ class Transitions:
 
     async def _withdraw(self, allocation: Allocation, reason: str) -> None:
         try:
-            await self._grants.withdrawn(allocation, reason)
+            await self.grants.withdrawn(allocation, reason)
         except Unavailable as exc:
             logger.warning("grant not withdrawn on the bus", extra={"error": str(exc)})

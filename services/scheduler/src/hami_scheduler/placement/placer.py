@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon import telemetry
@@ -152,24 +153,18 @@ class NoRoom(Unschedulable):
         self.args = (f"node {node} can't hold the pod: {reason}",)
 
 
+@dataclass(eq=False, kw_only=True)
 class Placer:
-    """Places pods."""
+    """Places pods.
 
-    def __init__(
-        self,
-        *,
-        state: ClusterState,
-        requests: PodRequests,
-        recorder: DecisionQueue,
-        binding_s: float,
-        owner_of: Callable[[JsonMapping], PodOwner] = owner_of,
-    ) -> None:
-        """`binding_s`: how long a grant may stay in `binding`."""
-        self._state = state
-        self._requests = requests
-        self._recorder = recorder
-        self._binding_s = binding_s
-        self._owner_of = owner_of
+    `binding_s`: how long a grant may stay in `binding`.
+    """
+
+    state: ClusterState
+    requests: PodRequests
+    recorder: DecisionQueue
+    binding_s: float
+    owner_of: Callable[[JsonMapping], PodOwner] = owner_of
 
     def place(
         self, request: PodRequest, names: Sequence[NodeName], trace: DecisionTrace
@@ -179,7 +174,7 @@ class Placer:
 
         The pod's earlier assumption is forgotten first. Raises: OverQuota.
         """
-        state, cluster = self._state, self._state.cluster
+        state, cluster = self.state, self.state.cluster
         state.forget(request.uid, "placed again")
         beyond: frozenset[GpuUuid] = frozenset()
         conflict: QuotaConflict | None = None
@@ -187,10 +182,10 @@ class Placer:
             with trace.phase("place"), tracer.start_as_current_span("place"):
                 decision = decide(request, cluster, candidates=names, without_cards=beyond)
             trace.view_version, trace.scores = decision.view_version, decision.scores
-            trace.frozen = self._recorder.frozen(cluster, decision.scores)
+            trace.frozen = self.recorder.frozen(cluster, decision.scores)
             if decision.placement is None:
                 if conflict is not None:
-                    raise OverQuota(conflict, self._requests.vendors)
+                    raise OverQuota(conflict, self.requests.vendors)
                 return decision
             draft = self._draft(request, decision.placement, trace)
             conflict = state.quotas.conflict(draft.namespace, draft.quota)
@@ -198,19 +193,19 @@ class Placer:
                 state.assume(draft)
                 return draft
             # A percentage of a smaller card may still be within the quota.
-            larger = cards_beyond(request, cluster, conflict, self._requests.vendors)
+            larger = cards_beyond(request, cluster, conflict, self.requests.vendors)
             if larger <= beyond:
-                raise OverQuota(conflict, self._requests.vendors)
+                raise OverQuota(conflict, self.requests.vendors)
             beyond |= larger
 
     def _draft(self, request: PodRequest, placement: Placement, trace: DecisionTrace) -> Draft:
-        cards = self._state.cluster.cards(placement.node)
+        cards = self.state.cluster.cards(placement.node)
         return draft_of(
             request,
             placement,
             {card.usage.device.uuid: card for card in cards},
-            self._requests.vendors,
+            self.requests.vendors,
             now=datetime.now(UTC),
-            lease_s=self._binding_s,
-            owner=self._owner_of(trace.pod),
+            lease_s=self.binding_s,
+            owner=self.owner_of(trace.pod),
         )
