@@ -64,7 +64,7 @@ def _variables(settings: type[BaseSettings]) -> str:
             f"`{variable_of(prefix, name, field)}`",
             _kind(schema, name, field),
             _default(field),
-            text_of(field.description or ""),
+            text_of(" ".join((field.description or "").split())),
         )
         for name, field in settings.model_fields.items()
         if not is_group(field)
