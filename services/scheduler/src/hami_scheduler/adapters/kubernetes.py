@@ -8,7 +8,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -159,30 +159,26 @@ class KubernetesNodeApi:
         await self._api.patch(f"/api/v1/nodes/{name}", {"metadata": metadata})
 
 
+@dataclass(eq=False)
 class KubernetesPodEvents:
     """Port PodEvents: a bounded queue and a few workers; what is no warning can wait."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        background: BackgroundQueue,
-        *,
-        component: str,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._api = api
-        self._background = background
-        self._component = component
-        self._queue: asyncio.Queue[PodEvent] = asyncio.Queue(EVENT_QUEUE_SIZE)
-        self._shown: OrderedDict[str, _Shown] = OrderedDict()
-        self.dropped = 0
+    api: KubeApi
+    background: BackgroundQueue
+    _: KW_ONLY
+    component: str
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _queue: asyncio.Queue[PodEvent] = field(
+        default_factory=lambda: asyncio.Queue(EVENT_QUEUE_SIZE), init=False
+    )
+    _shown: OrderedDict[str, _Shown] = field(default_factory=OrderedDict, init=False)
+    dropped: int = field(default=0, init=False)
 
     def emit(self, event: PodEvent) -> None:
         """See the port."""
         event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
         if not event.warning:
-            self.dropped += not self._background.put(partial(self._show, event))
+            self.dropped += not self.background.put(partial(self._show, event))
             return
         try:
             self._queue.put_nowait(event)
@@ -201,7 +197,7 @@ class KubernetesPodEvents:
 
     async def _show(self, event: PodEvent) -> None:
         try:
-            with self._bulkhead.item("pod-events", f"{event.namespace}/{event.name}"):
+            with self.bulkhead.item("pod-events", f"{event.namespace}/{event.name}"):
                 await self._write(event)
                 return
         except HamiError as exc:
@@ -226,10 +222,10 @@ class KubernetesPodEvents:
     async def _create(self, path: str, name: str, event: PodEvent) -> _Shown:
         shown = _Shown(message=event.message, count=1, written_at=time.monotonic())
         try:
-            await self._api.create(path, self._body(event, name))
+            await self.api.create(path, self._body(event, name))
         except Conflict:
             # Another replica, or this one before its restart.
-            found = await self._api.get(f"{path}/{name}")
+            found = await self.api.get(f"{path}/{name}")
             if event.once and found.get("message") == event.message:
                 return shown
             shown.count = int(found.get("count") or 1) + 1
@@ -243,11 +239,11 @@ class KubernetesPodEvents:
             "message": event.message,
         }
         try:
-            await self._api.patch(f"{path}/{name}", change)
+            await self.api.patch(f"{path}/{name}", change)
         except NotFound:
             # The API server forgets events after an hour.
             shown.count = 1
-            await self._api.create(path, self._body(event, name))
+            await self.api.create(path, self._body(event, name))
         shown.message, shown.written_at = event.message, time.monotonic()
         shown.quiet_s = min(2 * shown.quiet_s, EVENT_QUIET_MOST_S)
 
@@ -267,8 +263,8 @@ class KubernetesPodEvents:
             "reason": event.reason,
             "message": event.message,
             "type": "Warning" if event.warning else "Normal",
-            "source": {"component": self._component},
-            "reportingComponent": self._component,
+            "source": {"component": self.component},
+            "reportingComponent": self.component,
             "reportingInstance": "",
             "firstTimestamp": at,
             "lastTimestamp": at,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from hamicommon.access.reviews import user_of
@@ -14,16 +15,17 @@ from hami_scheduler.bus.auth import Bearer
 _EXTRA = "authentication.kubernetes.io/"
 
 
+@dataclass(eq=False)
 class KubernetesTokenReviews:
     """TokenReview, and where it does not name the node (Kubernetes < 1.30) the pod itself."""
 
-    def __init__(self, api: KubeApi, *, audience: str) -> None:
-        self._api = api
-        self._audience = audience
+    api: KubeApi
+    _: KW_ONLY
+    audience: str
 
     async def review(self, token: str) -> Bearer:
         """See the port."""
-        user = await user_of(self._api, token, self._audience)
+        user = await user_of(self.api, token, self.audience)
         return Bearer(username=user["username"], node=await self._node_of(user))
 
     async def _node_of(self, user: dict[str, Any]) -> NodeName | None:
@@ -36,7 +38,7 @@ class KubernetesTokenReviews:
             return None
         namespace = user["username"].split(":")[2]
         try:
-            pod = await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{pods[0]}")
+            pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pods[0]}")
         except NotFound:
             return None
         node = (pod.get("spec") or {}).get("nodeName")

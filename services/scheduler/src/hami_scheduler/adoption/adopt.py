@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.domain.allocations import (
@@ -38,29 +39,18 @@ logger = logging.getLogger(__name__)
 NODES_AT_ONCE = 16
 
 
+@dataclass(eq=False, kw_only=True)
 class Adopter:
     """The use case of /v1/adopt."""
 
-    def __init__(
-        self,
-        *,
-        ledger: AllocationStore,
-        entries: AdoptionEntries,
-        witness: NodeWitness,
-        view: ClusterState,
-        vendors: Vendors,
-        known_pods: Mapping[PodUid, JsonMapping],
-        synced: Callable[[], bool],
-        request_of: Callable[[JsonMapping], PodRequest],
-    ) -> None:
-        self._ledger = ledger
-        self._entries = entries
-        self._witness = witness
-        self._view = view
-        self._vendors = vendors
-        self._known_pods = known_pods
-        self._synced = synced
-        self._request_of = request_of
+    ledger: AllocationStore
+    entries: AdoptionEntries
+    witness: NodeWitness
+    view: ClusterState
+    vendors: Vendors
+    known_pods: Mapping[PodUid, JsonMapping]
+    synced: Callable[[], bool]
+    request_of: Callable[[JsonMapping], PodRequest]
 
     async def answer(self, body: object) -> dict[str, Any]:
         """Adopts, or reports what would be adopted.
@@ -68,9 +58,9 @@ class Adopter:
         Raises: InvalidRequest when the body is malformed or a node is unknown, Unavailable.
         """
         wanted = Wanted.parse(body)
-        if not self._synced():
+        if not self.synced():
             raise Unavailable("the API server has not been listed yet; try again")
-        await self._view.refresh()
+        await self.view.refresh()
         cases = self._cases(wanted)
         turns = asyncio.Semaphore(NODES_AT_ONCE)
 
@@ -100,11 +90,11 @@ class Adopter:
     def _cases(self, wanted: Wanted) -> list[NodeCase]:
         """Nodes with cards in the ledger, and nodes of pods with claims."""
         claims: dict[NodeName, list[Claim]] = defaultdict(list)
-        for pod in list(self._known_pods.values()):
-            claim = None if is_over(pod) else claim_of(pod, self._vendors)
+        for pod in list(self.known_pods.values()):
+            claim = None if is_over(pod) else claim_of(pod, self.vendors)
             if claim is not None:
                 claims[claim.node].append(claim)
-        known = set(self._view.cluster.nodes) | claims.keys()
+        known = set(self.view.cluster.nodes) | claims.keys()
         for name in sorted(wanted.nodes - known):
             raise InvalidRequest(f"node {name} has no cards in the ledger and no pods of HAMi")
         return [
@@ -114,7 +104,7 @@ class Adopter:
 
     async def _node(self, case: NodeCase, wanted: Wanted) -> None:
         try:
-            holdings = await self._witness.holdings(case.node)
+            holdings = await self.witness.holdings(case.node)
         except NotFound as exc:
             case.silence = (
                 f"{exc}, so nothing there can testify; put our node-agent in the place of HAMi's "
@@ -124,7 +114,7 @@ class Adopter:
             case.silence = f"its node's agent did not answer ({exc}); try again"
         else:
             self._note(case, holdings)
-        live = {a.pod_uid: a for a in await self._ledger.live(case.node)}
+        live = {a.pod_uid: a for a in await self.ledger.live(case.node)}
         twice = held_twice(
             {uid: [i for h in held for i in set(h.device_ids)] for uid, held in case.held.items()},
             frozenset(case.held),
@@ -144,7 +134,7 @@ class Adopter:
             )
         )
         for one in holdings.containers:
-            pod = self._known_pods.get(PodUid(one.pod_uid))
+            pod = self.known_pods.get(PodUid(one.pod_uid))
             if not one.ended and (pod is None or not is_over(pod)) and one.pod_name:
                 case.held.setdefault(PodUid(one.pod_uid), []).append(one)
 
@@ -172,7 +162,7 @@ class Adopter:
         )
         if verdict.refused is None and wanted.apply:
             try:
-                await self._entries.write(claim, verdict)
+                await self.entries.write(claim, verdict)
             except NotFound as exc:
                 verdict = AdoptionResult(refused=Why.GONE, sentence=str(exc))
             except CapacityConflict as exc:
@@ -208,14 +198,14 @@ class Adopter:
             case.rows.append(pod_row(unclaimed, "refused", (), sentence, why=Why.NOT_HAMI))
 
     def _asked(self, claim: Claim) -> PodRequest | None:
-        pod = self._known_pods.get(claim.uid)
+        pod = self.known_pods.get(claim.uid)
         try:
-            return None if pod is None else self._request_of(pod)
+            return None if pod is None else self.request_of(pod)
         except InvalidRequest:
             return None
 
     def _cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
-        return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
+        return {s.usage.device.uuid: s.usage for s in self.view.cluster.cards(node)}
 
 
 def _observed(one: HeldContainer) -> Observed:

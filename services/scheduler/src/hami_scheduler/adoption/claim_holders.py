@@ -17,6 +17,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.clipping import clip
@@ -42,30 +43,21 @@ ATTEMPTS = 3
 RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 
 
+@dataclass(eq=False, kw_only=True)
 class ClaimHolders:
     """Handlers of the pod informer, the worker behind them, and the look before an end."""
 
-    def __init__(
-        self,
-        *,
-        grants: ClaimGrants,
-        claims: ClaimApi,
-        store: AllocationStore,
-        announcer: GrantAnnouncer,
-        bulkhead: Bulkhead | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._grants = grants
-        self._claims = claims
-        self._store = store
-        self._announcer = announcer
-        self._bulkhead = bulkhead or Bulkhead()
-        self._clock = clock
-        self._again: dict[PodUid, float] = {}
-        self._backoffs: dict[PodUid, Backoff] = {}
-        self._due: dict[PodUid, JsonMapping] = {}
-        self._settled: set[PodUid] = set()
-        self._woken = asyncio.Event()
+    grants: ClaimGrants
+    claims: ClaimApi
+    store: AllocationStore
+    announcer: GrantAnnouncer
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    clock: Callable[[], float] = time.monotonic
+    _again: dict[PodUid, float] = field(default_factory=dict, init=False)
+    _backoffs: dict[PodUid, Backoff] = field(default_factory=dict, init=False)
+    _due: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
+    _settled: set[PodUid] = field(default_factory=set, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def pod_seen(self, pod: JsonMapping) -> None:
         """The informer saw a pod, or a change of one."""
@@ -97,11 +89,11 @@ class ClaimHolders:
 
     async def once(self) -> None:
         """Looks at each pod that is due."""
-        now = self._clock()
+        now = self.clock()
         for uid in [uid for uid in self._due if self._again.get(uid, now) <= now]:
             pod = self._due.pop(uid)
             try:
-                with self._bulkhead.item("claim-holders", uid):
+                with self.bulkhead.item("claim-holders", uid):
                     await self._look(uid, pod)
                 self._backoffs.pop(uid, None)
             except HamiError as exc:
@@ -114,7 +106,7 @@ class ClaimHolders:
 
     async def _look(self, uid: PodUid, pod: JsonMapping) -> None:
         """Raises: Unavailable."""
-        live, started = await self._store.live_of(uid), facts_of(pod).started
+        live, started = await self.store.live_of(uid), facts_of(pod).started
         if live is None and (started or await self._shares(pod)):
             live = await self._enter(_question(pod))
         # One that runs on claims of others is asked about once.
@@ -126,7 +118,7 @@ class ClaimHolders:
         namespace = str(pod["metadata"].get("namespace") or "default")
         try:
             names = claim_names(pod)
-            claims = [await self._claims.get(namespace, name) for name in names.values()]
+            claims = [await self.claims.get(namespace, name) for name in names.values()]
         except (NotFound, Forbidden):
             return False
         return any(len(pods_of(claim)) > 1 for claim in claims)
@@ -136,7 +128,7 @@ class ClaimHolders:
         counted = [each for each in allocation.claims if each.counted]
         for name in sorted({each.claim for each in counted}):
             try:
-                claim = await self._claims.get(allocation.namespace, name)
+                claim = await self.claims.get(allocation.namespace, name)
             except (NotFound, Forbidden):
                 continue
             if not {each.key for each in counted} & _slices(claim):
@@ -160,7 +152,7 @@ class ClaimHolders:
         Raises: Conflict when the ledger has no room for it, Unavailable.
         """
         try:
-            allocation = await self._grants.grant(_question(pod))
+            allocation = await self.grants.grant(_question(pod))
         except (NotFound, InvalidRequest, Forbidden):
             return False
         await self._announce(allocation)
@@ -170,7 +162,7 @@ class ClaimHolders:
         """None when it is not to have a grant. Raises: Unavailable."""
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                allocation = await self._grants.grant(asked)
+                allocation = await self.grants.grant(asked)
                 break
             except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
                 # A race for the claim's rows, or for the pod's, is lost once or twice.
@@ -184,7 +176,7 @@ class ClaimHolders:
     async def _announce(self, allocation: Allocation) -> None:
         expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
-            await self._announcer.granted(grant_of(allocation, expires_at=expires_at))
+            await self.announcer.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
             logger.warning("grant of a claim not published", extra={"error": str(exc)})

@@ -9,6 +9,7 @@ kube-scheduler would try the same card again, for ever.
 from __future__ import annotations
 
 import logging
+from dataclasses import KW_ONLY, dataclass
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
@@ -25,22 +26,18 @@ from hami_scheduler.ports.cluster import ClaimApi, PodApi
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ClaimsAtBind:
-    """Enters grants of claims for /bind."""
+    """Enters grants of claims for /bind.
 
-    def __init__(
-        self,
-        grants: ClaimGrants,
-        *,
-        pods: PodApi,
-        claims: ClaimApi,
-        lease_s: float,
-    ) -> None:
-        """`lease_s`: so long a grant waits for its pod to be bound."""
-        self._grants = grants
-        self._pods = pods
-        self._claims = claims
-        self._lease_s = lease_s
+    `lease_s`: so long a grant waits for its pod to be bound.
+    """
+
+    grants: ClaimGrants
+    _: KW_ONLY
+    pods: PodApi
+    claims: ClaimApi
+    lease_s: float
 
     async def on_node(
         self, namespace: str, name: str, uid: PodUid, node: NodeName
@@ -49,17 +46,17 @@ class ClaimsAtBind:
 
         Raises: NotFound, InvalidRequest, Conflict with the reason, Unavailable.
         """
-        pod = await self._pods.get(namespace, name)
+        pod = await self.pods.get(namespace, name)
         if not (pod.get("spec") or {}).get("resourceClaims"):
             return None
         claims = await self._ours(namespace, pod)
         if not claims:
             return None
         asked = NodeQuestion(
-            node=node, uid=uid, namespace=namespace, name=name, arriving_s=self._lease_s
+            node=node, uid=uid, namespace=namespace, name=name, arriving_s=self.lease_s
         )
         try:
-            return await self._grants.grant(asked)
+            return await self.grants.grant(asked)
         except CapacityConflict:
             for claim in claims:
                 await self._take_back(claim, uid)
@@ -68,7 +65,7 @@ class ClaimsAtBind:
     async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
         """Those with cards of ours; none where we may not read them: the node asks again."""
         try:
-            found = [await self._claims.get(namespace, n) for n in claim_names(pod).values()]
+            found = [await self.claims.get(namespace, n) for n in claim_names(pod).values()]
         except Forbidden as exc:
             logger.info("claims not read at /bind", extra={"error": clip(str(exc))})
             return []
@@ -79,7 +76,7 @@ class ClaimsAtBind:
         if is_held_by_others(claim, uid):
             return
         try:
-            await self._claims.set_status(claim, {"allocation": None, "reservedFor": None})
+            await self.claims.set_status(claim, {"allocation": None, "reservedFor": None})
         except NotFound:
             return
         except HamiError as exc:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.domain.allocations import AllocationState, Origin, Placement
@@ -40,47 +41,38 @@ REASON = "given by HAMi, adopted"
 _ANNOUNCED_S = 600.0
 
 
+@dataclass(eq=False, kw_only=True)
 class AdoptionEntries:
-    """Writes adopted pods."""
+    """Writes adopted pods.
 
-    def __init__(
-        self,
-        *,
-        ledger: AllocationStore,
-        pods: PodApi,
-        grants: GrantAnnouncer,
-        view: ClusterState,
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        vendors: Vendors,
-        label_keys: Sequence[str] = (),
-    ) -> None:
-        """`label_keys`: labels of a pod that are kept with its owner."""
-        self._ledger = ledger
-        self._pods = pods
-        self._grants = grants
-        self._view = view
-        self._announcer = announcer
-        self._instruments = instruments
-        self._vendors = vendors
-        self._label_keys = label_keys
+    `label_keys`: labels of a pod that are kept with its owner.
+    """
+
+    ledger: AllocationStore
+    pods: PodApi
+    grants: GrantAnnouncer
+    view: ClusterState
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    vendors: Vendors
+    label_keys: Sequence[str] = ()
 
     async def write(self, claim: Claim, verdict: AdoptionResult) -> None:
         """One pod's grant.
 
         Raises: NotFound (the pod was deleted since), Conflict, CapacityConflict, Unavailable.
         """
-        pod = await self._pods.get(claim.namespace, claim.name)
+        pod = await self.pods.get(claim.namespace, claim.name)
         facts = facts_of(pod)
         if facts.uid != claim.uid or facts.node != claim.node or is_over(pod):
             raise NotFound("it is over or another by now")
         # Its annotation could only be its author's: HAMi's webhook stamps no creator.
-        owner = owner_of(pod, self._label_keys, stamped=False)
-        change = await self._ledger.enter(self._entry(claim, verdict, owner))
+        owner = owner_of(pod, self.label_keys, stamped=False)
+        change = await self.ledger.enter(self._entry(claim, verdict, owner))
         allocation = change.allocation
-        self._view.apply(change)
-        self._instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
-        self._announcer.announce(
+        self.view.apply(change)
+        self.instruments.transitions.labels(AllocationState.ALLOCATED.value).inc()
+        self.announcer.announce(
             PodRef(claim.namespace, claim.name, claim.uid),
             ADOPTED,
             f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
@@ -88,7 +80,7 @@ class AdoptionEntries:
         )
         expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
-            await self._grants.granted(grant_of(allocation, expires_at=expires_at))
+            await self.grants.granted(grant_of(allocation, expires_at=expires_at))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
             logger.warning("adoption not published to its node", extra={"error": str(exc)})
@@ -101,7 +93,7 @@ class AdoptionEntries:
             pod_name=claim.name,
             placement=Placement(node=claim.node, containers=verdict.containers),
             lease_s=0.0,
-            quota=quota_amounts(verdict.containers, self._vendors),
+            quota=quota_amounts(verdict.containers, self.vendors),
             owner=owner,
             actor=ACTOR,
         )

@@ -10,6 +10,7 @@ API server and kube-scheduler know nothing of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from hamicommon import telemetry
@@ -50,19 +51,14 @@ MOST_OF_A_REASON = 512
 """Characters: some ten slices; the history has all of them (`_evidence`)."""
 
 
+@dataclass(eq=False)
 class ClaimGrants:
     """Responder of `hami.grants.claims.*`."""
 
-    def __init__(
-        self,
-        pods: RunningPods,
-        *,
-        claims: ClaimApi,
-        request_of: Callable[[JsonMapping], PodRequest],
-    ) -> None:
-        self._pods = pods
-        self._claims = claims
-        self._request_of = request_of
+    pods: RunningPods
+    _: KW_ONLY
+    claims: ClaimApi
+    request_of: Callable[[JsonMapping], PodRequest]
 
     async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
@@ -83,11 +79,11 @@ class ClaimGrants:
         holds by the same claim is not counted again.
 
         Raises: NotFound, InvalidRequest, Conflict, Forbidden, Unavailable."""
-        pod = await self._pods.read(asked)
-        live = await self._pods.granted(asked)
+        pod = await self.pods.read(asked)
+        live = await self.pods.granted(asked)
         if live is not None and live.origin is Origin.CLAIM:
             return live
-        request = self._request_of(pod)
+        request = self.request_of(pod)
         if live is not None or request.wants_devices:
             raise Conflict(
                 "the pod asks for cards by limits and by claims; use one of both in a pod"
@@ -96,7 +92,7 @@ class ClaimGrants:
         admission = annotations_of(pod).get(TRACEPARENT, "")
         with tracer.start_as_current_span("claims", links=telemetry.link_to(admission)) as span:
             span.set_attributes(_attributes(asked))
-            cards = await self._pods.cards(asked.node)
+            cards = await self.pods.cards(asked.node)
             shares = granted_shares(claimed, named_devices(cards))
             found = RunningPodGrant(
                 request=request,
@@ -106,11 +102,11 @@ class ClaimGrants:
                 evidence={"claims": list(_evidence(claimed))},
                 claims=claimed_slices_of(claimed, shares),
             )
-            return await self._pods.enter(pod, asked, found)
+            return await self.pods.enter(pod, asked, found)
 
     async def _claimed(self, pod: JsonMapping, asked: NodeQuestion) -> tuple[ContainerClaims, ...]:
         devices = {
-            key: allocated_devices(await self._claims.get(asked.namespace, name), asked.uid)
+            key: allocated_devices(await self.claims.get(asked.namespace, name), asked.uid)
             for key, name in claim_names(pod).items()
         }
         claimed = container_claims(pod, devices)

@@ -72,31 +72,21 @@ class RunningPodGrant:
     """What of the containers' slices comes by ResourceClaims."""
 
 
+@dataclass(eq=False, kw_only=True)
 class RunningPods:
     """Reads such pods and enters their grants."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        pods: PodApi,
-        view: ClusterState,
-        vendors: Vendors,
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        label_keys: Sequence[str] = (),
-    ) -> None:
-        self._store = store
-        self._pods = pods
-        self._view = view
-        self._vendors = vendors
-        self._announcer = announcer
-        self._instruments = instruments
-        self._label_keys = label_keys
+    store: AllocationStore
+    pods: PodApi
+    view: ClusterState
+    vendors: Vendors
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    label_keys: Sequence[str] = ()
 
     async def read(self, asked: NodeQuestion) -> Json:
         """The pod, if it runs or arrives on that node. Raises: NotFound, Unavailable."""
-        pod = await self._pods.get(asked.namespace, asked.name)
+        pod = await self.pods.get(asked.namespace, asked.name)
         facts = facts_of(pod)
         there = facts.node == asked.node or (bool(asked.arriving_s) and facts.node is None)
         if facts.uid != asked.uid or not there or facts.phase in TERMINAL_PHASES:
@@ -105,15 +95,15 @@ class RunningPods:
 
     async def granted(self, asked: NodeQuestion) -> Allocation | None:
         """Its live grant, which was asked for before. Raises: Conflict when it is elsewhere."""
-        live = await self._store.live_of(asked.uid)
+        live = await self.store.live_of(asked.uid)
         if live is not None and (live.node != asked.node or live.token is None):
             raise Conflict(f"the pod is {live.state} on {live.node}")
         return live
 
     async def cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
         """The node's cards as the ledger has them now. Raises: Unavailable."""
-        await self._view.refresh()
-        return {s.usage.device.uuid: s.usage for s in self._view.cluster.cards(node)}
+        await self.view.refresh()
+        return {s.usage.device.uuid: s.usage for s in self.view.cluster.cards(node)}
 
     async def enter(
         self, pod: JsonMapping, asked: NodeQuestion, found: RunningPodGrant
@@ -124,11 +114,11 @@ class RunningPods:
         draft = draft_of(
             found.request,
             Placement(node=node, containers=found.containers),
-            {s.usage.device.uuid: s for s in self._view.cluster.cards(node)},
-            self._vendors,
+            {s.usage.device.uuid: s for s in self.view.cluster.cards(node)},
+            self.vendors,
             now=datetime.now(UTC),
             lease_s=asked.arriving_s,
-            owner=owner_of(pod, self._label_keys, stamped=False),
+            owner=owner_of(pod, self.label_keys, stamped=False),
         )
         entry = Entry(
             draft=draft,
@@ -139,19 +129,19 @@ class RunningPods:
             claims=found.claims,
         )
         try:
-            change = await self._store.enter(entry)
+            change = await self.store.enter(entry)
         except CapacityConflict:
-            self._view.doubt(node)
+            self.view.doubt(node)
             raise
-        self._view.apply(change)
-        self._instruments.transitions.labels(state.value).inc()
+        self.view.apply(change)
+        self.instruments.transitions.labels(state.value).inc()
         if not asked.arriving_s:
             await self._mirror(change.allocation)
         return change.allocation
 
     def announce(self, allocation: Allocation, message: str) -> None:
         """An event on the pod."""
-        self._announcer.announce(PodRef.of(allocation), UNMANAGED, message, warning=False)
+        self.announcer.announce(PodRef.of(allocation), UNMANAGED, message, warning=False)
 
     async def _mirror(self, allocation: Allocation) -> None:
         """As at a binding; who can't write it loses only the mirror."""
@@ -160,7 +150,7 @@ class RunningPods:
             allocation.node, filtered_at=allocation.reserved_at, bound_at=now
         )
         try:
-            await self._pods.annotate(
+            await self.pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hamicommon.dra.claims import claim_names
 from hamicommon.dra.requests import amounts_of, is_ours
@@ -26,13 +27,15 @@ _AT_ONCE = 8
 _MIB = 2**20
 
 
+@dataclass(eq=False)
 class PodsByClaims:
-    """The use case."""
+    """The use case.
 
-    def __init__(self, pods: Callable[[], Iterable[JsonMapping]], claims: ClaimApi) -> None:
-        """`pods`: all that the pod watch knows."""
-        self._pods = pods
-        self._claims = claims
+    `pods`: all that the pod watch knows.
+    """
+
+    pods: Callable[[], Iterable[JsonMapping]]
+    claims: ClaimApi
 
     async def waiting(self, namespace: str | None) -> list[Row]:
         """The oldest first, with the columns of the question `waiting-pods`.
@@ -43,7 +46,7 @@ class PodsByClaims:
         pods = sorted(
             (
                 pod
-                for pod in self._pods()
+                for pod in self.pods()
                 if claims_wait(pod) and namespace in (None, pod["metadata"].get("namespace"))
             ),
             key=lambda pod: (str(pod["metadata"].get("creationTimestamp")), pod["metadata"]["uid"]),
@@ -84,7 +87,7 @@ class PodsByClaims:
             return found
         for key, name in names.items():
             try:
-                found[key] = await self._claims.get(pod["metadata"].get("namespace", ""), name)
+                found[key] = await self.claims.get(pod["metadata"].get("namespace", ""), name)
             except NotFound:
                 continue
         return found

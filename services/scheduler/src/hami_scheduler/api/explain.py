@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -44,29 +44,23 @@ Each takes a thread, and up to the search's budget of processor time.
 """
 
 
+@dataclass(eq=False, kw_only=True)
 class Explainer:
-    """The use case of explain."""
+    """The use case of explain.
 
-    def __init__(
-        self,
-        *,
-        queries: Queries,
-        pods: PodApi,
-        vendors: Vendors,
-        scheduler_name: str,
-        recorder: DecisionQueue,
-        new_view: Callable[[], ClusterView],
-        silent: Callable[[], Collection[NodeName]],
-    ) -> None:
-        """`silent`: nodes whose agents are silent."""
-        self._queries = queries
-        self._pods = pods
-        self._vendors = vendors
-        self._scheduler_name = scheduler_name
-        self._recorder = recorder
-        self._new_view = new_view
-        self._turns = asyncio.Semaphore(MAX_CONCURRENT)
-        self._silent = silent
+    `silent`: nodes whose agents are silent.
+    """
+
+    queries: Queries
+    pods: PodApi
+    vendors: Vendors
+    scheduler_name: str
+    recorder: DecisionQueue
+    new_view: Callable[[], ClusterView]
+    silent: Callable[[], Collection[NodeName]]
+    _turns: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT), init=False
+    )
 
     async def explain(self, uid: PodUid, namespace: str = "", name: str = "") -> Explanation:
         """The answer; namespace and name help with pods that no decision was made about.
@@ -77,20 +71,20 @@ class Explainer:
             return await self._explain(uid, namespace, name)
 
     async def _explain(self, uid: PodUid, namespace: str, name: str) -> Explanation:
-        rows = await self._queries.decisions(uid)
-        attempts = await self._queries.allocations(pod_uid=uid)
+        rows = await self.queries.decisions(uid)
+        attempts = await self.queries.allocations(pod_uid=uid)
         if rows or attempts:
             latest = (rows or attempts)[0]
             namespace, name = latest["namespace"], latest["pod_name"]
         pod = await self._pod(uid, namespace, name)
-        limits = limit_notes(await self._queries.limits(uid))
+        limits = limit_notes(await self.queries.limits(uid))
         cards = await self._troubles(uid, attempts)
         if not rows:
             if pod is None and not attempts:
                 raise NotFound(f"nothing was decided about a pod with uid {uid}")
             found = self._undecided(uid, namespace, name, pod, attempts, limits)
             return replace(found, cards=cards)
-        blobs = await self._queries.snapshots(
+        blobs = await self.queries.snapshots(
             [rows[0][column] for column in ("inventory", "counters") if rows[0][column]]
         )
         # Thousands of cards are read, judged and judged again: beside the event loop.
@@ -111,13 +105,13 @@ class Explainer:
             wait_end=rows[0]["wait_end"] or "",
             wait_ended_at=rows[0]["wait_ended_at"],
         )
-        return await asyncio.to_thread(explain, uid, namespace, name, record, known, self._new_view)
+        return await asyncio.to_thread(explain, uid, namespace, name, record, known, self.new_view)
 
     async def _troubles(self, uid: PodUid, attempts: Sequence[Row]) -> list[CardTrouble]:
         """Cards that are not as they were granted; the limits on some of them are not known."""
         if not any(row["ended_at"] is None for row in attempts):
             return []
-        cards = await self._queries.pod_cards(pod_uid=uid, silent=self._silent())
+        cards = await self.queries.pod_cards(pod_uid=uid, silent=self.silent())
         if any(card.condition.kind.hides_limits for card in cards):
             for row in attempts:
                 if row.get("limit_state") == LimitState.ENFORCED:
@@ -137,7 +131,7 @@ class Explainer:
     def _remarks(self, pod: Json | None) -> tuple[str, ...]:
         if pod is None:
             return ()
-        return remarks(pod, self._vendors) + misspelt(pod, self._vendors)
+        return remarks(pod, self.vendors) + misspelt(pod, self.vendors)
 
     def _undecided(
         self,
@@ -157,7 +151,7 @@ class Explainer:
                 )
         else:
             assert pod is not None
-            summary = why_undecided(pod, self._vendors, self._scheduler_name)
+            summary = why_undecided(pod, self.vendors, self.scheduler_name)
         return Explanation(
             pod_uid=uid,
             namespace=namespace,
@@ -172,7 +166,7 @@ class Explainer:
         if not name:
             return None
         try:
-            pod = await self._pods.get(namespace, name)
+            pod = await self.pods.get(namespace, name)
         except NotFound:
             return None
         return pod if pod["metadata"]["uid"] == uid else None
@@ -182,13 +176,13 @@ class Explainer:
             row,
             inventory=blobs.get(row["inventory"] or ""),
             counters=blobs.get(row["counters"] or ""),
-            new_view=self._new_view,
+            new_view=self.new_view,
         )
 
     async def _held(self, record: DecisionRecord, namespace: str) -> list[PodHolding]:
         if record.outcome != "refused" or record.view is None or record.quota is not None:
             return []
-        rows = await self._queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
+        rows = await self.queries.held_at(record.detail_at, sorted(record.view.nodes), namespace)
         return [
             PodHolding(
                 pod=pod,
@@ -211,10 +205,10 @@ class Explainer:
     async def _quota_users(self, record: DecisionRecord) -> list[QuotaUser]:
         if record.quota is None:
             return []
-        rows = await self._queries.held_at(record.detail_at, [], record.quota.namespace)
+        rows = await self.queries.held_at(record.detail_at, [], record.quota.namespace)
         amounts: Counter[str] = Counter()
         for (pod, _), slices in groupby(rows, key=_owner):
-            taken = quota_amounts(_grants(list(slices)), self._vendors)
+            taken = quota_amounts(_grants(list(slices)), self.vendors)
             amounts[pod] += taken.get(record.quota.resource, 0)
         return [QuotaUser(pod=pod, amount=n) for pod, n in amounts.most_common() if n]
 
@@ -229,7 +223,7 @@ class Explainer:
         ]
         if not sick:
             return {}
-        since = await self._queries.unhealthy_since(sick, record.detail_at)
+        since = await self.queries.unhealthy_since(sick, record.detail_at)
         return {GpuUuid(uuid): at for uuid, at in since.items()}
 
     def _resource_names(self) -> dict[str, dict[str, str]]:
@@ -240,19 +234,19 @@ class Explainer:
                 "percent": vendor.resources.memory_percent or "memory percentage",
                 "core": vendor.resources.core or "cores",
             }
-            for vendor in self._vendors
+            for vendor in self.vendors
         }
 
     def _losses(self) -> list[str]:
         """What this replica could not record, so that nobody takes the record for complete."""
         notes = []
-        if self._recorder.dropped:
+        if self.recorder.dropped:
             notes.append(
-                f"{self._recorder.dropped} decisions of this replica are not recorded: its queue "
+                f"{self.recorder.dropped} decisions of this replica are not recorded: its queue "
                 "was full"
             )
-        if self._recorder.waiting:
-            notes.append(f"{self._recorder.waiting} decisions of this replica wait to be written")
+        if self.recorder.waiting:
+            notes.append(f"{self.recorder.waiting} decisions of this replica wait to be written")
         return notes
 
 

@@ -105,29 +105,25 @@ async def by_anybody(_scope: Scope, _role: Role) -> OperatorCaller:
     return OperatorCaller(user="", source=CallSource.OPEN)
 
 
+@dataclass(eq=False)
 class OperatorAccess:
-    """Hands to `app` what may be asked, with the caller in the request's state."""
+    """Hands to `app` what may be asked, with the caller in the request's state.
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        identify: Identify,
-        activity: Activity,
-        journal: CallJournal | None = None,
-    ) -> None:
-        """`journal`: None: the log alone keeps calls."""
-        self._app = app
-        self._identify = identify
-        self._activity = activity
-        self._journal = journal
+    `journal`: None: the log alone keeps calls.
+    """
+
+    app: ASGIApp
+    identify: Identify
+    activity: Activity
+    journal: CallJournal | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         verb = verb_of(scope["method"], scope["path"])
         try:
-            caller = await self._identify(scope, verb.role)
+            caller = await self.identify(scope, verb.role)
             if verb.role is Role.OPERATE or scope["path"] in _FROM_MEMORY:
-                self._activity.check()
+                self.activity.check()
         except HamiError as exc:
             if isinstance(exc, NotAllowed):
                 logger.warning("operator call refused", extra=_line(verb) | {"error": str(exc)})
@@ -136,7 +132,7 @@ class OperatorAccess:
             return
         scope.setdefault("state", {})[CALLER] = caller
         if not verb.logged:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         await self._logged(verb, caller, scope, receive, send)
 
@@ -151,9 +147,9 @@ class OperatorAccess:
                 status = message["status"]
             await send(message)
 
-        app = self._app
-        if verb.role is Role.OPERATE and self._journal is not None:
-            app = OperatorCalls(app, self._journal, _call(scope, verb, caller))
+        app = self.app
+        if verb.role is Role.OPERATE and self.journal is not None:
+            app = OperatorCalls(app, self.journal, _call(scope, verb, caller))
         try:
             await app(scope, receive, watched)
         finally:
@@ -161,13 +157,13 @@ class OperatorAccess:
             logger.info("operator call", extra=_line(verb, caller) | {"status": status})
 
     async def _note_refused(self, scope: Scope, verb: Verb, refusal: NotAllowed) -> None:
-        if verb.role is not Role.OPERATE or self._journal is None or refusal.caller is None:
+        if verb.role is not Role.OPERATE or self.journal is None or refusal.caller is None:
             return
         found = refusal.caller
         caller = OperatorCaller(
             user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN
         )
-        await note_refused(self._journal, _call(scope, verb, caller), str(refusal))
+        await note_refused(self.journal, _call(scope, verb, caller), str(refusal))
 
 
 def _call(scope: Scope, verb: Verb, caller: OperatorCaller) -> OperatorCall:

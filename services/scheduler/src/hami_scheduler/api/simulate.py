@@ -8,6 +8,7 @@ simulate`. All of it is computed beside the event loop (`bootstrap/simulating.py
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,16 +30,16 @@ MAX_ON_A_NODE = 1000
 """More pods than a kubelet takes."""
 
 
+@dataclass(eq=False, kw_only=True)
 class ClusterSimulator:
-    """The use case of /v1/simulate."""
+    """The use case of /v1/simulate.
 
-    def __init__(
-        self, *, live: Callable[[], ClusterView], vendors: Vendors, defaults: Policy
-    ) -> None:
-        """`live`: reads the ledger. Raises: Unavailable."""
-        self._live = live
-        self._vendors = vendors
-        self._defaults = defaults
+    `live`: reads the ledger. Raises: Unavailable.
+    """
+
+    live: Callable[[], ClusterView]
+    vendors: Vendors
+    defaults: Policy
 
     def answer(self, text: bytes) -> bytes:
         """Return the answer in the form of `hamictl simulate -o json`.
@@ -65,10 +66,10 @@ class ClusterSimulator:
             return self._fitting(pod, body["count"])
         if body.get("nodes") is None:
             check_pod(pod)
-            view = self._live()
+            view = self.live()
             return self._ask(pod, Cluster(view=view, nodes=tuple(sorted(view.nodes)))).as_json()
         nodes, pods = _objects(body, "nodes"), _objects(body, "pods")
-        cluster = read_cluster(nodes, pods, self._vendors, asking=[pod])
+        cluster = read_cluster(nodes, pods, self.vendors, asking=[pod])
         check_pod(pod)
         return self._ask(pod, cluster).as_json() | {"problems": list(cluster.problems)}
 
@@ -80,11 +81,11 @@ class ClusterSimulator:
         total = 0
         found = fitting(
             pod,
-            self._live(),
-            self._vendors,
+            self.live(),
+            self.vendors,
             now=datetime.now(UTC),
             most=min(most, MAX_ON_A_NODE),
-            defaults=self._defaults,
+            defaults=self.defaults,
         )
         for each in found:
             total += each.pods
@@ -95,7 +96,7 @@ class ClusterSimulator:
         return {"count": min(total, most), "more": total >= most, "nodes": nodes}
 
     def _ask(self, pod: Json, cluster: Cluster) -> Planned:
-        return planned(pod, cluster, self._vendors, now=datetime.now(UTC), defaults=self._defaults)
+        return planned(pod, cluster, self.vendors, now=datetime.now(UTC), defaults=self.defaults)
 
 
 def _objects(body: dict[str, Any], key: str) -> Sequence[Json]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from hamicommon.bus.reader import read_of_node
@@ -24,19 +25,20 @@ QUEUE = "scheduler"
 _LIFETIME_S = 600.0
 
 
+@dataclass(eq=False)
 class GrantSnapshots:
     """Responder of `hami.grants.snapshot.*`."""
 
-    def __init__(self, ledger: AllocationStore, *, bulkhead: Bulkhead | None = None) -> None:
-        self._ledger = ledger
-        self._bulkhead = bulkhead or Bulkhead()
+    ledger: AllocationStore
+    _: KW_ONLY
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
         """The grants of the node whose subject was asked. Raises: InvalidRequest."""
         request = read_of_node(GrantSnapshotRequest, subject, body, "snapshot request")
         now = datetime.now(UTC)
         try:
-            live = await self._ledger.live(NodeName(request.node))
+            live = await self.ledger.live(NodeName(request.node))
         except Unavailable:
             return GrantSnapshot(node=request.node, complete=False, taken_at=now)
         expires_at = now + timedelta(seconds=_LIFETIME_S)
@@ -47,7 +49,7 @@ class GrantSnapshots:
         ]
         grants: list[GrantState] = []
         for allocation in granted:
-            with self._bulkhead.item("snapshots", str(allocation.id)):
+            with self.bulkhead.item("snapshots", str(allocation.id)):
                 grant = grant_of(allocation, expires_at=expires_at)
                 grants.append(GrantState(grant=grant, state=allocation.state))
         return GrantSnapshot(

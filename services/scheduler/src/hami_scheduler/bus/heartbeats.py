@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Conflict, Unavailable
@@ -28,37 +29,29 @@ LOOK_EVERY_S = 5.0
 UNANSWERED_S = 10.0
 
 
+@dataclass(eq=False, kw_only=True)
 class AgentLiveness:
     """Which agents are heard, and which are silent."""
 
-    def __init__(
-        self,
-        *,
-        reader: CardReader,
-        bus_connected_for_s: Callable[[], float],
-        on_heard_again: Callable[[], None],
-        silent_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._reader = reader
-        self._bus_connected_for_s = bus_connected_for_s
-        self._on_heard_again = on_heard_again
-        self._silent_s = silent_s
-        self._clock = clock
-        self._marks: Mapping[NodeName, Mark] = {}
-        self._heard_once: set[NodeName] = set()
-        self._heard_at: dict[NodeName, float] = {}
-        """Of agents that are known to repeat themselves."""
-        self._unanswered: dict[NodeName, float] = {}
-        """Until when, by the clock, a node is left out whose agent could take no pod."""
-        self._lives: dict[NodeName, bool | None] = {}
-        """Whether each node lives, by its Node object."""
-        self.mute: frozenset[NodeName] = frozenset()
-        """Nodes whose agents were not heard for `silent_s`."""
-        self.silent: frozenset[NodeName] = frozenset()
-        """Nodes whose agents are known to have stopped talking: no pod should go there."""
-        self._seeing_since: float | None = None
-        """Since when the ledger could be read without a break."""
+    reader: CardReader
+    bus_connected_for_s: Callable[[], float]
+    on_heard_again: Callable[[], None]
+    silent_s: float
+    clock: Callable[[], float] = time.monotonic
+    _marks: Mapping[NodeName, Mark] = field(default_factory=dict, init=False)
+    _heard_once: set[NodeName] = field(default_factory=set, init=False)
+    _heard_at: dict[NodeName, float] = field(default_factory=dict, init=False)
+    """Of agents that are known to repeat themselves."""
+    _unanswered: dict[NodeName, float] = field(default_factory=dict, init=False)
+    """Until when, by the clock, a node is left out whose agent could take no pod."""
+    _lives: dict[NodeName, bool | None] = field(default_factory=dict, init=False)
+    """Whether each node lives, by its Node object."""
+    mute: frozenset[NodeName] = field(default_factory=frozenset, init=False)
+    """Nodes whose agents were not heard for `silent_s`."""
+    silent: frozenset[NodeName] = field(default_factory=frozenset, init=False)
+    """Nodes whose agents are known to have stopped talking: no pod should go there."""
+    _seeing_since: float | None = field(default=None, init=False)
+    """Since when the ledger could be read without a break."""
 
     async def once(self) -> None:
         """Compares the counts with those of the last time. Raises: Conflict, Unavailable.
@@ -66,7 +59,7 @@ class AgentLiveness:
         While they can't be read, silence means nothing, until they could be for a while.
         """
         try:
-            marks = await self._reader.agent_marks()
+            marks = await self.reader.agent_marks()
         except (Unavailable, Conflict):
             self._seeing_since = None
             self._update()
@@ -81,13 +74,13 @@ class AgentLiveness:
         self._heard_once &= marks.keys()
         self._marks = marks
         if self._seeing_since is None:
-            self._seeing_since = self._clock()
+            self._seeing_since = self.clock()
         self._update()
 
     def heard(self, node: NodeName) -> None:
         """A report of the agent came."""
         if node in self._heard_once:
-            self._heard_at[node] = self._clock()
+            self._heard_at[node] = self.clock()
         self._heard_once.add(node)
         self._unanswered.pop(node, None)
         if node in self.silent:
@@ -103,23 +96,23 @@ class AgentLiveness:
 
     def unanswered(self, node: NodeName) -> None:
         """The agent does not run, or can't take a pod: others come first until it is heard."""
-        self._unanswered[node] = self._clock() + UNANSWERED_S
+        self._unanswered[node] = self.clock() + UNANSWERED_S
         self._update()
 
     def _update(self) -> None:
         before = self.silent
-        now, could_hear = self._clock(), self._could_hear()
+        now, could_hear = self.clock(), self._could_hear()
         self._unanswered = {node: at for node, at in self._unanswered.items() if at > now}
         self.mute = frozenset(
             node
             for node, at in self._heard_at.items()
-            if (now - at > self._silent_s if could_hear else self._lives.get(node) is False)
+            if (now - at > self.silent_s if could_hear else self._lives.get(node) is False)
         )
         self.silent = self.mute.union(self._unanswered)
         if self.silent != before:
             logger.info("silent node-agents", extra={"nodes": sorted(self.silent)[:20]})
         if before - self.silent:
-            self._on_heard_again()
+            self.on_heard_again()
 
     def has_agent(self, node: NodeName) -> bool:
         """True when an agent of ours has reported the node's cards."""
@@ -130,9 +123,9 @@ class AgentLiveness:
         if not self._could_hear():
             return self._lives.get(node) is True
         heard_at = self._heard_at.get(node)
-        return heard_at is not None and self._clock() - heard_at <= self._silent_s
+        return heard_at is not None and self.clock() - heard_at <= self.silent_s
 
     def _could_hear(self) -> bool:
         """True when an agent that talks would have been heard within the last `silent_s`."""
-        seeing_s = 0.0 if self._seeing_since is None else self._clock() - self._seeing_since
-        return min(seeing_s, self._bus_connected_for_s()) >= self._silent_s
+        seeing_s = 0.0 if self._seeing_since is None else self.clock() - self._seeing_since
+        return min(seeing_s, self.bus_connected_for_s()) >= self.silent_s

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from hamicommon.bus.client import Message
@@ -99,32 +99,24 @@ class _Report:
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class InventoryReports:
-    """Takes inventories."""
+    """Takes inventories.
 
-    def __init__(
-        self,
-        *,
-        store: InventoryStore,
-        view: ClusterState,
-        refused: RefusedCards,
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-        on_heard: Callable[[NodeName], None],
-        on_written: Callable[[Collection[NodeName]], None],
-    ) -> None:
-        """`on_written` gets the nodes whose cards changed in the ledger."""
-        self._store = store
-        self._view = view
-        self._refused = refused
-        self._journal = journal
-        self._instruments = instruments
-        self._on_heard = on_heard
-        self._on_written = on_written
-        self._last: dict[str, _LastInventory] = {}
-        """By subject."""
-        self._ignored: dict[NodeName, _Ignored] = {}
-        self._skewed: set[str] = set()
+    `on_written` gets the nodes whose cards changed in the ledger.
+    """
+
+    store: InventoryStore
+    view: ClusterState
+    refused: RefusedCards
+    journal: DriftJournal
+    instruments: SchedulerInstruments
+    on_heard: Callable[[NodeName], None]
+    on_written: Callable[[Collection[NodeName]], None]
+    _last: dict[str, _LastInventory] = field(default_factory=dict, init=False)
+    """By subject."""
+    _ignored: dict[NodeName, _Ignored] = field(default_factory=dict, init=False)
+    _skewed: set[str] = field(default_factory=set, init=False)
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
         """Writes inventories down, those of one node in their order.
@@ -142,7 +134,7 @@ class InventoryReports:
                 continue
             self._note_clock(report)
             if report.repeats and not self._write_is_due(report):
-                self._on_heard(report.node)
+                self.on_heard(report.node)
             else:
                 due.append(report)
         for together in _of_different_nodes(due):
@@ -179,7 +171,7 @@ class InventoryReports:
     async def _take(self, reports: Sequence[_Report], answers: list[Exception | None]) -> None:
         """All at once; where one of them keeps the others from it, one after the other."""
         try:
-            recorded = await self._store.record_all([each.for_the_ledger() for each in reports])
+            recorded = await self.store.record_all([each.for_the_ledger() for each in reports])
             await self._taken(reports, recorded)
         except Exception as exc:  # noqa: BLE001 - settled by who delivered them
             if isinstance(exc, Unavailable) or len(reports) == 1:
@@ -206,15 +198,15 @@ class InventoryReports:
                 self._ignored.pop(node, None)
                 if last is not None:
                     last.written_at = now
-                self._on_heard(node)
+                self.on_heard(node)
                 continue
             if written is None:
                 await self._ignore(report)
                 continue
             self._ignored.pop(node, None)
             malformed = dict.fromkeys(inventory.malformed, "malformed")
-            await self._refused.note(node, {**malformed, **written.refused})
-            self._on_heard(node)
+            await self.refused.note(node, {**malformed, **written.refused})
+            self.on_heard(node)
             if written.changed or (last is not None and last.cards != report.cards):
                 changed.add(node)
             self._last[subject] = _LastInventory(
@@ -226,16 +218,16 @@ class InventoryReports:
             )
         if changed:
             try:
-                await self._view.refresh_nodes(changed)
+                await self.view.refresh_nodes(changed)
             finally:
                 # A message that is delivered again has no news for the ledger.
-                self._on_written(changed)
+                self.on_written(changed)
 
     async def _ignore(self, report: _Report) -> None:
         """Raises: Unavailable; the report comes again then."""
         inventory, node = report.inventory, report.node
-        self._instruments.inventories_ignored.inc()
-        self._on_heard(node)
+        self.instruments.inventories_ignored.inc()
+        self.on_heard(node)
         logger.info(
             "inventory ignored, a later one is known",
             extra={"node": node, "agent_id": inventory.agent_id},
@@ -248,27 +240,27 @@ class InventoryReports:
             before.sequence, before.count = inventory.sequence, before.count + 1
         if before.count < MAX_IGNORED:
             return
-        known = await self._store.forget_number(node)
+        known = await self.store.forget_number(node)
         del self._ignored[node]
         if known is not None:
             detail = (
                 f"the ledger had number {known} of its agent, which reports {inventory.sequence};"
                 " the agent's reports are taken again"
             )
-            await self._journal.drift(WRONG_NUMBER, node, detail, repaired=True)
-            self._instruments.drift.labels(WRONG_NUMBER).inc()
+            await self.journal.drift(WRONG_NUMBER, node, detail, repaired=True)
+            self.instruments.drift.labels(WRONG_NUMBER).inc()
 
     def forget(self, node: str) -> None:
         """The node was deleted; its next inventory is written whatever is in it."""
         self._last.pop(inventory_subject(node), None)
         self._ignored.pop(NodeName(node), None)
-        self._refused.forget(NodeName(node))
+        self.refused.forget(NodeName(node))
         self._forget_clock(node)
 
     def _note_clock(self, report: _Report) -> None:
         ahead = report.inventory.observed_at - report.message.received_at
         if abs(ahead.total_seconds()) > CLOCK_SKEW_S:
-            self._instruments.clock_skew.labels(report.node).set(ahead.total_seconds())
+            self.instruments.clock_skew.labels(report.node).set(ahead.total_seconds())
             self._skewed.add(report.node)
         else:
             self._forget_clock(report.node)
@@ -276,7 +268,7 @@ class InventoryReports:
     def _forget_clock(self, node: str) -> None:
         if node in self._skewed:
             self._skewed.discard(node)
-            self._instruments.clock_skew.remove(node)
+            self.instruments.clock_skew.remove(node)
 
 
 def _inventory(message: Message) -> Inventory:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -50,28 +50,24 @@ class LedgerStatsReader(Protocol):
         """Reads them. Raises: Unavailable, Conflict."""
 
 
+@dataclass(eq=False)
 class LedgerStatsPublisher:
-    """Publishes what changed, and everything now and then."""
+    """Publishes what changed, and everything now and then.
 
-    def __init__(
-        self,
-        reader: LedgerStatsReader,
-        bus: Bus,
-        replica: str,
-        *,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        """`replica` keeps this process's message ids apart from those of others."""
-        self._bulkhead = bulkhead or Bulkhead()
-        self._reader = reader
-        self._bus = bus
-        self._replica = replica
-        self._published: dict[str, tuple[QuotaNumbers, ...]] = {}
-        self._published_all_s = float("-inf")
+    `replica` keeps this process's message ids apart from those of others.
+    """
+
+    reader: LedgerStatsReader
+    bus: Bus
+    replica: str
+    _: KW_ONLY
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _published: dict[str, tuple[QuotaNumbers, ...]] = field(default_factory=dict, init=False)
+    _published_all_s: float = field(default_factory=lambda: float("-inf"), init=False)
 
     async def once(self) -> None:
         """Reads the ledger and publishes. Raises: Unavailable, Conflict."""
-        await self.publish(await self._reader.read())
+        await self.publish(await self.reader.read())
 
     async def publish(self, found: LedgerStats) -> None:
         """Publishes one reading. Raises: Unavailable; then the rest goes out at the next."""
@@ -82,7 +78,7 @@ class LedgerStatsPublisher:
         for namespace, quotas in found.quotas.items():
             if self._published.get(namespace) == quotas:
                 continue
-            with self._bulkhead.item("ledger-stats", namespace):
+            with self.bulkhead.item("ledger-stats", namespace):
                 stats = NamespaceNumbers(
                     namespace=namespace, taken_at=found.taken_at, quotas=quotas
                 )
@@ -97,5 +93,5 @@ class LedgerStatsPublisher:
         await self._publish(LEDGER_CLUSTER_SUBJECT, cluster, found.taken_at)
 
     async def _publish(self, subject: str, payload: BaseModel, taken_at: datetime) -> None:
-        message_id = f"{self._replica}/{subject}/{taken_at.isoformat()}"
-        await self._bus.publish(subject, payload, message_id=message_id)
+        message_id = f"{self.replica}/{subject}/{taken_at.isoformat()}"
+        await self.bus.publish(subject, payload, message_id=message_id)

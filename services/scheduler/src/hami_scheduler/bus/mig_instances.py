@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import GpuUuid, PodUid
@@ -23,15 +24,13 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class MadeInstances:
     """Writes them down."""
 
-    def __init__(
-        self, *, store: AllocationStore, pods: PodApi, doubt_mirror: Callable[[PodUid], None]
-    ) -> None:
-        self._store = store
-        self._pods = pods
-        self._doubt_mirror = doubt_mirror
+    store: AllocationStore
+    pods: PodApi
+    doubt_mirror: Callable[[PodUid], None]
 
     async def note(self, allocation: Allocation, made: Iterable[MadeInstance]) -> None:
         """Idempotent; a pod that is gone needs none. Raises: Unavailable when the ledger is away.
@@ -43,10 +42,10 @@ class MadeInstances:
         if allocation.token is None or text == known:
             return
         written = {MIG_ALLOCATIONS: text}
-        if not await self._store.annotate(allocation.id, allocation.token, written):
+        if not await self.store.annotate(allocation.id, allocation.token, written):
             return
         try:
-            await self._pods.annotate(
+            await self.pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
@@ -60,7 +59,7 @@ class MadeInstances:
                 "names of MIG instances not annotated yet",
                 extra={"pod_uid": allocation.pod_uid, "error": str(exc)},
             )
-            self._doubt_mirror(allocation.pod_uid)
+            self.doubt_mirror(allocation.pod_uid)
 
 
 def named(allocation: Allocation, text: str, made: Iterable[MadeInstance]) -> str:

@@ -9,6 +9,7 @@ them. Counted, journalled, and shown in an event; containers that came since kee
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.pod_ref import PodRef
@@ -22,28 +23,26 @@ logger = logging.getLogger(__name__)
 CLASS = "runs-without-grant"
 
 
+@dataclass(eq=False, kw_only=True)
 class OrphanReporter:
     """Reports them."""
 
-    def __init__(
-        self, *, journal: DriftJournal, announcer: Announcer, instruments: SchedulerInstruments
-    ) -> None:
-        self._journal = journal
-        self._announcer = announcer
-        self._instruments = instruments
+    journal: DriftJournal
+    announcer: Announcer
+    instruments: SchedulerInstruments
 
     async def report(self, allocation: Allocation) -> None:
         """Of an allocation that is no longer live. Raises: Unavailable."""
         text = sentence(allocation)
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         # First what may fail: the report comes again then.
-        await self._journal.drift(CLASS, subject, text, repaired=False)
-        self._instruments.drift.labels(CLASS).inc()
+        await self.journal.drift(CLASS, subject, text, repaired=False)
+        self.instruments.drift.labels(CLASS).inc()
         logger.warning(
             "runs on without a grant",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node},
         )
-        self._announcer.announce(
+        self.announcer.announce(
             PodRef.of(allocation),
             RUNS_ON,
             text,

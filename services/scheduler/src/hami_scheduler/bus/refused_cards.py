@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from hamicommon.domain.ids import NodeName
 
@@ -21,13 +22,13 @@ MOST_LINES = 16
 """Of one report: a node can't fill the journal; the rest is one line with their number."""
 
 
+@dataclass(eq=False, kw_only=True)
 class RefusedCards:
     """What of each node is refused at present."""
 
-    def __init__(self, *, journal: DriftJournal, instruments: SchedulerInstruments) -> None:
-        self._journal = journal
-        self._instruments = instruments
-        self._refused: dict[NodeName, Mapping[str, str]] = {}
+    journal: DriftJournal
+    instruments: SchedulerInstruments
+    _refused: dict[NodeName, Mapping[str, str]] = field(default_factory=dict, init=False)
 
     async def note(self, node: NodeName, refused: Mapping[str, str]) -> None:
         """Takes note of one report; what was refused before as well is not reported again.
@@ -55,9 +56,9 @@ class RefusedCards:
 
     async def _report(self, node: NodeName, card: str, why: str) -> None:
         logger.warning("card refused", extra={"node": node, "card": card, "error": why})
-        self._instruments.drift.labels(CLASS).inc()
-        await self._journal.drift(CLASS, f"{node}/{card}", why, repaired=False)
+        self.instruments.drift.labels(CLASS).inc()
+        await self.journal.drift(CLASS, f"{node}/{card}", why, repaired=False)
 
     def _count(self) -> None:
         cards = sum(map(len, self._refused.values()))
-        self._instruments.drift_items.labels(CLASS).set(cards)
+        self.instruments.drift_items.labels(CLASS).set(cards)

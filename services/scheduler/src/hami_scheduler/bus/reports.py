@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from hamicommon import telemetry
@@ -46,26 +47,19 @@ MOST_AT_ONCE = 4
 """Reports that are looked at row by row; each holds a connection to the ledger."""
 
 
+@dataclass(eq=False, kw_only=True)
 class GrantReports:
     """Consumer of `hami.reports.v1.*`."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        transitions: Transitions,
-        orphans: OrphanReporter,
-        instances: MadeInstances,
-        pods: PodApi,
-        known_pods: Mapping[PodUid, Mapping[str, Any]],
-    ) -> None:
-        self._store = store
-        self._instances = instances
-        self._transitions = transitions
-        self._orphans = orphans
-        self._pods = pods
-        self._known_pods = known_pods
-        self._at_once = asyncio.Semaphore(MOST_AT_ONCE)
+    store: AllocationStore
+    transitions: Transitions
+    orphans: OrphanReporter
+    instances: MadeInstances
+    pods: PodApi
+    known_pods: Mapping[PodUid, Mapping[str, Any]]
+    _at_once: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE), init=False
+    )
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
         """Applies reports that came together, those on one grant in their order.
@@ -102,14 +96,14 @@ class GrantReports:
     async def _look(self, report: AnyReport) -> None:
         # Each step is guarded by the row as it was read; who was overtaken looks again.
         for _ in range(MOST_LOOKS):
-            allocation = await self._store.get(AllocationId(report.allocation_id))
+            allocation = await self.store.get(AllocationId(report.allocation_id))
             if allocation is None or allocation.node != report.node:
                 raise InvalidRequest(
                     f"{report.node} reports on unknown grant {report.allocation_id}"
                 )
             if isinstance(report, PodStays):
                 if not allocation.live:
-                    await self._orphans.report(allocation)
+                    await self.orphans.report(allocation)
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
@@ -118,18 +112,18 @@ class GrantReports:
     async def _usual(self, report: Allocated) -> bool:
         """Takes the step that nearly every report is about; False when another one is due."""
         node, allocation_id = NodeName(report.node), AllocationId(report.allocation_id)
-        seen = self._known_pods.get(PodUid(report.pod_uid))
-        on_node = self._transitions.is_bound(allocation_id, report.token) or (
+        seen = self.known_pods.get(PodUid(report.pod_uid))
+        on_node = self.transitions.is_bound(allocation_id, report.token) or (
             seen is not None and facts_of(seen).node == node
         )
         if on_node:
             # The next pod of the node need not wait for what is written down now.
-            await self._transitions.free_token(node, report.token)
-        done = await self._transitions.allocated(
+            await self.transitions.free_token(node, report.token)
+        done = await self.transitions.allocated(
             allocation_id, node=node, token=report.token, actor=ACTOR, about=_about(report)
         )
         if done and not on_node:
-            await self._transitions.free_token(node, report.token)
+            await self.transitions.free_token(node, report.token)
         return done
 
     async def _apply(
@@ -144,7 +138,7 @@ class GrantReports:
         ):
             # Its binder has not written that down yet.
             verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
-            await self._transitions.apply(allocation, verdict, actor=ACTOR)
+            await self.transitions.apply(allocation, verdict, actor=ACTOR)
             return False
         if isinstance(report, PodGone):
             return await self._gone(allocation)
@@ -154,9 +148,9 @@ class GrantReports:
             if not await self._allocated(allocation):
                 return False
             if report.instances:
-                await self._instances.note(allocation, report.instances)
+                await self.instances.note(allocation, report.instances)
         else:
-            await self._transitions.note_failure(allocation, report.reason, actor=ACTOR)
+            await self.transitions.note_failure(allocation, report.reason, actor=ACTOR)
         return True
 
     async def _allocated(self, allocation: Allocation) -> bool:
@@ -166,30 +160,30 @@ class GrantReports:
                 # out at PreStartContainer; until the pod is here, it is not allocated.
                 raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
             # The next pod of the node need not wait for what is written down now.
-            await self._transitions.free_lock(allocation)
+            await self.transitions.free_lock(allocation)
             # The kubelet was faster than the answer to our binding.
             verdict = Transition(target=AllocationState.BOUND, reason=NODE_HAS_IT)
-            await self._transitions.apply(allocation, verdict, actor=ACTOR)
+            await self.transitions.apply(allocation, verdict, actor=ACTOR)
             return False
         if allocation.state is AllocationState.BOUND:
-            await self._transitions.free_lock(allocation)
+            await self.transitions.free_lock(allocation)
             verdict = Transition(target=AllocationState.ALLOCATED, reason="")
-            return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
-        await self._transitions.free_lock(allocation)
+            return await self.transitions.apply(allocation, verdict, actor=ACTOR) is not None
+        await self.transitions.free_lock(allocation)
         return True
 
     async def _is_bound(self, allocation: Allocation) -> bool:
         """The watch mostly has seen it already; what it has not, the API server is asked."""
-        seen = self._known_pods.get(allocation.pod_uid)
+        seen = self.known_pods.get(allocation.pod_uid)
         if seen is not None and facts_of(seen).node == allocation.node:
             return True
-        return (await pod_facts(self._pods, allocation)).node == allocation.node
+        return (await pod_facts(self.pods, allocation)).node == allocation.node
 
     async def _gone(self, allocation: Allocation) -> bool:
-        verdict = gone_on_node(allocation, await pod_facts(self._pods, allocation))
+        verdict = gone_on_node(allocation, await pod_facts(self.pods, allocation))
         if verdict is None:
             return True
-        return await self._transitions.apply(allocation, verdict, actor=ACTOR) is not None
+        return await self.transitions.apply(allocation, verdict, actor=ACTOR) is not None
 
 
 async def pod_facts(pods: PodApi, allocation: Allocation) -> PodFacts:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from hamicommon.bus.client import Message
@@ -32,26 +33,19 @@ SILENT_S = 600.0
 CLOSE_EVERY_S = 60.0
 
 
+@dataclass(eq=False, kw_only=True)
 class LimitChecks:
-    """Consumer of `hami.limits.v1.*`."""
+    """Consumer of `hami.limits.v1.*`.
 
-    def __init__(
-        self,
-        *,
-        history: LimitHistory,
-        pod_named: Callable[[str, str], JsonMapping | None],
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        lines: LineBudget,
-        evictor: LimitEvictor | None,
-    ) -> None:
-        """`pod_named`: the watch's, by namespace and name. `evictor`: None: report only."""
-        self._history = history
-        self._pod_named = pod_named
-        self._announcer = announcer
-        self._instruments = instruments
-        self._lines = lines
-        self._evictor = evictor
+    `pod_named`: the watch's, by namespace and name. `evictor`: None: report only.
+    """
+
+    history: LimitHistory
+    pod_named: Callable[[str, str], JsonMapping | None]
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    lines: LineBudget
+    evictor: LimitEvictor | None
 
     async def handle(self, message: Message) -> None:
         """Takes one check. Raises: InvalidRequest, Conflict, Unavailable."""
@@ -62,19 +56,19 @@ class LimitChecks:
                 "findings about pods that are not on the node are left out",
                 extra={"node": check.node, "count": len(check.findings) - len(findings)},
             )
-        changed = await self._history.record(check, findings, received_at=message.received_at)
+        changed = await self.history.record(check, findings, received_at=message.received_at)
         if changed is None:
             return
         self._show(changed)
-        if self._evictor is not None:
-            await self._evict(self._evictor, changed, findings, message.received_at)
+        if self.evictor is not None:
+            await self._evict(self.evictor, changed, findings, message.received_at)
 
     async def close_silent(self) -> None:
         """Ends periods of nodes that report no more. Raises: Unavailable, Conflict."""
-        await self._history.close_silent(silent_s=SILENT_S)
+        await self.history.close_silent(silent_s=SILENT_S)
 
     def _is_there(self, node: str, finding: LimitFinding) -> bool:
-        pod = self._pod_named(finding.namespace, finding.pod)
+        pod = self.pod_named(finding.namespace, finding.pod)
         return (
             pod is not None
             and pod["metadata"]["uid"] == finding.pod_uid
@@ -86,8 +80,8 @@ class LimitChecks:
             reason = REASONS.get(period.state)
             if reason is None:
                 continue
-            self._instruments.drift.labels(drift_class(period.state)).inc()
-            if self._lines.spend(PodUid(period.pod_uid), period.sentence) is None:
+            self.instruments.drift.labels(drift_class(period.state)).inc()
+            if self.lines.spend(PodUid(period.pod_uid), period.sentence) is None:
                 continue
             logger.warning(
                 "limit not held",
@@ -96,7 +90,7 @@ class LimitChecks:
             pod = PodRef(
                 uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name
             )
-            self._announcer.announce(pod, reason, period.sentence)
+            self.announcer.announce(pod, reason, period.sentence)
 
     async def _evict(
         self,
@@ -108,5 +102,5 @@ class LimitChecks:
         by_key = {(f.pod_uid, f.container, f.uuid): f for f in findings}
         for period in changed.going_on:
             finding = by_key[period.key]
-            with self._instruments.bulkhead.item("evict", period.pod_uid):
+            with self.instruments.bulkhead.item("evict", period.pod_uid):
                 await evictor.consider(period, finding, received_at=received_at)

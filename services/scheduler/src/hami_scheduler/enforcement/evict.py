@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hamicommon.clipping import clip
@@ -40,35 +41,26 @@ AGAIN_AFTER_S = 60.0
 MOST_OF_A_PROBLEM = 512
 
 
+@dataclass(eq=False, kw_only=True)
 class LimitEvictor:
     """Ends them one by one."""
 
-    def __init__(
-        self,
-        *,
-        history: LimitHistory,
-        pods: PodApi,
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        policy: EvictionPolicy,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self._history = history
-        self._pods = pods
-        self._announcer = announcer
-        self._instruments = instruments
-        self._policy = policy
-        self._clock = clock
+    history: LimitHistory
+    pods: PodApi
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    policy: EvictionPolicy
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     async def consider(
         self, period: LimitPeriod, finding: LimitFinding, *, received_at: datetime
     ) -> None:
         """Ends the period's pod if it is due. Raises: Unavailable, Conflict (of the ledger)."""
-        now = self._clock()
-        if not due(period, finding, received_at=received_at, now=now, policy=self._policy):
+        now = self.clock()
+        if not due(period, finding, received_at=received_at, now=now, policy=self.policy):
             return
-        claimed = await self._history.claim_eviction(
-            period.id, per_minute=self._policy.per_minute, again_after_s=AGAIN_AFTER_S
+        claimed = await self.history.claim_eviction(
+            period.id, per_minute=self.policy.per_minute, again_after_s=AGAIN_AFTER_S
         )
         if not claimed:
             return
@@ -77,34 +69,34 @@ class LimitEvictor:
         except (HamiError, Unavailable) as exc:
             problem = clip(str(exc), MOST_OF_A_PROBLEM)
         result = "failed" if problem else "ended"
-        self._instruments.limit_evictions.labels(result).inc()
+        self.instruments.limit_evictions.labels(result).inc()
         if problem:
             logger.warning(
                 "pod beyond its grant not ended",
                 extra={"pod_uid": period.pod_uid, "error": problem},
             )
-        await self._history.note_eviction(period.id, problem=problem)
+        await self.history.note_eviction(period.id, problem=problem)
 
     async def _end(self, period: LimitPeriod, now: datetime) -> str:
         """Why not; empty: done. Raises: HamiError."""
         try:
-            pod = await self._pods.get(period.namespace, period.pod_name)
+            pod = await self.pods.get(period.namespace, period.pod_name)
             if problem := why_not(pod, period):
                 return problem
             message = f"ended for {period.sentence}"
             conditions = (pod.get("status") or {}).get("conditions") or []
             shown = with_condition(conditions, REASONS[period.state], message, now=now)
             try:
-                await self._pods.set_conditions(pod, shown)
+                await self.pods.set_conditions(pod, shown)
             except NotFound:
                 raise
             except HamiError as exc:
                 # The pod is ended all the same; its event and its period have the reason.
                 logger.warning("condition not written", extra={"error": str(exc)})
-            await self._pods.delete(pod, grace_s=grace_s(pod))
+            await self.pods.delete(pod, grace_s=grace_s(pod))
         except NotFound:
             return "it is gone"
-        self._announcer.announce(
+        self.announcer.announce(
             PodRef(uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name),
             EVICTED,
             message,

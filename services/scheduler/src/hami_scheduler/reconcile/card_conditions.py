@@ -7,6 +7,7 @@ runs on: without an event its owner would learn of it from failing programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon.domain.granted_cards import ConditionKind, texts_of
 from hamicommon.domain.ids import NodeName, PodUid
@@ -17,28 +18,24 @@ from hami_scheduler.pod_events import CARD_CHANGED, Announcer
 from hami_scheduler.ports.ledger import Queries
 
 
+@dataclass(eq=False)
 class CardConditionReporter:
-    """Compares the cards of live grants with what their pods were shown."""
+    """Compares the cards of live grants with what their pods were shown.
 
-    def __init__(
-        self,
-        queries: Queries,
-        *,
-        silent: Callable[[], Collection[NodeName]],
-        announcer: Announcer,
-        bulkhead: Bulkhead,
-    ) -> None:
-        """`silent`: nodes whose agents are silent."""
-        self._queries = queries
-        self._silent = silent
-        self._announcer = announcer
-        self._bulkhead = bulkhead
-        self._shown: dict[PodUid, str] = {}
+    `silent`: nodes whose agents are silent.
+    """
+
+    queries: Queries
+    _: KW_ONLY
+    silent: Callable[[], Collection[NodeName]]
+    announcer: Announcer
+    bulkhead: Bulkhead
+    _shown: dict[PodUid, str] = field(default_factory=dict, init=False)
 
     async def once(self) -> int:
         """One look; returns how many pods hold such a card. Raises: Unavailable."""
         by_pod: dict[PodUid, list[PodCard]] = {}
-        for card in await self._queries.pod_cards(silent=self._silent()):
+        for card in await self.queries.pod_cards(silent=self.silent()):
             by_pod.setdefault(card.pod.uid, []).append(card)
         shown: dict[PodUid, str] = {}
         for uid, cards in by_pod.items():
@@ -47,7 +44,7 @@ class CardConditionReporter:
                 continue
             shown[uid] = text
             if self._shown.get(uid) != text:
-                with self._bulkhead.item("card-conditions", uid):
+                with self.bulkhead.item("card-conditions", uid):
                     self._show(cards, text)
         self._shown = shown
         return len(shown)
@@ -55,7 +52,7 @@ class CardConditionReporter:
     def _show(self, cards: list[PodCard], text: str) -> None:
         # A cordon is somebody's wish, and the pod goes on.
         wished = {ConditionKind.HEALTHY, ConditionKind.CORDONED}
-        self._announcer.announce(
+        self.announcer.announce(
             cards[0].pod,
             CARD_CHANGED,
             text,

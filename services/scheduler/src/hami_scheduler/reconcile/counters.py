@@ -7,6 +7,7 @@ and a view that has the cards as they are.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
@@ -18,39 +19,32 @@ CARD_CLASS = "card-counters"
 SEQUENCE_CLASS = "number-sequence"
 
 
+@dataclass(eq=False, kw_only=True)
 class CounterRepairer:
     """Finds and repairs what is counted wrong."""
 
-    def __init__(
-        self,
-        *,
-        store: CounterStore,
-        view: ClusterState,
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-    ) -> None:
-        self._store = store
-        self._view = view
-        self._journal = journal
-        self._instruments = instruments
+    store: CounterStore
+    view: ClusterState
+    journal: DriftJournal
+    instruments: SchedulerInstruments
 
     async def once(self) -> int:
         """One look; returns how many differences were repaired. Raises: Conflict, Unavailable."""
-        sequences = await self._store.repair_sequences()
+        sequences = await self.store.repair_sequences()
         for each in sequences:
             detail = f"it was at {each.was}, and goes on from {each.is_now}"
             await self._note(SEQUENCE_CLASS, each.name, detail)
-        cards = await self._store.repair_cards()
+        cards = await self.store.repair_cards()
         if cards:
             # The view takes no version that is lower than the one it has.
             for node in {card.node for card in cards if card.is_older}:
-                self._view.cluster.remove_node(node)
-            await self._view.refresh_nodes({card.node for card in cards})
+                self.view.cluster.remove_node(node)
+            await self.view.refresh_nodes({card.node for card in cards})
         for card in cards:
             await self._note(CARD_CLASS, f"{card.node}/{card.uuid}", card.detail)
         return len(sequences) + len(cards)
 
     async def _note(self, kind: str, subject: str, detail: str) -> None:
         logger.warning("counted again", extra={"subject": subject, "detail": detail})
-        self._instruments.drift.labels(kind).inc()
-        await self._journal.drift(kind, subject, detail, repaired=True)
+        self.instruments.drift.labels(kind).inc()
+        await self.journal.drift(kind, subject, detail, repaired=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from enum import StrEnum
 
 from hamicommon.domain.ids import PodUid
@@ -32,21 +33,18 @@ class WaitEnd(StrEnum):
     FINISHED = "finished"
 
 
+@dataclass(eq=False)
 class EndedWaits:
-    """Handler of the pod watch's deletions, and the comparison with the ledger."""
+    """Handler of the pod watch's deletions, and the comparison with the ledger.
 
-    def __init__(
-        self,
-        ledger: DecisionLog,
-        *,
-        pods: Callable[[], Iterable[JsonMapping]],
-        listed: Callable[[], bool],
-    ) -> None:
-        """`pods`: all that exist, once `listed`."""
-        self._ledger = ledger
-        self._pods = pods
-        self._listed = listed
-        self._deleted: OrderedDict[PodUid, None] = OrderedDict()
+    `pods`: all that exist, once `listed`.
+    """
+
+    ledger: DecisionLog
+    _: KW_ONLY
+    pods: Callable[[], Iterable[JsonMapping]]
+    listed: Callable[[], bool]
+    _deleted: OrderedDict[PodUid, None] = field(default_factory=OrderedDict, init=False)
 
     def on_delete(self, pod: JsonMapping) -> None:
         """The pod watch saw the pod go."""
@@ -57,19 +55,19 @@ class EndedWaits:
 
     async def once(self) -> int:
         """One comparison; returns how many pods wait no longer. Raises: Unavailable, Conflict."""
-        if not self._listed():
+        if not self.listed():
             return 0
-        waits = await self._ledger.open_waits()
+        waits = await self.ledger.open_waits()
         if not waits:
             return 0
-        existing = {PodUid(pod["metadata"]["uid"]): pod for pod in self._pods()}
+        existing = {PodUid(pod["metadata"]["uid"]): pod for pod in self.pods()}
         ends = {
             wait.pod_uid: end
             for wait in waits
             if (end := self._end_of(wait, existing.get(wait.pod_uid))) is not None
         }
         if ends:
-            await self._ledger.end_waits(ends)
+            await self.ledger.end_waits(ends)
         return len(ends)
 
     def _end_of(self, wait: OpenWait, pod: JsonMapping | None) -> WaitEnd | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -40,38 +41,30 @@ class Fits(StrEnum):
     UNKNOWN = "unknown"
 
 
+@dataclass(eq=False, kw_only=True)
 class WaitingFigures:
-    """Looks at all that wait, each time somebody asks for the metrics."""
+    """Looks at all that wait, each time somebody asks for the metrics.
 
-    def __init__(
-        self,
-        *,
-        view: ClusterState,
-        waiting: WaitingPods,
-        refusals: Queries,
-        vendors: Vendors,
-        silent: Callable[[], frozenset[NodeName]],
-        bulkhead: Bulkhead,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """`silent`: nodes whose agents are silent; `clock`: Unix time."""
-        self._view = view
-        self._waiting = waiting
-        self._refusals = refusals
-        self._vendors = vendors
-        self._silent = silent
-        self._bulkhead = bulkhead
-        self._clock = clock
-        self._fits_since: dict[PodUid, float] = {}
+    `silent`: nodes whose agents are silent; `clock`: Unix time.
+    """
+
+    view: ClusterState
+    waiting: WaitingPods
+    refusals: Queries
+    vendors: Vendors
+    silent: Callable[[], frozenset[NodeName]]
+    bulkhead: Bulkhead
+    clock: Callable[[], float] = time.time
+    _fits_since: dict[PodUid, float] = field(default_factory=dict, init=False)
 
     async def oldest(self) -> Mapping[tuple[str, Fits], float]:
         """By reason and whether it fits, the first moment. Raises: Unavailable."""
-        pods = self._waiting.in_order()[:MOST_PODS]
+        pods = self.waiting.in_order()[:MOST_PODS]
         if not pods:
             self._fits_since.clear()
             return {}
-        last = await self._refusals.last_refusals([pod.uid for pod in pods])
-        room = await self._refusals.quota_room()
+        last = await self.refusals.last_refusals([pod.uid for pod in pods])
+        room = await self.refusals.quota_room()
         placements = await self._placements(pods)
         found: dict[tuple[str, Fits], float] = {}
         since: dict[PodUid, float] = {}
@@ -80,7 +73,7 @@ class WaitingFigures:
             fits = self._fits(pod, refusal, placements, room)
             at = datetime.fromisoformat(pod.created_at).timestamp()
             if fits is Fits.TRUE:
-                at = since[pod.uid] = self._fits_since.get(pod.uid, self._clock())
+                at = since[pod.uid] = self._fits_since.get(pod.uid, self.clock())
             reason = NOT_ASKED if refusal is None else reason_label(refusal.reason)
             key = (reason, fits)
             found[key] = min(at, found.get(key, at))
@@ -89,13 +82,13 @@ class WaitingFigures:
 
     async def _placements(self, pods: list[WaitingPod]) -> Mapping[RequestShape, Placement | None]:
         """By shape, where such a pod would go now; shapes beyond `MOST_SHAPES` are left out."""
-        offered = tuple(name for name in self._view.cluster.nodes if name not in self._silent())
+        offered = tuple(name for name in self.view.cluster.nodes if name not in self.silent())
         found: dict[RequestShape, Placement | None] = {}
         for shape, pod in _first_of_each(pods):
             if len(found) == MOST_SHAPES:
                 break
-            with self._bulkhead.item("fitting", pod.uid):
-                view = self._view.cluster
+            with self.bulkhead.item("fitting", pod.uid):
+                view = self.view.cluster
                 found[shape] = decide(pod.request, view, candidates=offered).placement
             await asyncio.sleep(0)  # requests have their turn
         return found
@@ -113,10 +106,10 @@ class WaitingFigures:
         placement = placements[shape]
         if placement is None or reason_label(last.reason) == POD_REFUSED:
             return Fits.FALSE
-        for resource, amount in quota_amounts(placement.containers, self._vendors).items():
+        for resource, amount in quota_amounts(placement.containers, self.vendors).items():
             if room.get((pod.namespace, resource), amount) < amount:
                 return Fits.FALSE
-        everywhere = last.candidates - last.unregistered >= len(self._view.cluster.nodes)
+        everywhere = last.candidates - last.unregistered >= len(self.view.cluster.nodes)
         return Fits.TRUE if everywhere else Fits.UNKNOWN
 
 

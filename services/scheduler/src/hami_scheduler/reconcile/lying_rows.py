@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant, Origin
@@ -41,41 +41,33 @@ MAX_LOOKS = 256
 _ON_NODE = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
+@dataclass(eq=False, kw_only=True)
 class LyingRows:
-    """Compares rows with their witnesses."""
+    """Compares rows with their witnesses.
 
-    def __init__(
-        self,
-        *,
-        store: RowRepairs,
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-        read_signed: Callable[[str], Grant],
-        misread: Callable[[Allocation, JsonMapping], Mapping[str, str]],
-        annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]],
-        longest_s: float,
-    ) -> None:
-        """`misread`: which of the row's annotations name other slices, as they should be;
-        `longest_s`: no state with an end lasts longer."""
-        self._store = store
-        self._journal = journal
-        self._instruments = instruments
-        self._read_signed = read_signed
-        self._misread = misread
-        self._annotate = annotate
-        self._longest_s = longest_s
-        self._looked: set[PodUid] = set()
-        """In this turn through all rows."""
-        self._looks = 0
-        self._empty: set[PodUid] = set()
+    `misread`: which of the row's annotations name other slices, as they should be;
+        `longest_s`: no state with an end lasts longer.
+    """
+
+    store: RowRepairs
+    journal: DriftJournal
+    instruments: SchedulerInstruments
+    read_signed: Callable[[str], Grant]
+    misread: Callable[[Allocation, JsonMapping], Mapping[str, str]]
+    annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]]
+    longest_s: float
+    _looked: set[PodUid] = field(default_factory=set, init=False)
+    """In this turn through all rows."""
+    _looks: int = field(default=0, init=False)
+    _empty: set[PodUid] = field(default_factory=set, init=False)
 
     async def by_history(self) -> int:
         """Puts right what contradicts its events; how many rows. Raises: Conflict, Unavailable."""
-        rows = await self._store.repair_by_history()
+        rows = await self.store.repair_by_history()
         await self._note(HISTORY_CLASS, rows)
-        names = await self._store.repair_names()
+        names = await self.store.repair_names()
         await self._note(GRANT_CLASS, names)
-        endless = await self._store.repair_deadlines(self._longest_s)
+        endless = await self.store.repair_deadlines(self.longest_s)
         await self._note(ENDLESS_CLASS, endless)
         return len(rows) + len(names) + len(endless)
 
@@ -84,7 +76,7 @@ class LyingRows:
 
         Raises: Conflict, Unavailable.
         """
-        rows = await self._store.put_back(allocation_id)
+        rows = await self.store.put_back(allocation_id)
         await self._note(HISTORY_CLASS, rows)
         return bool(rows)
 
@@ -107,7 +99,7 @@ class LyingRows:
         self._looked &= held
         self._looks = 0
         self._empty &= held
-        self._instruments.drift_items.labels(EMPTY_CLASS).set(len(self._empty))
+        self.instruments.drift_items.labels(EMPTY_CLASS).set(len(self._empty))
 
     async def check(self, row: Allocation, pod: JsonMapping) -> bool:
         """Whether the whole row was another than its pod's grant. Raises: Conflict, Unavailable."""
@@ -120,11 +112,11 @@ class LyingRows:
         signed = grant.domain_containers()
         if _is_as_signed(row, grant) and _cards(row.containers) == _cards(signed):
             return await self._check_annotations(row, pod)
-        moved = await self._store.last_move(row.id)
+        moved = await self.store.last_move(row.id)
         wanted = tuple(signed if moved is None else _on_cards(signed, moved))
         if _is_as_signed(row, grant) and _cards(row.containers) == _cards(wanted):
             return await self._check_annotations(row, pod)
-        if not await self._store.rewrite(
+        if not await self.store.rewrite(
             row,
             node=NodeName(grant.node),
             namespace=grant.namespace,
@@ -141,8 +133,8 @@ class LyingRows:
 
     async def _check_annotations(self, row: Allocation, pod: JsonMapping) -> bool:
         """Whether the row kept annotations of other slices than it has."""
-        wrong = self._misread(row, pod) if row.origin is Origin.SCHEDULED and row.token else {}
-        if not wrong or not await self._annotate(row.id, row.token or 0, wrong):
+        wrong = self.misread(row, pod) if row.origin is Origin.SCHEDULED and row.token else {}
+        if not wrong or not await self.annotate(row.id, row.token or 0, wrong):
             return False
         subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
         detail = "; ".join(
@@ -156,7 +148,7 @@ class LyingRows:
     def _grant_of(self, row: Allocation, pod: JsonMapping) -> Grant | None:
         facts = facts_of(pod)
         try:
-            grant = self._read_signed(annotations_of(pod).get(GRANT, ""))
+            grant = self.read_signed(annotations_of(pod).get(GRANT, ""))
         except InvalidRequest:
             return None
         known = (grant.allocation_id, grant.pod_uid, grant.node)
@@ -167,8 +159,8 @@ class LyingRows:
             self._empty.discard(row.pod_uid)
         elif row.pod_uid not in self._empty:
             self._empty.add(row.pod_uid)
-            self._instruments.drift.labels(EMPTY_CLASS).inc()
-            await self._journal.drift(
+            self.instruments.drift.labels(EMPTY_CLASS).inc()
+            await self.journal.drift(
                 EMPTY_CLASS,
                 f"{row.namespace}/{row.pod_name} ({row.pod_uid})",
                 "its row has no slices, and it carries no grant that we signed: delete the pod",
@@ -178,8 +170,8 @@ class LyingRows:
     async def _note(self, kind: str, rows: Sequence[RepairedRow]) -> None:
         for row in rows:
             logger.warning("row put right", extra={"subject": row.subject, "detail": row.detail})
-            self._instruments.drift.labels(kind).inc()
-            await self._journal.drift(kind, row.subject, row.detail, repaired=True)
+            self.instruments.drift.labels(kind).inc()
+            await self.journal.drift(kind, row.subject, row.detail, repaired=True)
 
 
 def _is_as_signed(row: Allocation, grant: Grant) -> bool:

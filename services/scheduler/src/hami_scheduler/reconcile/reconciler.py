@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
@@ -46,43 +46,31 @@ class WatchedCluster:
     nodes: Set[str]
 
 
+@dataclass(eq=False, kw_only=True)
 class Reconciler:
     """Finds and repairs differences."""
 
-    def __init__(
-        self,
-        *,
-        ledger: AllocationStore,
-        pods: PodApi,
-        transitions: Transitions,
-        mirrors: Mirrors,
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-        watched: WatchedCluster,
-        ungranted: UngrantedPods,
-        rows: LyingRows,
-    ) -> None:
-        self._rows = rows
-        self._ledger = ledger
-        self._pods = pods
-        self._transitions = transitions
-        self._mirrors = mirrors
-        self._journal = journal
-        self._instruments = instruments
-        self._watched = watched
-        self._ungranted = ungranted
+    ledger: AllocationStore
+    pods: PodApi
+    transitions: Transitions
+    mirrors: Mirrors
+    journal: DriftJournal
+    instruments: SchedulerInstruments
+    watched: WatchedCluster
+    ungranted: UngrantedPods
+    rows: LyingRows
 
     async def once(self) -> int:
         """One comparison; returns how many differences were found. Raises: Unavailable."""
         # First of all: a row that lies about its pod would be given back.
-        found = await self._rows.by_history()
+        found = await self.rows.by_history()
         held: set[PodUid] = set()
-        async for some in self._ledger.standing():
+        async for some in self.ledger.standing():
             whole = await self._whole(some)
             for allocation in some:
                 held.add(allocation.pod_uid)
                 try:
-                    with self._instruments.bulkhead.item("reconcile", allocation.pod_uid):
+                    with self.instruments.bulkhead.item("reconcile", allocation.pod_uid):
                         found += await self._compare(allocation, whole.get(allocation.id))
                 except Unavailable:
                     raise
@@ -91,18 +79,18 @@ class Reconciler:
                     logger.info(
                         "not compared now", extra={"pod_uid": allocation.pod_uid, "error": str(exc)}
                     )
-        self._mirrors.keep(held)
-        self._rows.next_round(held)
-        for uid, pod in list(self._watched.pods.items()):
+        self.mirrors.keep(held)
+        self.rows.next_round(held)
+        for uid, pod in list(self.watched.pods.items()):
             if uid not in held:
                 try:
-                    with self._instruments.bulkhead.item("reconcile", uid):
-                        found += await self._ungranted.check(uid, pod)
+                    with self.instruments.bulkhead.item("reconcile", uid):
+                        found += await self.ungranted.check(uid, pod)
                 except Unavailable:
                     raise
                 except HamiError as exc:
                     logger.info("not compared now", extra={"pod_uid": uid, "error": str(exc)})
-        self._ungranted.keep(held, self._watched.pods)
+        self.ungranted.keep(held, self.watched.pods)
         return found
 
     async def _whole(self, some: Sequence[Allocation]) -> dict[AllocationId, Allocation]:
@@ -110,75 +98,66 @@ class Reconciler:
         due = [
             allocation.id
             for allocation in some
-            if (pod := self._watched.pods.get(allocation.pod_uid)) is not None
-            and (self._rows.due(allocation, pod) | self._mirrors.due(allocation, pod))
+            if (pod := self.watched.pods.get(allocation.pod_uid)) is not None
+            and (self.rows.due(allocation, pod) | self.mirrors.due(allocation, pod))
         ]
-        return {row.id: row for row in await self._ledger.whole(due)} if due else {}
+        return {row.id: row for row in await self.ledger.whole(due)} if due else {}
 
     async def _compare(self, allocation: Allocation, row: Allocation | None) -> int:
         facts = await self._facts(allocation)
         step = verdict(allocation, facts)
         if step is None:
-            pod = self._watched.pods.get(allocation.pod_uid)
+            pod = self.watched.pods.get(allocation.pod_uid)
             if pod is None or row is None:
                 return 0
             # The pod must not be made to agree with a row that lies.
-            if await self._rows.check(row, pod):
-                self._mirrors.doubt(row.pod_uid)
+            if await self.rows.check(row, pod):
+                self.mirrors.doubt(row.pod_uid)
                 return 1
-            return await self._mirrors.check(row, pod) if self._mirrors.due(row, pod) else 0
-        whole = await self._ledger.get(allocation.id)
+            return await self.mirrors.check(row, pod) if self.mirrors.due(row, pod) else 0
+        whole = await self.ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0
-        change = await self._transitions.apply(whole, step, actor="reconciler")
+        change = await self.transitions.apply(whole, step, actor="reconciler")
         if change is None:
             return 0
         await self._drift(_class_of(allocation, facts), allocation, step)
         return 1
 
     async def _facts(self, allocation: Allocation) -> PodFacts:
-        pod = self._watched.pods.get(allocation.pod_uid)
+        pod = self.watched.pods.get(allocation.pod_uid)
         # The watch may lag: that a pod is gone is asked for, never concluded.
-        facts = facts_of(pod) if pod is not None else await pod_facts(self._pods, allocation)
-        return replace(facts, node_exists=allocation.node in self._watched.nodes)
+        facts = facts_of(pod) if pod is not None else await pod_facts(self.pods, allocation)
+        return replace(facts, node_exists=allocation.node in self.watched.nodes)
 
     async def _drift(self, kind: str, allocation: Allocation, step: Transition) -> None:
-        self._instruments.drift.labels(kind).inc()
+        self.instruments.drift.labels(kind).inc()
         subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
-        await self._journal.drift(kind, subject, detail, repaired=True)
+        await self.journal.drift(kind, subject, detail, repaired=True)
 
 
+@dataclass(eq=False, kw_only=True)
 class Reaper:
     """Ends what is past its deadline."""
 
-    def __init__(
-        self,
-        *,
-        ledger: AllocationStore,
-        pods: PodApi,
-        transitions: Transitions,
-        agent_speaks: Callable[[NodeName], bool],
-        rows: LyingRows,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._ledger = ledger
-        self._pods = pods
-        self._transitions = transitions
-        self._agent_speaks = agent_speaks
-        self._rows = rows
+    ledger: AllocationStore
+    pods: PodApi
+    transitions: Transitions
+    agent_speaks: Callable[[NodeName], bool]
+    rows: LyingRows
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def once(self) -> int:
         """One look; returns how many allocations went on. Raises: Unavailable."""
         done = 0
-        overdue = await self._ledger.overdue()
-        if overdue and await self._rows.by_history():
+        overdue = await self.ledger.overdue()
+        if overdue and await self.rows.by_history():
             # A row that lies about its state is not at its end.
-            overdue = await self._ledger.overdue()
+            overdue = await self.ledger.overdue()
         for allocation in overdue:
             try:
-                with self._bulkhead.item("reap", allocation.pod_uid):
+                with self.bulkhead.item("reap", allocation.pod_uid):
                     done += await self._reap(allocation)
             except HamiError as exc:
                 # What holds one up is no reason to let the others hold their cards.
@@ -188,12 +167,12 @@ class Reaper:
         return done
 
     async def _reap(self, allocation: Allocation) -> bool:
-        facts = await pod_facts(self._pods, allocation)
-        facts = replace(facts, agent_speaks=self._agent_speaks(allocation.node))
+        facts = await pod_facts(self.pods, allocation)
+        facts = replace(facts, agent_speaks=self.agent_speaks(allocation.node))
         step = overdue(allocation, facts)
         if step is None:
             return False
-        return await self._transitions.apply(allocation, step, actor="reaper") is not None
+        return await self.transitions.apply(allocation, step, actor="reaper") is not None
 
 
 def _class_of(allocation: Allocation, facts: PodFacts) -> str:

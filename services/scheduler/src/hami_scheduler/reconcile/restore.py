@@ -16,7 +16,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from hamicommon.domain.allocations import (
@@ -62,29 +62,21 @@ class Outcome(StrEnum):
     is live again: to be looked at again."""
 
 
+@dataclass(eq=False, kw_only=True)
 class GrantRestorer:
     """Enters lost grants again."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        apply: Callable[[Change], None],
-        read_signed: Callable[[str], Grant],
-        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
-        witness: NodeWitness,
-        put_back: Callable[[AllocationId], Awaitable[bool]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._store = store
-        self._witness = witness
-        self._put_back = put_back
-        self._clock = clock
-        self._silent_since: dict[NodeName, float] = {}
-        self._answers: dict[NodeName, tuple[float, NodeHoldings | None]] = {}
-        self._apply = apply
-        self._read_signed = read_signed
-        self._quota_of = quota_of
+    store: AllocationStore
+    apply: Callable[[Change], None]
+    read_signed: Callable[[str], Grant]
+    quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts]
+    witness: NodeWitness
+    put_back: Callable[[AllocationId], Awaitable[bool]]
+    clock: Callable[[], float] = time.monotonic
+    _silent_since: dict[NodeName, float] = field(default_factory=dict, init=False)
+    _answers: dict[NodeName, tuple[float, NodeHoldings | None]] = field(
+        default_factory=dict, init=False
+    )
 
     async def restore(self, pod: JsonMapping) -> Outcome:
         """Enters the pod's grant if the ledger lost it. Raises: Unavailable."""
@@ -92,19 +84,19 @@ class GrantRestorer:
         grant = self._signed_for(pod, facts)
         if grant is None:
             return Outcome.NONE
-        row = await self._store.get(AllocationId(grant.allocation_id))
+        row = await self.store.get(AllocationId(grant.allocation_id))
         if row is not None:
             # One that ended stays ended, unless its history knows of no end.
-            return Outcome.LATER if await self._put_back(row.id) else Outcome.NONE
+            return Outcome.LATER if await self.put_back(row.id) else Outcome.NONE
         holdings = await self._holdings_of(NodeName(grant.node))
         if holdings is None and self._patient(NodeName(grant.node)):
             return Outcome.LATER
         try:
-            change = await self._store.enter(self._entry(pod, grant, facts, holdings))
+            change = await self.store.enter(self._entry(pod, grant, facts, holdings))
         except (CapacityConflict, Conflict) as exc:
             logger.warning("lost grant not restored", extra={"error": str(exc)})
             return Outcome.LATER
-        self._apply(change)
+        self.apply(change)
         logger.info("lost grant restored", extra={"pod_uid": facts.uid, "node": grant.node})
         return Outcome.RESTORED
 
@@ -113,7 +105,7 @@ class GrantRestorer:
         if not text:
             return None
         try:
-            grant = self._read_signed(text)
+            grant = self.read_signed(text)
         except InvalidRequest as exc:
             logger.warning("a grant that we did not sign", extra={"error": str(exc)})
             return None
@@ -124,10 +116,10 @@ class GrantRestorer:
     async def _holdings_of(self, node: NodeName) -> NodeHoldings | None:
         """Who holds what there; None when the node does not report it."""
         at, kept = self._answers.get(node, (float("-inf"), None))
-        if self._clock() - at < ANSWER_KEPT_S:
+        if self.clock() - at < ANSWER_KEPT_S:
             return kept
         try:
-            holdings = await self._witness.holdings(node)
+            holdings = await self.witness.holdings(node)
         except (NotFound, Unavailable) as exc:
             logger.warning("node can't report who holds what", extra={"error": str(exc)})
             found = None
@@ -135,12 +127,12 @@ class GrantRestorer:
             found = holdings if holdings.readable else None
         if found is not None:
             self._silent_since.pop(node, None)
-        self._answers[node] = (self._clock(), found)
+        self._answers[node] = (self.clock(), found)
         return found
 
     def _patient(self, node: NodeName) -> bool:
-        since = self._silent_since.setdefault(node, self._clock())
-        return self._clock() - since < PATIENCE_S
+        since = self._silent_since.setdefault(node, self.clock())
+        return self.clock() - since < PATIENCE_S
 
     def _entry(
         self, pod: JsonMapping, grant: Grant, facts: PodFacts, holdings: NodeHoldings | None
@@ -155,7 +147,7 @@ class GrantRestorer:
             pod_name=grant.pod_name,
             placement=Placement(node=NodeName(grant.node), containers=containers),
             lease_s=0.0,
-            quota=self._quota_of(containers),
+            quota=self.quota_of(containers),
             traceparent=grant.traceparent,
             actor=ACTOR,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Protocol
 
 from hamicommon.errors import Conflict, Unavailable
@@ -36,26 +37,23 @@ class HistoryRetention(Protocol):
         """
 
 
+@dataclass(eq=False)
 class HistoryCleanup:
-    """Removes what is old, kind by kind."""
+    """Removes what is old, kind by kind.
 
-    def __init__(
-        self,
-        retention: HistoryRetention,
-        days: Mapping[str, int],
-        *,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    ) -> None:
-        """`days` by kind; 0 keeps it for ever."""
-        self._retention = retention
-        self._days = days
-        self._sleep = sleep
+    `days` by kind; 0 keeps it for ever.
+    """
+
+    retention: HistoryRetention
+    days: Mapping[str, int]
+    _: KW_ONLY
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def once(self) -> dict[str, int]:
         """Removes what is old by now; how much of each kind. What fails is logged and stays."""
         gone: dict[str, int] = {}
         for kind in KINDS:
-            if not self._days.get(kind):
+            if not self.days.get(kind):
                 continue
             try:
                 gone[kind] = await self._all_of(kind)
@@ -69,9 +67,9 @@ class HistoryCleanup:
     async def _all_of(self, kind: str) -> int:
         total = 0
         for _ in range(MOST_BATCHES):
-            removed = await self._retention.forget(kind, keep_days=self._days[kind])
+            removed = await self.retention.forget(kind, keep_days=self.days[kind])
             if not removed:
                 break
             total += removed
-            await self._sleep(PAUSE_S)
+            await self.sleep(PAUSE_S)
         return total

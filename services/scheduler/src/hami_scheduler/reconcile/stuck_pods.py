@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -33,31 +34,22 @@ REPORT_AGAIN_S = 300.0
 PREFIX = "bound and without its cards: "
 
 
+@dataclass(eq=False, kw_only=True)
 class StuckPodReporter:
     """Looks for bound pods that have waited too long."""
 
-    def __init__(
-        self,
-        *,
-        ledger: AllocationStore,
-        pods: PodApi,
-        silent: Callable[[], frozenset[NodeName]],
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        late_s: float,
-    ) -> None:
-        self._ledger = ledger
-        self._pods = pods
-        self._silent = silent
-        self._announcer = announcer
-        self._instruments = instruments
-        self._late_s = late_s
-        self._reported_at: dict[AllocationId, float] = {}
+    ledger: AllocationStore
+    pods: PodApi
+    silent: Callable[[], frozenset[NodeName]]
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    late_s: float
+    _reported_at: dict[AllocationId, float] = field(default_factory=dict, init=False)
 
     async def once(self) -> int:
         """One look; returns how many are late. Raises: Unavailable."""
-        late = await self._ledger.late(self._late_s)
-        self._instruments.bound_late.set(len(late))
+        late = await self.ledger.late(self.late_s)
+        self.instruments.bound_late.set(len(late))
         now = time.monotonic()
         self._reported_at = {
             one.id: self._reported_at[one.id] for one in late if one.id in self._reported_at
@@ -69,7 +61,7 @@ class StuckPodReporter:
             if not (ours and due):
                 continue
             try:
-                with self._instruments.bulkhead.item("late", allocation.pod_uid):
+                with self.instruments.bulkhead.item("late", allocation.pod_uid):
                     if await self._report(allocation):
                         self._reported_at[allocation.id] = now
             except HamiError as exc:
@@ -83,10 +75,10 @@ class StuckPodReporter:
     async def _report(self, allocation: Allocation) -> bool:
         """False when the row changed since: the next look finds what it waits for then."""
         try:
-            pod = await self._pods.get(allocation.namespace, allocation.pod_name)
+            pod = await self.pods.get(allocation.namespace, allocation.pod_name)
         except NotFound:
             return False
-        silent = allocation.node in self._silent()
+        silent = allocation.node in self.silent()
         reason = PREFIX + why_late(pod, allocation, agent_silent=silent)
         if pod["metadata"]["uid"] != allocation.pod_uid:
             return False
@@ -101,14 +93,14 @@ class StuckPodReporter:
             token=allocation.token,
         )
         # Of many replicas that found it, the one whose row was still the same reports it.
-        latest = await self._ledger.get(allocation.id)
-        if latest != allocation or await self._ledger.advance(step) is None:
+        latest = await self.ledger.get(allocation.id)
+        if latest != allocation or await self.ledger.advance(step) is None:
             return False
         logger.warning(
             "bound and late",
             extra={"pod_uid": allocation.pod_uid, "node": allocation.node, "reason": reason},
         )
-        self._announcer.announce(
+        self.announcer.announce(
             PodRef.of(allocation),
             ALLOCATE_LATE,
             reason,

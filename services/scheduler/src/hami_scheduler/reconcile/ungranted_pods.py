@@ -8,6 +8,7 @@ that was bound past the scheduler gets one event with what to change.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from hamicommon.domain.ids import PodUid
@@ -44,33 +45,22 @@ class ClaimedGrants(Protocol):
         """
 
 
+@dataclass(eq=False, kw_only=True)
 class UngrantedPods:
     """Restores what was lost, and reports the others, each pod once."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        restorer: GrantRestorer,
-        claimed: ClaimedGrants,
-        journal: DriftJournal,
-        announcer: Announcer,
-        instruments: SchedulerInstruments,
-        wants_devices: Callable[[JsonMapping], bool],
-        scheduler_name: str,
-    ) -> None:
-        self._store = store
-        self._restorer = restorer
-        self._claimed = claimed
-        self._journal = journal
-        self._announcer = announcer
-        self._instruments = instruments
-        self._wants_devices = wants_devices
-        self._scheduler_name = scheduler_name
-        self._reported: set[PodUid] = set()
-        """They stand until the pod is gone or has a grant."""
-        self._others: set[PodUid] = set()
-        """Pods whose claims are none of ours."""
+    store: AllocationStore
+    restorer: GrantRestorer
+    claimed: ClaimedGrants
+    journal: DriftJournal
+    announcer: Announcer
+    instruments: SchedulerInstruments
+    wants_devices: Callable[[JsonMapping], bool]
+    scheduler_name: str
+    _reported: set[PodUid] = field(default_factory=set, init=False)
+    """They stand until the pod is gone or has a grant."""
+    _others: set[PodUid] = field(default_factory=set, init=False)
+    """Pods whose claims are none of ours."""
 
     def keep(self, held: Collection[PodUid], pods: Mapping[PodUid, JsonMapping]) -> None:
         """Forgets what was settled; a comparison of all pods is over.
@@ -83,7 +73,7 @@ class UngrantedPods:
             if uid in pods and uid not in held and facts_of(pods[uid]).phase not in TERMINAL_PHASES
         }
         self._others &= pods.keys()
-        self._instruments.drift_items.labels(CLASS).set(len(self._reported))
+        self.instruments.drift_items.labels(CLASS).set(len(self._reported))
 
     async def check(self, uid: PodUid, pod: JsonMapping) -> int:
         """How many differences the pod is, 0 or 1. Raises: Conflict, Unavailable."""
@@ -95,24 +85,24 @@ class UngrantedPods:
             or uid in self._reported
         ):
             return 0
-        wants_devices = self._wants_devices(pod)
+        wants_devices = self.wants_devices(pod)
         # Before it has started, its node asks when it prepares the claims.
         by_claims = facts.started and uid not in self._others and _has_claims(pod)
-        if not (wants_devices or by_claims) or await self._store.live_of(uid) is not None:
+        if not (wants_devices or by_claims) or await self.store.live_of(uid) is not None:
             return 0
         if not wants_devices:
             return await self._check_claims(uid, pod, str(facts.node))
-        lost = await self._restorer.restore(pod)
+        lost = await self.restorer.restore(pod)
         if lost is Outcome.RESTORED:
             await self._restored(uid, pod, REASON)
         elif lost is Outcome.NONE:
-            text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self._scheduler_name)
+            text = UNMANAGED_TEXT.format(node=facts.node, scheduler=self.scheduler_name)
             await self._report(uid, pod, text)
         return 1
 
     async def _check_claims(self, uid: PodUid, pod: JsonMapping, node: str) -> int:
         try:
-            ours = await self._claimed.restore(pod)
+            ours = await self.claimed.restore(pod)
         except Conflict as exc:
             await self._report(uid, pod, CLAIMS_TEXT.format(node=node, why=exc))
             return 1
@@ -123,16 +113,16 @@ class UngrantedPods:
         return 1
 
     async def _restored(self, uid: PodUid, pod: JsonMapping, reason: str) -> None:
-        self._instruments.drift.labels("grant-lost").inc()
-        await self._journal.drift("grant-lost", _subject(uid, pod), reason, repaired=True)
+        self.instruments.drift.labels("grant-lost").inc()
+        await self.journal.drift("grant-lost", _subject(uid, pod), reason, repaired=True)
 
     async def _report(self, uid: PodUid, pod: JsonMapping, text: str) -> None:
         self._reported.add(uid)
         metadata = pod["metadata"]
         ref = PodRef(metadata["namespace"], metadata["name"], uid)
-        self._announcer.announce(ref, UNMANAGED, text)
-        self._instruments.drift.labels(CLASS).inc()
-        await self._journal.drift(CLASS, _subject(uid, pod), text, repaired=False)
+        self.announcer.announce(ref, UNMANAGED, text)
+        self.instruments.drift.labels(CLASS).inc()
+        await self.journal.drift(CLASS, _subject(uid, pod), text, repaired=False)
 
 
 def _has_claims(pod: JsonMapping) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon.domain.devices import NodeInventory
@@ -27,13 +28,13 @@ from hami_scheduler.watch.node_annotations import NodeAnnotations, read_annotati
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class MalformedAnnotations:
     """Annotations that no vendor can read: logged and journalled once each, and counted."""
 
-    def __init__(self, journal: DriftJournal, instruments: SchedulerInstruments) -> None:
-        self._journal = journal
-        self._instruments = instruments
-        self._counts: dict[NodeName, int] = {}
+    journal: DriftJournal
+    instruments: SchedulerInstruments
+    _counts: dict[NodeName, int] = field(default_factory=dict, init=False)
 
     async def report(
         self, name: NodeName, before: NodeAnnotations | None, annotations: NodeAnnotations
@@ -45,7 +46,7 @@ class MalformedAnnotations:
             if known.get(vendor) != why:
                 text = f"{vendor}: {why}; its last good cards stay"
                 logger.warning("malformed node annotation", extra={"node": name, "error": text})
-                await self._journal.drift("inventory-malformed", name, text, repaired=False)
+                await self.journal.drift("inventory-malformed", name, text, repaired=False)
         if known.keys() != annotations.malformed.keys():
             self._count()
 
@@ -55,56 +56,47 @@ class MalformedAnnotations:
         self._count()
 
     def _count(self) -> None:
-        self._instruments.malformed_inventories.set(sum(self._counts.values()))
+        self.instruments.malformed_inventories.set(sum(self._counts.values()))
 
 
+@dataclass(eq=False, kw_only=True)
 class AnnotatedInventory:
-    """Writes what Node objects show to the ledger."""
+    """Writes what Node objects show to the ledger.
 
-    def __init__(
-        self,
-        *,
-        store: InventoryStore,
-        view: ClusterState,
-        nodes: NodeApi,
-        vendors: Vendors,
-        refused: RefusedCards,
-        malformed: MalformedAnnotations,
-        on_written: Callable[[NodeName], None],
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """`on_written` gets the nodes whose cards changed in the ledger."""
-        self._store = store
-        self._view = view
-        self._nodes = nodes
-        self._vendors = vendors
-        self._refused = refused
-        self._malformed = malformed
-        self._on_written = on_written
-        self._clock = clock
-        self._annotations: dict[NodeName, NodeAnnotations] = {}
-        self.asked: set[str] = set()
-        """Nodes whose device plugins were asked and may not have answered."""
+    `on_written` gets the nodes whose cards changed in the ledger.
+    """
+
+    store: InventoryStore
+    view: ClusterState
+    nodes: NodeApi
+    vendors: Vendors
+    refused: RefusedCards
+    malformed: MalformedAnnotations
+    on_written: Callable[[NodeName], None]
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    _annotations: dict[NodeName, NodeAnnotations] = field(default_factory=dict, init=False)
+    asked: set[str] = field(default_factory=set, init=False)
+    """Nodes whose device plugins were asked and may not have answered."""
 
     def forget(self, name: NodeName) -> None:
         """The node is gone."""
         self._annotations.pop(name, None)
         self.asked.discard(name)
-        self._refused.forget(name)
-        self._malformed.forget(name)
+        self.refused.forget(name)
+        self.malformed.forget(name)
 
     async def look(self, node: JsonMapping) -> None:
         """Takes over what the node shows. Raises: Conflict, Unavailable."""
         name = NodeName(node["metadata"]["name"])
-        if not self._view.loaded:
-            await self._view.refresh()
-        annotations = read_annotations(node, self._vendors, self._clock())
+        if not self.view.loaded:
+            await self.view.refresh()
+        annotations = read_annotations(node, self.vendors, self.clock())
         before = self._annotations.get(name)
-        if not annotations.empty or before is not None or self._view.cluster.cards(name):
+        if not annotations.empty or before is not None or self.view.cluster.cards(name):
             if not await self._write(name, node, annotations, before):
                 return
             self._annotations[name] = annotations
-            await self._malformed.report(name, before, annotations)
+            await self.malformed.report(name, before, annotations)
         self.asked.discard(name)
         if annotations.asked or annotations.questions:
             self.asked.add(name)
@@ -123,10 +115,10 @@ class AnnotatedInventory:
         inventory = NodeInventory(
             node=name,
             devices=annotations.devices,
-            observed_at=self._clock(),
+            observed_at=self.clock(),
             pair_scores={a: dict(scores) for a, scores in annotations.pair_scores.items()},
         )
-        recorded = await self._store.record_annotated(
+        recorded = await self.store.record_annotated(
             inventory,
             keep=frozenset(annotations.malformed),
             node_uid=metadata["uid"],
@@ -134,15 +126,15 @@ class AnnotatedInventory:
         )
         if recorded is None:
             return False
-        await self._refused.note(name, recorded.refused)
+        await self.refused.note(name, recorded.refused)
         if recorded.changed or before is None or before.pair_scores != annotations.pair_scores:
-            await self._view.refresh_node(name)
-            self._on_written(name)
+            await self.view.refresh_node(name)
+            self.on_written(name)
         return True
 
     async def _ask(self, name: NodeName, node: JsonMapping, annotations: NodeAnnotations) -> None:
         try:
-            await self._nodes.annotate(
+            await self.nodes.annotate(
                 name, annotations.questions, resource_version=node["metadata"]["resourceVersion"]
             )
         except Conflict:

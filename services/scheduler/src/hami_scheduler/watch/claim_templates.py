@@ -14,6 +14,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from hamicommon.clipping import clip
@@ -48,28 +49,24 @@ class Place(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+@dataclass(eq=False)
 class ClaimTemplates:
     """Handlers of the informers of pods and templates, and the worker behind them."""
 
-    def __init__(
-        self,
-        api: TemplateApi,
-        *,
-        card_sizes_mib: Callable[[], Collection[int]],
-        bulkhead: Bulkhead | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._api = api
-        self._card_sizes_mib = card_sizes_mib
-        self._bulkhead = bulkhead or Bulkhead()
-        self._clock = clock
-        self._waits = ItemBackoff()
-        self._woken = asyncio.Event()
-        self._of_pod: dict[str, Place] = {}
-        self._pods: defaultdict[Place, set[str]] = defaultdict(set)
-        self._shapes: dict[Place, ClaimShape] = {}
-        self._made: dict[Place, JsonMapping] = {}
-        self._idle_since: dict[Place, float] = {}
+    api: TemplateApi
+    _: KW_ONLY
+    card_sizes_mib: Callable[[], Collection[int]]
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    clock: Callable[[], float] = time.monotonic
+    _waits: ItemBackoff = field(default_factory=ItemBackoff, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _of_pod: dict[str, Place] = field(default_factory=dict, init=False)
+    _pods: defaultdict[Place, set[str]] = field(
+        default_factory=lambda: defaultdict(set), init=False
+    )
+    _shapes: dict[Place, ClaimShape] = field(default_factory=dict, init=False)
+    _made: dict[Place, JsonMapping] = field(default_factory=dict, init=False)
+    _idle_since: dict[Place, float] = field(default_factory=dict, init=False)
 
     def pod_seen(self, pod: JsonMapping) -> None:
         """The informer saw a pod, or a change of one."""
@@ -150,13 +147,13 @@ class ClaimTemplates:
         if not listed:
             return
         for place in [place for place in self._made if place not in self._pods]:
-            since = self._idle_since.setdefault(place, self._clock())
-            if self._clock() - since >= IDLE_S and self._waits.due(str(place)):
+            since = self._idle_since.setdefault(place, self.clock())
+            if self.clock() - since >= IDLE_S and self._waits.due(str(place)):
                 await self._attempt(place, self._delete(place))
 
     async def _attempt(self, place: Place, work: Awaitable[None]) -> None:
         try:
-            with self._bulkhead.item("claim-templates", str(place)):
+            with self.bulkhead.item("claim-templates", str(place)):
                 await work
             self._waits.reset(str(place))
         except HamiError as exc:
@@ -176,7 +173,7 @@ class ClaimTemplates:
         if rests_on:
             body["metadata"]["annotations"] = {CARD_SIZES: rests_on}
         try:
-            self.template_seen(await self._api.create(place.namespace, body))
+            self.template_seen(await self.api.create(place.namespace, body))
         except Conflict:
             # Another replica's, which the informer brings.
             return
@@ -187,7 +184,7 @@ class ClaimTemplates:
 
         Raises: Unavailable.
         """
-        sizes = sorted(self._card_sizes_mib()) if parts_of_cards(shape) else []
+        sizes = sorted(self.card_sizes_mib()) if parts_of_cards(shape) else []
         if parts_of_cards(shape) and not sizes:
             raise Unavailable("no card of the cluster is known yet")
         return template_of(shape, namespace, sizes), ",".join(map(str, sizes))
@@ -195,7 +192,7 @@ class ClaimTemplates:
     async def _delete(self, place: Place) -> None:
         metadata = self._made[place]["metadata"]
         try:
-            await self._api.delete(place.namespace, place.name, uid=str(metadata["uid"]))
+            await self.api.delete(place.namespace, place.name, uid=str(metadata["uid"]))
         except (NotFound, Conflict):
             # It is gone, or another one now: the informer brings it.
             return

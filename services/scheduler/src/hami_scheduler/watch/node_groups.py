@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
@@ -30,22 +31,20 @@ def group_of(node: JsonMapping, labels: Sequence[str]) -> str | None:
     return next((str(own[label]) for label in labels if own.get(label)), None)
 
 
+@dataclass(eq=False, kw_only=True)
 class NodeGroups:
     """Handlers of the node informer, and the worker behind them."""
 
-    def __init__(
-        self, *, store: InventoryStore, labels: Sequence[str], bulkhead: Bulkhead | None = None
-    ) -> None:
-        self._store = store
-        self._labels = labels
-        self._bulkhead = bulkhead or Bulkhead()
-        self._seen: dict[NodeName, str | None] = {}
-        self._wished: dict[NodeName, str | None] = {}
-        self._woken = asyncio.Event()
+    store: InventoryStore
+    labels: Sequence[str]
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _seen: dict[NodeName, str | None] = field(default_factory=dict, init=False)
+    _wished: dict[NodeName, str | None] = field(default_factory=dict, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def node_seen(self, node: JsonMapping) -> None:
         """A node appeared or changed."""
-        name, group = NodeName(node["metadata"]["name"]), group_of(node, self._labels)
+        name, group = NodeName(node["metadata"]["name"]), group_of(node, self.labels)
         if name in self._seen and self._seen[name] == group:
             return
         self._seen[name] = self._wished[name] = group
@@ -74,9 +73,9 @@ class NodeGroups:
         wished = dict(self._wished)
         if not wished:
             return
-        with self._bulkhead.item("node-groups", "groups of nodes"):
+        with self.bulkhead.item("node-groups", "groups of nodes"):
             try:
-                known = await self._store.set_groups(wished)
+                known = await self.store.set_groups(wished)
             except HamiError as exc:
                 logger.warning(
                     "groups of nodes not written, retrying", extra={"error": clip(str(exc))}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon.clipping import clip
@@ -27,17 +28,17 @@ MAX_CORDON_LINES = 16
 """Entries of one annotation that are named; the rest is one line with their number."""
 
 
+@dataclass(eq=False, kw_only=True)
 class UnmatchedCordons:
     """Entries of each node's `hami.io/device-cordon` that name no card at present.
 
     Each is in the log, the drift journal, and an event on the Node, once.
     """
 
-    def __init__(self, *, journal: DriftJournal, events: PodEvents) -> None:
-        self._journal = journal
-        self._events = events
-        self.by_node: dict[str, Mapping[str, str]] = {}
-        """Node -> entry -> reason."""
+    journal: DriftJournal
+    events: PodEvents
+    by_node: dict[str, Mapping[str, str]] = field(default_factory=dict, init=False)
+    """Node -> entry -> reason."""
 
     async def note(self, node: str, unmatched: Mapping[str, str]) -> None:
         """Reports the entries that are new. Raises: Unavailable."""
@@ -59,8 +60,8 @@ class UnmatchedCordons:
 
     async def _report(self, node: NodeName, text: str) -> None:
         logger.warning("cordon without a card", extra={"node": node, "error": clip(text)})
-        await self._journal.drift(CORDON_CLASS, node, text, repaired=False)
-        self._events.emit(
+        await self.journal.drift(CORDON_CLASS, node, text, repaired=False)
+        self.events.emit(
             PodEvent(
                 kind="Node",
                 # Events of objects without a namespace are in this one; kubelets name nodes so.
@@ -75,31 +76,21 @@ class UnmatchedCordons:
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class NodeSync:
     """A worker with the newest wish per node."""
 
-    def __init__(
-        self,
-        *,
-        store: InventoryStore,
-        view: ClusterState,
-        forget: Callable[[str], None],
-        on_freed: Callable[[], None],
-        unmatched: UnmatchedCordons,
-        bulkhead: Bulkhead | None = None,
-        waits: ItemBackoff | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or ItemBackoff()
-        self._store = store
-        self._view = view
-        self._forget = forget
-        self._on_freed = on_freed
-        self._unmatched = unmatched
-        self._cordons: dict[str, frozenset[str]] = {}
-        self._wished: dict[str, frozenset[str]] = {}
-        self._gone: dict[str, None] = {}
-        self._woken = asyncio.Event()
+    store: InventoryStore
+    view: ClusterState
+    forget: Callable[[str], None]
+    on_freed: Callable[[], None]
+    unmatched: UnmatchedCordons
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    waits: ItemBackoff = field(default_factory=ItemBackoff)
+    _cordons: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    _wished: dict[str, frozenset[str]] = field(default_factory=dict, init=False)
+    _gone: dict[str, None] = field(default_factory=dict, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def cordon(self, node: str, entries: frozenset[str]) -> None:
         """Takes note of the cards that shall be cordoned, and no other of the node."""
@@ -115,7 +106,7 @@ class NodeSync:
         wished = self._wished.get(node)
         if wished is None:
             return
-        cards = self._view.cluster.cards(NodeName(node))
+        cards = self.view.cluster.cards(NodeName(node))
         if wished or any(card.usage.cordoned for card in cards):
             self._cordons[node] = wished
             self._due(node)
@@ -128,28 +119,28 @@ class NodeSync:
         self._due(node)
 
     def _due(self, node: str) -> None:
-        self._waits.reset(node)
+        self.waits.reset(node)
         self._woken.set()
 
     async def run(self) -> None:
         """Works until cancelled."""
         while True:
-            await self._waits.next_turn(self._woken, [*self._cordons, *self._gone])
+            await self.waits.next_turn(self._woken, [*self._cordons, *self._gone])
             await self.once()
 
     async def once(self) -> None:
         """Tries each node that is due."""
         for step, nodes in ((self._write_cordon, self._cordons), (self._mark_gone, self._gone)):
             for node in list(nodes):
-                if self._waits.due(node):
+                if self.waits.due(node):
                     await self._attempt(node, step)
 
     async def _attempt(self, node: str, step: Callable[[str], Awaitable[None]]) -> None:
         away, wished = False, self._cordons.get(node)
         try:
-            with self._bulkhead.item("node-changes", node):
+            with self.bulkhead.item("node-changes", node):
                 await step(node)
-                self._waits.reset(node)
+                self.waits.reset(node)
                 return
         except HamiError as exc:
             away = isinstance(exc, Unavailable)
@@ -157,30 +148,30 @@ class NodeSync:
                 "node change failed, retrying", extra={"node": node, "error": clip(str(exc))}
             )
         if self._cordons.get(node) is wished:  # else it is another wish since, and due at once
-            self._waits.failed(node, away=away)
+            self.waits.failed(node, away=away)
 
     async def _write_cordon(self, node: str) -> None:
         entries = self._cordons.get(node)
         if entries is None:
             return
-        if not self._view.loaded:
-            await self._view.refresh()
-        cards = [card.usage.device for card in self._view.cluster.cards(NodeName(node))]
+        if not self.view.loaded:
+            await self.view.refresh()
+        cards = [card.usage.device for card in self.view.cluster.cards(NodeName(node))]
         found = find_cordoned(entries, cards)
         # With the entries as they are: one may be the uuid of a card that is away for now.
-        if await self._store.set_cordoned(NodeName(node), found.uuids | entries):
-            await self._view.refresh_node(NodeName(node))
-            self._on_freed()
+        if await self.store.set_cordoned(NodeName(node), found.uuids | entries):
+            await self.view.refresh_node(NodeName(node))
+            self.on_freed()
         if cards:
-            await self._unmatched.note(node, found.unmatched)
+            await self.unmatched.note(node, found.unmatched)
         if self._cordons.get(node) == entries:
             del self._cordons[node]
 
     async def _mark_gone(self, node: str) -> None:
         if node not in self._gone:
             return
-        await self._store.mark_gone(NodeName(node))
-        self._forget(node)
-        self._unmatched.forget(node)
-        await self._view.refresh_node(NodeName(node))
+        await self.store.mark_gone(NodeName(node))
+        self.forget(node)
+        self.unmatched.forget(node)
+        await self.view.refresh_node(NodeName(node))
         self._gone.pop(node, None)

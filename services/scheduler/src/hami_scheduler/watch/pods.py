@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -45,38 +46,27 @@ COMPARED_AT_ONCE = 500
 PLUGIN_FAILED = "the device plugin of its node could not allocate its cards (bind-phase failed)"
 
 
+@dataclass(eq=False, kw_only=True)
 class PodWatch:
     """Handlers of the pod informer, and the worker behind them."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        transitions: Transitions,
-        state: ClusterState,
-        waiting: WaitingPods,
-        request_of: Callable[[JsonMapping], PodRequest],
-        scheduler_name: str,
-        bulkhead: Bulkhead | None = None,
-        waits: ItemBackoff | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or ItemBackoff()
-        self._store = store
-        self._transitions = transitions
-        self._state = state
-        self._waiting = waiting
-        self._request_of = request_of
-        self._scheduler_name = scheduler_name
-        self._changed: dict[PodUid, PodFacts] = {}
-        self._woken = asyncio.Event()
-        self._usual: dict[PodUid, PodFacts] = {}
-        """Not compared with the ledger yet."""
-        self._calm: dict[PodUid, PodFacts] = {}
-        """Those that have not changed since the last comparison."""
-        self._usual_came = asyncio.Event()
-        self.by_uid: dict[PodUid, JsonMapping] = {}
-        """Every pod of ours that the API server has."""
+    store: AllocationStore
+    transitions: Transitions
+    state: ClusterState
+    waiting: WaitingPods
+    request_of: Callable[[JsonMapping], PodRequest]
+    scheduler_name: str
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    waits: ItemBackoff = field(default_factory=ItemBackoff)
+    _changed: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _usual: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
+    """Not compared with the ledger yet."""
+    _calm: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
+    """Those that have not changed since the last comparison."""
+    _usual_came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    by_uid: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
+    """Every pod of ours that the API server has."""
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """The informer saw a pod for the first time, or changed."""
@@ -94,40 +84,40 @@ class PodWatch:
     def on_delete(self, pod: JsonMapping) -> None:
         """The informer saw the pod go."""
         uid = PodUid(pod["metadata"]["uid"])
-        self._waiting.remove(uid)
-        self._state.forget(uid, POD_DELETED)
+        self.waiting.remove(uid)
+        self.state.forget(uid, POD_DELETED)
         if self.by_uid.pop(uid, None) is not None:
             self._note(PodFacts(uid=uid, exists=False, node=facts_of(pod).node))
 
     def _forget_if_over(self, pod: JsonMapping, facts: PodFacts) -> None:
         """Forget what /filter assumed for a pod that will not come to /bind any more."""
-        assumed = self._state.assumed(facts.uid)
+        assumed = self.state.assumed(facts.uid)
         if assumed is None:
             return
         if facts.phase in TERMINAL_PHASES:
-            self._state.forget(facts.uid, f"the pod is {facts.phase}")
+            self.state.forget(facts.uid, f"the pod is {facts.phase}")
         elif facts.node is not None and facts.node != assumed.draft.placement.node:
-            self._state.forget(facts.uid, f"the pod was bound to {facts.node}")
-        elif self._waiting.given_up_since(pod):
-            self._state.forget(facts.uid, "kube-scheduler gave this attempt up")
+            self.state.forget(facts.uid, f"the pod was bound to {facts.node}")
+        elif self.waiting.given_up_since(pod):
+            self.state.forget(facts.uid, "kube-scheduler gave this attempt up")
 
     def _ours(self, pod: JsonMapping) -> bool:
         spec = pod.get("spec") or {}
-        by_us = spec.get("schedulerName") == self._scheduler_name
+        by_us = spec.get("schedulerName") == self.scheduler_name
         return by_us or ASSIGNED_NODE in annotations_of(pod)
 
     def _keep_waiting(self, pod: JsonMapping, facts: PodFacts) -> None:
         refused = scheduled_verdict(pod)[:1] == ("False",)
         if facts.node or facts.deleting or facts.phase in TERMINAL_PHASES:
-            self._waiting.remove(facts.uid)
+            self.waiting.remove(facts.uid)
             return
         if refused:
             try:
-                request = self._request_of(pod)
+                request = self.request_of(pod)
             except InvalidRequest:
                 return
             if request.wants_devices:
-                self._waiting.add(
+                self.waiting.add(
                     WaitingPod(
                         uid=facts.uid,
                         namespace=request.namespace,
@@ -147,7 +137,7 @@ class PodWatch:
         self._usual.pop(facts.uid, None)
         self._calm.pop(facts.uid, None)
         self._changed[facts.uid] = facts
-        self._waits.reset(facts.uid)
+        self.waits.reset(facts.uid)
         self._woken.set()
 
     async def run_comparisons(self) -> None:
@@ -170,7 +160,7 @@ class PodWatch:
         for first in range(0, len(uids), COMPARED_AT_ONCE):
             some = uids[first : first + COMPARED_AT_ONCE]
             try:
-                rows = await self._store.standing_of(some)
+                rows = await self.store.standing_of(some)
             except HamiError as exc:
                 # Each by itself then, with pauses.
                 logger.warning("pods not compared", extra={"error": clip(str(exc))})
@@ -185,21 +175,21 @@ class PodWatch:
     async def run(self) -> None:
         """Carries out what the handlers and comparisons noted, until cancelled."""
         while True:
-            await self._waits.next_turn(self._woken, self._changed)
+            await self.waits.next_turn(self._woken, self._changed)
             if not await self.once():
                 await asyncio.sleep(backoff.FIRST_S)
 
     async def once(self) -> bool:
         """Looks at each pod that is due; False when a backend is away and the rest has to wait."""
-        for uid in [uid for uid in self._changed if self._waits.due(uid)]:
+        for uid in [uid for uid in self._changed if self.waits.due(uid)]:
             facts = self._changed.pop(uid, None)
             if facts is None:
                 continue
             try:
                 # A pod that fails in an unknown way is left to the reconciler.
-                with self._bulkhead.item("pod-changes", uid):
+                with self.bulkhead.item("pod-changes", uid):
                     await self.look(facts)
-                self._waits.reset(uid)
+                self.waits.reset(uid)
             except HamiError as exc:
                 logger.warning(
                     "pod change failed, retrying", extra={"pod_uid": uid, "error": clip(str(exc))}
@@ -208,7 +198,7 @@ class PodWatch:
                 # What was noted since is newer and due at once; else it goes to the end.
                 if uid not in self._changed:
                     self._changed[uid] = facts
-                    self._waits.failed(uid, away=away)
+                    self.waits.failed(uid, away=away)
                 if away:
                     return False
         return True
@@ -221,17 +211,17 @@ class PodWatch:
         done = False
         # A step may make another one due (binding -> bound -> allocated).
         for _ in range(3):
-            allocation = await self._store.live_of(facts.uid)
+            allocation = await self.store.live_of(facts.uid)
             if allocation is None:
                 break
             step = verdict(allocation, facts)
             if step is None:
                 if plugin_failed(allocation, facts):
-                    await self._transitions.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
+                    await self.transitions.note_failure(allocation, PLUGIN_FAILED, actor=ACTOR)
                 elif facts.started:
-                    await self._transitions.free_lock(allocation)
+                    await self.transitions.free_lock(allocation)
                 break
-            await self._transitions.apply(allocation, step, actor=ACTOR)
+            await self.transitions.apply(allocation, step, actor=ACTOR)
             done = True
         return done
 
@@ -254,32 +244,26 @@ def _matters(facts: PodFacts) -> bool:
     return bool(facts.node) or facts.phase in TERMINAL_PHASES
 
 
+@dataclass(eq=False, kw_only=True)
 class NodeWatch:
     """Handlers of the node informer: cordoned cards, and nodes that go."""
 
-    def __init__(
-        self,
-        *,
-        cordon_of: Callable[[JsonMapping], frozenset[str]],
-        on_cordon: Callable[[str, frozenset[str]], None],
-        on_gone: Callable[[str], None],
-    ) -> None:
-        self._cordon_of = cordon_of
-        self._on_cordon = on_cordon
-        self._on_gone = on_gone
-        self.names: set[str] = set()
+    cordon_of: Callable[[JsonMapping], frozenset[str]]
+    on_cordon: Callable[[str, frozenset[str]], None]
+    on_gone: Callable[[str], None]
+    names: set[str] = field(default_factory=set, init=False)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A node appeared or changed."""
         name = new["metadata"]["name"]
         self.names.add(name)
-        wanted = self._cordon_of(new)
-        before = frozenset() if old is None else self._cordon_of(old)
+        wanted = self.cordon_of(new)
+        before = frozenset() if old is None else self.cordon_of(old)
         if wanted != before or old is None:
-            self._on_cordon(name, wanted)
+            self.on_cordon(name, wanted)
 
     def on_delete(self, node: JsonMapping) -> None:
         """A node went."""
         name = node["metadata"]["name"]
         self.names.discard(name)
-        self._on_gone(name)
+        self.on_gone(name)

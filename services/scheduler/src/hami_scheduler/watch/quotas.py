@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
@@ -22,37 +23,28 @@ from hami_scheduler.watch.backoff import ItemBackoff
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, kw_only=True)
 class QuotaSync:
     """Handlers of the quota informer, and the worker behind them."""
 
-    def __init__(
-        self,
-        *,
-        store: QuotaStore,
-        limits_of: Callable[[JsonMapping], QuotaLimits],
-        synced: Callable[[], bool],
-        on_written: Callable[[], Awaitable[None]],
-        bulkhead: Bulkhead | None = None,
-        waits: ItemBackoff | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._waits = waits or ItemBackoff()
-        self._store = store
-        self._synced = synced
-        self._on_written = on_written
-        self._limits_of = limits_of
-        self._quotas: dict[str, dict[str, Mapping[str, int]]] = {}
-        self.mistakes: dict[tuple[str, str], Mapping[str, str]] = {}
-        """(namespace, name) of a ResourceQuota -> its entries that limit nothing, each with why."""
-        self._changed: set[str] = set()
-        self._woken = asyncio.Event()
+    store: QuotaStore
+    limits_of: Callable[[JsonMapping], QuotaLimits]
+    synced: Callable[[], bool]
+    on_written: Callable[[], Awaitable[None]]
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    waits: ItemBackoff = field(default_factory=ItemBackoff)
+    _quotas: dict[str, dict[str, Mapping[str, int]]] = field(default_factory=dict, init=False)
+    mistakes: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, init=False)
+    """(namespace, name) of a ResourceQuota -> its entries that limit nothing, each with why."""
+    _changed: set[str] = field(default_factory=set, init=False)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A ResourceQuota appeared or changed."""
         metadata = new["metadata"]
-        found = self._limits_of(new)
+        found = self.limits_of(new)
         limits = found.limits
-        if old is None or self._limits_of(old).mistakes != found.mistakes:
+        if old is None or self.limits_of(old).mistakes != found.mistakes:
             where = f"{metadata['namespace']}/{metadata['name']}"
             for why in found.mistakes.values():
                 logger.warning("quota limits nothing", extra={"quota": where, "error": why})
@@ -82,7 +74,7 @@ class QuotaSync:
 
     def _note(self, namespace: str) -> None:
         self._changed.add(namespace)
-        self._waits.reset(namespace)
+        self.waits.reset(namespace)
         self._woken.set()
 
     async def _all(self) -> set[str]:
@@ -90,10 +82,10 @@ class QuotaSync:
 
     async def _ended(self) -> frozenset[str]:
         """Namespaces with limits in the ledger whose quotas went while nobody watched."""
-        if not self._synced():
+        if not self.synced():
             return frozenset()
         try:
-            return await self._store.limited() - self._quotas.keys()
+            return await self.store.limited() - self._quotas.keys()
         except HamiError as exc:
             logger.warning("quotas not compared", extra={"error": str(exc)})
             return frozenset()
@@ -101,18 +93,18 @@ class QuotaSync:
     async def run(self, every_s: float) -> None:
         """Writes what changed, and everything again every so often, until cancelled."""
         while True:
-            await self._waits.next_turn(self._woken, self._changed, most_s=every_s)
+            await self.waits.next_turn(self._woken, self._changed, most_s=every_s)
             await self.once()
 
     async def once(self) -> None:
         """Writes the namespaces that are due; where none is, all that are not failing."""
-        changed = {namespace for namespace in self._changed if self._waits.due(namespace)}
+        changed = {namespace for namespace in self._changed if self.waits.due(namespace)}
         self._changed -= changed
         due = changed or await self._all() - self._changed
         written = [await self._written(namespace) for namespace in sorted(due)]
         if changed and any(written):
             try:
-                await self._on_written()
+                await self.on_written()
             except HamiError as exc:
                 # The next comparison of the state reads them.
                 logger.warning("Failed to read the quotas", extra={"error": str(exc)})
@@ -121,9 +113,9 @@ class QuotaSync:
         """False: it is tried again later."""
         try:
             # One that fails in an unknown way is written again with all others.
-            with self._bulkhead.item("quota-changes", namespace):
-                await self._store.set_limits(namespace, self.limits(namespace))
-            self._waits.reset(namespace)
+            with self.bulkhead.item("quota-changes", namespace):
+                await self.store.set_limits(namespace, self.limits(namespace))
+            self.waits.reset(namespace)
         except HamiError as exc:
             logger.warning(
                 "quota not written, retrying",
@@ -131,6 +123,6 @@ class QuotaSync:
             )
             if namespace not in self._changed:
                 self._changed.add(namespace)
-                self._waits.failed(namespace, away=isinstance(exc, Unavailable))
+                self.waits.failed(namespace, away=isinstance(exc, Unavailable))
             return False
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -274,24 +275,25 @@ class PostgresQueries:
         return [dict(row) for row in await self._database.fetch(query, *args)]
 
 
+@dataclass(eq=False)
 class PostgresLedgerStats:
     """Port LedgerStatsReader."""
 
-    def __init__(self, database: Database, *, bulkhead: Bulkhead | None = None) -> None:
-        self._database = database
-        self._bulkhead = bulkhead or Bulkhead()
+    database: Database
+    _: KW_ONLY
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def read(self) -> LedgerStats:
         """See the port."""
         # The moment is that of the first statement: what changes between the two is reported next
         # time.
-        [cluster] = await self._database.fetch(_CLUSTER)
+        [cluster] = await self.database.fetch(_CLUSTER)
         taken_at: datetime = cluster["taken_at"]
         quotas: dict[str, list[QuotaNumbers]] = {}
-        for row in await self._database.fetch(_QUOTAS):
+        for row in await self.database.fetch(_QUOTAS):
             limits = quotas.setdefault(row["namespace"], [])
             if row["limit_amount"] is not None:
-                with self._bulkhead.item("ledger-stats", row["namespace"]):
+                with self.bulkhead.item("ledger-stats", row["namespace"]):
                     limits.append(
                         QuotaNumbers(
                             resource=row["resource"],

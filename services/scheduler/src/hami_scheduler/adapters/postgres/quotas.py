@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.errors import Conflict
@@ -53,41 +54,37 @@ UPDATE quotas SET used_amount = $3, updated_at = now()
 """
 
 
+@dataclass(eq=False)
 class PostgresQuotas:
     """Port QuotaStore."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts],
-    ) -> None:
-        self._database = database
-        self._quota_of = quota_of
-        self._uncounted: set[str] = set()
-        """Namespaces with a new quota, until what they use has been counted once."""
+    database: Database
+    _: KW_ONLY
+    quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts]
+    _uncounted: set[str] = field(default_factory=set, init=False)
+    """Namespaces with a new quota, until what they use has been counted once."""
 
     async def limited(self) -> frozenset[str]:
         """See the port."""
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             "SELECT DISTINCT namespace FROM quotas WHERE limit_amount IS NOT NULL"
         )
         return frozenset(row["namespace"] for row in rows)
 
     async def used(self) -> list[QuotaUse]:
         """See the port."""
-        rows = await self._database.fetch(_USED)
+        rows = await self.database.fetch(_USED)
         return [QuotaUse(*row) for row in rows]
 
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """See the port."""
         names = sorted(limits)
         amounts = [limits[name] for name in names]
-        if await self._database.fetch(_NEW, namespace, names, amounts):
+        if await self.database.fetch(_NEW, namespace, names, amounts):
             self._uncounted.add(namespace)
         if namespace in self._uncounted:
             await self._wait_for_writers()
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             await connection.execute(_UNLIMIT, namespace, sorted(limits))
             await connection.executemany(
                 _LIMIT, [(namespace, name, limits[name]) for name in sorted(limits)]
@@ -99,7 +96,7 @@ class PostgresQuotas:
             )
             used: Counter[str] = Counter()
             for row in live:
-                used.update(self._quota_of(allocation_of(row).containers))
+                used.update(self.quota_of(allocation_of(row).containers))
             await connection.executemany(
                 _COUNT, [(namespace, row["resource"], used[row["resource"]]) for row in rows]
             )
@@ -122,4 +119,4 @@ class PostgresQuotas:
             older &= await self._writers()
 
     async def _writers(self) -> set[str]:
-        return {row["virtualtransaction"] for row in await self._database.fetch(_WRITERS)}
+        return {row["virtualtransaction"] for row in await self.database.fetch(_WRITERS)}

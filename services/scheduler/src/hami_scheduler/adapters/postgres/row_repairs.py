@@ -7,6 +7,7 @@ the row lies. Each repair locks the row and looks again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
@@ -76,16 +77,17 @@ RETURNING id::text AS id, namespace, pod_name, pod_uid, true AS live,
 """
 
 
+@dataclass(eq=False)
 class PostgresRowRepairs:
     """Port RowRepairs."""
 
-    def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
-        self._database = database
-        self._on_commit = on_commit
+    database: Database
+    _: KW_ONLY
+    on_commit: Callable[[], None]
 
     async def repair_by_history(self) -> list[RepairedRow]:
         """See the port."""
-        found = [row["id"] for row in await self._database.fetch(_FIND)]
+        found = [row["id"] for row in await self.database.fetch(_FIND)]
         return await self._by_history(found) if found else []
 
     async def put_back(self, allocation_id: AllocationId) -> list[RepairedRow]:
@@ -93,7 +95,7 @@ class PostgresRowRepairs:
         return await self._by_history([allocation_id])
 
     async def _by_history(self, ids: Sequence[str]) -> list[RepairedRow]:
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             await connection.fetch(_LOCK, list(ids))
             rows = await connection.fetch(_BY_HISTORY, list(ids))
             live = [row["id"] for row in rows if row["live"]]
@@ -103,15 +105,15 @@ class PostgresRowRepairs:
 
     async def repair_names(self) -> list[RepairedRow]:
         """See the port."""
-        return [_repaired(row) for row in await self._database.fetch(_NAMES)]
+        return [_repaired(row) for row in await self.database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
         """See the port."""
-        return [_repaired(row) for row in await self._database.fetch(_DEADLINES, longest_s)]
+        return [_repaired(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
         """See the port."""
-        row = await self._database.fetchrow(_LAST_MOVE, allocation_id)
+        row = await self.database.fetchrow(_LAST_MOVE, allocation_id)
         return None if row is None else row["cards"]
 
     async def rewrite(
@@ -125,7 +127,7 @@ class PostgresRowRepairs:
         reason: str,
     ) -> bool:
         """See the port."""
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             old = await locked(connection, row.id)
             if old != row:
                 return False
@@ -149,7 +151,7 @@ class PostgresRowRepairs:
                 detail={"before": card_names(row.containers), "after": card_names(containers)},
             )
             await insert_events(connection, [event])
-        self._on_commit()
+        self.on_commit()
         return True
 
 

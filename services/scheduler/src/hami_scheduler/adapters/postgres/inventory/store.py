@@ -8,6 +8,7 @@ capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName, card_key
@@ -48,12 +49,13 @@ from hami_scheduler.ledger.inventory_diff import (
 from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
 
+@dataclass(eq=False)
 class PostgresInventory:
     """Ports InventoryStore, InventoryStore and CardReader."""
 
-    def __init__(self, database: Database, *, on_commit: Callable[[], None]) -> None:
-        self._database = database
-        self._on_commit = on_commit
+    database: Database
+    _: KW_ONLY
+    on_commit: Callable[[], None]
 
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
@@ -73,7 +75,7 @@ class PostgresInventory:
         """
         recorded: dict[NodeName, RecordedInventory] = {}
         whole = [each for each in reports if not each.repeats]
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             for node in await _heard(connection, [each for each in reports if each.repeats]):
                 recorded[node] = RecordedInventory(changed=False)
             accepted = await _upsert_nodes(connection, whole)
@@ -88,12 +90,12 @@ class PostgresInventory:
                 else:
                     recorded[inventory.node] = await self._bring_up_to_date(connection, inventory)
         if any(each.changed for each in recorded.values()):
-            self._on_commit()
+            self.on_commit()
         return [recorded.get(report.inventory.node) for report in reports]
 
     async def forget_number(self, node: NodeName) -> int | None:
         """See the port."""
-        row = await self._database.fetchrow(FORGET_NUMBER, node)
+        row = await self.database.fetchrow(FORGET_NUMBER, node)
         return None if row is None else int(row["agent_sequence"])
 
     async def _bring_up_to_date(
@@ -109,7 +111,7 @@ class PostgresInventory:
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
         """See the port."""
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             accepted = await connection.fetchrow(
                 UPSERT_ANNOTATED,
                 inventory.node,
@@ -130,7 +132,7 @@ class PostgresInventory:
             }
             changes = compare(annotated, screened.accepted)
             health = await _write(connection, inventory.node, changes)
-        self._on_commit()
+        self.on_commit()
         return RecordedInventory(changed=not changes.empty, health=health, refused=screened.refused)
 
     async def _known(
@@ -165,17 +167,17 @@ class PostgresInventory:
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
         """See the port."""
         names = uuids | {card_key(node, uuid) for uuid in uuids}
-        return bool(await self._database.fetch(CORDON, node, sorted(names)))
+        return bool(await self.database.fetch(CORDON, node, sorted(names)))
 
     async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
         """See the port."""
         names = sorted(groups)
-        rows = await self._database.fetch(SET_GROUPS, names, [groups[name] for name in names])
+        rows = await self.database.fetch(SET_GROUPS, names, [groups[name] for name in names])
         return [NodeName(row["name"]) for row in rows]
 
     async def mark_gone(self, node: NodeName) -> None:
         """See the port."""
-        async with self._database.transaction() as connection:
+        async with self.database.transaction() as connection:
             if await connection.fetchrow(GONE, node) is None:
                 return
             rows = await connection.fetch(
@@ -186,11 +188,11 @@ class PostgresInventory:
                 for row in rows
             }
             await _write(connection, node, compare(known, ()))
-        self._on_commit()
+        self.on_commit()
 
     async def tally(self) -> tuple[int, int]:
         """See the port."""
-        row = await self._database.fetchrow(
+        row = await self.database.fetchrow(
             # As numeric: what one row has wrong must not be beyond the sum's type.
             "SELECT count(*), coalesce(sum(version), 0) FROM devices WHERE present"
         )
@@ -198,12 +200,12 @@ class PostgresInventory:
 
     async def versions(self) -> dict[str, tuple[NodeName, int]]:
         """See the port."""
-        rows = await self._database.fetch("SELECT uuid, node, version FROM devices WHERE present")
+        rows = await self.database.fetch("SELECT uuid, node, version FROM devices WHERE present")
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
         """See bus.heartbeats.CardReader."""
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             "SELECT name, agent_id, agent_sequence FROM nodes"
             " WHERE source = 'agent' AND gone_at IS NULL"
         )
@@ -211,7 +213,7 @@ class PostgresInventory:
 
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
         """See the port."""
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             f"{SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
             " ORDER BY d.node, d.index",
             None if nodes is None else list(nodes),
@@ -220,7 +222,7 @@ class PostgresInventory:
 
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         """See the port."""
-        rows = await self._database.fetch(
+        rows = await self.database.fetch(
             "SELECT name, pair_scores FROM nodes WHERE name = ANY($1::text[])"
             " AND pair_scores <> '{}'::jsonb",
             list(nodes),
