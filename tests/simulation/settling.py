@@ -73,7 +73,7 @@ async def _until_views_agree(world: World) -> None:
 
 def _check_views(world: World) -> None:
     for name, replica in world.replicas.items():
-        cluster = replica.service.adopter._view.cluster
+        cluster = replica.service.adopter.view.cluster
         for uuid, (node, _device) in world.model.cards.items():
             mine = {s.usage.device.uuid: s.usage for s in cluster.cards(node)}
             if mine.get(uuid) != world.ledger.usage(uuid):

@@ -13,7 +13,7 @@ import orjson
 import pytest
 from hami_scheduler.adapters.postgres.allocations.store import PostgresAllocationStore
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
-from hami_scheduler.ports.ledger import AllocationStore
+from hami_scheduler.ports.ledger import AgentInventory, AllocationStore
 from hamicommon.domain.allocations import (
     AllocationState,
     ContainerGrant,
@@ -115,7 +115,8 @@ class Harness:
         inventory = NodeInventory(
             node=node, devices=tuple(known.values()), observed_at=datetime.now(UTC)
         )
-        recorded = await self.inventory.record(inventory, agent_id="a", sequence=self._sequence)
+        report = AgentInventory(inventory=inventory, agent_id="a", sequence=self._sequence)
+        [recorded] = await self.inventory.record_all([report])
         assert recorded is not None
 
     async def usage(self, name: str) -> DeviceUsage:

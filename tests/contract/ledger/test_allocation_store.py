@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hami_scheduler.adapters.postgres.allocations import reads
+from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import CapacityConflict, Conflict
@@ -205,7 +206,8 @@ async def test_a_card_that_is_gone_gets_its_slices_back_and_takes_none(harness: 
     await harness.add(card("0"))
     await harness.store.begin(draft("p", container(("0", 400, 30))))
     nothing = NodeInventory(node=NODE, devices=(), observed_at=datetime.now(UTC))
-    assert await harness.inventory.record(nothing, agent_id="a", sequence=99) is not None
+    report = AgentInventory(inventory=nothing, agent_id="a", sequence=99)
+    assert await harness.inventory.record_all([report]) != [None]
 
     change = await harness.advance("p", S.RELEASED)
     with pytest.raises(CapacityConflict):

@@ -65,12 +65,12 @@ class Replica:
 
     def cards(self, node: str) -> list[str]:
         """Uuids of the node's cards that it places pods on, in their order."""
-        cluster = self.service.adopter._view.cluster
+        cluster = self.service.adopter.view.cluster
         return [card.usage.device.uuid for card in cluster.cards(NodeName(node))]
 
     def phase(self, pod: Json) -> str | None:
         """As its watch has seen it; None: not at all."""
-        seen = self.service.adopter._known_pods.get(pod["metadata"]["uid"], {})
+        seen = self.service.adopter.known_pods.get(pod["metadata"]["uid"], {})
         return (seen.get("status") or {}).get("phase")
 
     async def get(self, path: str) -> Json:

@@ -1,4 +1,4 @@
-"""Nodes and cards of the simulated database: the ports InventoryStore and CardReader."""
+"""Nodes and cards of the simulated database: as `PostgresInventory` has them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Inventories(FakeLedger):
     async def record(
         self, inventory: NodeInventory, *, agent_id: str, sequence: int
     ) -> RecordedInventory | None:
-        """See the port InventoryStore."""
+        """One of `record_all`."""
         node = self._nodes.get(inventory.node)
         if node is not None and node.has_agent:
             same = node.agent_id == agent_id
@@ -61,60 +61,49 @@ class Inventories(FakeLedger):
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
-        """See the port InventoryStore."""
+        """See PostgresInventory."""
         return [
-            self._heard(each)
-            if each.repeats
-            else await self.record(each.inventory, agent_id=each.agent_id, sequence=each.sequence)
+            await self.record(each.inventory, agent_id=each.agent_id, sequence=each.sequence)
             for each in reports
         ]
 
-    def _heard(self, report: AgentInventory) -> RecordedInventory | None:
-        node = self._nodes.get(report.inventory.node)
-        if node is None or node.gone or not node.has_agent or node.agent_id != report.agent_id:
-            return None
-        if node.sequence >= report.sequence:
-            return None
-        node.sequence, node.observed_at = report.sequence, report.inventory.observed_at
-        return RecordedInventory(changed=False)
-
     async def repair_cards(self) -> Sequence[RepairedCard]:
-        """See the port CounterStore: the simulation's checker looks at every counter."""
+        """See PostgresCounters: the simulation's checker looks at every counter."""
         return ()
 
     async def repair_sequences(self) -> Sequence[RepairedSequence]:
-        """See the port CounterStore."""
+        """See PostgresCounters."""
         return ()
 
     async def repair_by_history(self) -> Sequence[RepairedRow]:
-        """See the port RowRepairs: rows are right here."""
+        """See PostgresRowRepairs: rows are right here."""
         return ()
 
     async def put_back(self, allocation_id: AllocationId) -> Sequence[RepairedRow]:
-        """See the port RowRepairs."""
+        """See PostgresRowRepairs."""
         del allocation_id
         return ()
 
     async def repair_names(self) -> Sequence[RepairedRow]:
-        """See the port RowRepairs."""
+        """See PostgresRowRepairs."""
         return ()
 
     async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
-        """See the port RowRepairs."""
+        """See PostgresRowRepairs."""
         del longest_s
         return ()
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
-        """See the port RowRepairs: a row is where it was moved to."""
+        """See PostgresRowRepairs: a row is where it was moved to."""
         row = self._allocations[allocation_id]
         return {each.name: [share.uuid for share in each.shares] for each in row.containers}
 
     async def rewrite(self, row: Allocation, **what: Any) -> bool:
-        """See the port RowRepairs."""
+        """See PostgresRowRepairs."""
         raise AssertionError(f"the row {row.id} is another than its grant: {what}")
 
     async def forget_number(self, node: NodeName) -> int | None:
-        """See the port InventoryStore."""
+        """See PostgresInventory."""
         known = self._nodes.get(node)
         if known is None:
             return None
@@ -124,7 +113,7 @@ class Inventories(FakeLedger):
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
-        """See the port InventoryStore."""
+        """See PostgresInventory."""
         node = self._nodes.get(inventory.node)
         if node is not None and (
             (node.has_agent and not node.gone)
@@ -150,7 +139,7 @@ class Inventories(FakeLedger):
                 self._allocations[row.id] = replace(row, has_agent=node.has_agent)
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
-        """See the port InventoryStore."""
+        """See PostgresInventory."""
         changed = False
         for uuid, card in self._cards.items():
             if card.node == node and card.is_cordoned != (uuid in uuids):
@@ -158,7 +147,7 @@ class Inventories(FakeLedger):
         return changed
 
     async def mark_gone(self, node: NodeName) -> None:
-        """See the port InventoryStore."""
+        """See PostgresInventory."""
         known = self._nodes.get(node)
         if known is not None and not known.gone:
             known.gone = True

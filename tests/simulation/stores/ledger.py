@@ -147,24 +147,24 @@ class SimLedger(Inventories):
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """See the port DriftJournal; nobody reads it in here."""
+        """See PostgresJournal; nobody reads it in here."""
 
     async def outbox_lag(self) -> tuple[float, datetime | None]:
         """See LedgerQueries; a row has no moment in here."""
         return float(sum(not row.published for row in self.outbox.rows)), None
 
     async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
-        """See the port Queries; decisions are kept elsewhere in here."""
+        """See PostgresQueries; decisions are kept elsewhere in here."""
         return {}
 
     async def pod_cards(
         self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
     ) -> list[PodCard]:
-        """See the port Queries; events about cards are no promise that is held in here."""
+        """See PostgresQueries; events about cards are no promise that is held in here."""
         return []
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
-        """See the port Queries."""
+        """See PostgresQueries."""
         return {key: limit - used for key, (limit, used) in self._quotas.items()}
 
 

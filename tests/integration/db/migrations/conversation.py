@@ -30,7 +30,7 @@ from hami_scheduler.adapters.postgres.housekeeping import PostgresJournal
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
-from hami_scheduler.ports.ledger import DecisionRow
+from hami_scheduler.ports.ledger import AgentInventory, DecisionRow
 from hamicommon.bus.publisher import Outgoing
 from hamicommon.domain.allocations import AllocationState as S
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
@@ -114,7 +114,8 @@ async def _cards(database: Database) -> None:
             for n in range(3)
         )
         reported = NodeInventory(node=NODE, devices=cards, observed_at=datetime.now(UTC))
-        await inventory.record(reported, agent_id="a", sequence=sequence + 1)
+        report = AgentInventory(inventory=reported, agent_id="a", sequence=sequence + 1)
+        await inventory.record_all([report])
     await inventory.set_cordoned(NODE, frozenset({GpuUuid("GPU-2")}))
     await inventory.cards()
     await inventory.versions()

@@ -13,6 +13,7 @@ import pytest
 from hami_metrics.adapters.capacity import sum_up_capacity
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
 from hami_scheduler.adapters.postgres.quotas import PostgresQuotas
+from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.ledger.database import Database, open_database
@@ -57,7 +58,8 @@ class Agent:
     async def report(self, *cards: GpuDevice, at: datetime | None = None) -> None:
         self._sequence += 1
         seen = NodeInventory(node=NODE, devices=cards, observed_at=at or datetime.now(UTC))
-        assert await self.inventory.record(seen, agent_id="a", sequence=self._sequence)
+        report = AgentInventory(inventory=seen, agent_id="a", sequence=self._sequence)
+        assert await self.inventory.record_all([report]) != [None]
 
 
 async def history(database: Database) -> list[Any]:

@@ -31,7 +31,7 @@ async def test_a_pod_whose_binding_is_under_way_keeps_its_node(world: World) -> 
     await world.add_node("n2")
     pod = await world.pod("slice")
     [first] = (await replica.filter(pod, "n1", "n2"))["NodeNames"]
-    state = replica.service.adopter._view
+    state = replica.service.adopter.view
     state.note_binding(pod["metadata"]["uid"], first)
 
     again = await replica.filter(pod, "n1", "n2")

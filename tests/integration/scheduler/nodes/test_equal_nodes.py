@@ -66,7 +66,7 @@ def comparable(annotations: dict[str, str]) -> dict[str, list[str]]:
 
 
 def assumed(replica: Replica, pod: Json) -> list[tuple[str, str]]:
-    found = replica.service.adopter._view.assumed(pod["metadata"]["uid"])
+    found = replica.service.adopter.view.assumed(pod["metadata"]["uid"])
     assert found is not None
     placement = found.draft.placement
     return [(placement.node, s.uuid) for each in placement.containers for s in each.shares]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,10 +80,11 @@ async def test_a_late_report_of_the_agent_before_is_ignored(world: World) -> Non
             devices=(inventory_device(card, 0),),
         )
         at = bus_s + timedelta(seconds=after_s)
-        recorded = await store.record(
-            inventory_of(report, received_at=at), agent_id=agent_id, sequence=1
+        inventory = inventory_of(report, received_at=at)
+        recorded = await store.record_all(
+            [AgentInventory(inventory=inventory, agent_id=agent_id, sequence=1)]
         )
-        return recorded is not None
+        return recorded != [None]
 
     assert await taken("first", "A", 10)
     assert await taken("second", "B", 20)
@@ -227,34 +227,6 @@ async def test_a_heartbeat_locks_no_card_and_writes_its_node_alone(world: World)
     assert not recorded.changed
     assert await world.database.fetch(rows) == before
     assert await store.agent_marks() == {"n1": ("a", 2)}
-
-
-async def test_what_repeats_is_heard_of_its_own_agent_alone(world: World) -> None:
-    store = PostgresInventory(world.database, on_commit=lambda: None)
-    await store.record_all([seen(node, inventory_device(node, 0)) for node in ("n1", "n2", "n3")])
-    await store.mark_gone(NodeName("n2"))
-    scores = {"n1": {"n1": 1}}
-    await world.database.fetch("UPDATE nodes SET pair_scores = $1 WHERE name = 'n1'", scores)
-
-    def again(node: str, **changes: Any) -> AgentInventory:
-        return replace(seen(node, sequence=2), repeats=True, **changes)
-
-    found = await store.record_all(
-        [
-            again("n3", agent_id="b"),
-            again("n2"),
-            again("n1"),
-            seen("n4", inventory_device("n4", 0)),
-            again("n5"),
-        ]
-    )
-
-    assert [each and each.changed for each in found] == [None, None, False, True, None]
-    assert await store.agent_marks() == {"n1": ("a", 2), "n3": ("a", 1), "n4": ("a", 1)}
-    assert await store.pair_scores([NodeName("n1")]) == {"n1": scores}
-    await has_cards(world, "n1", "n1")
-    [late] = await store.record_all([again("n1")])
-    assert late is None
 
 
 async def test_all_health_changes_of_a_report_are_kept_and_announced(world: World) -> None:

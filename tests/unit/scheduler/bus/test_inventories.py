@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from hami_scheduler.bus import inventories
 from hami_scheduler.bus.inventories import InventoryReports
-from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.ledger import AgentInventory, RecordedInventory
 from hamicommon.bus.client import Message
@@ -36,7 +36,7 @@ class Store(Inventories):
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
         names = [str(each.inventory.node) for each in reports]
-        self.compared += [each.sequence for each in reports if not each.repeats]
+        self.compared += [each.sequence for each in reports]
         self.calls.append(names)
         if set(names) & set(self._broken):
             raise self._error
@@ -84,12 +84,13 @@ class Taking:
         self.written: list[str] = []
         self.view = state_of(store)
         instruments = SchedulerInstruments()
-        self.journal = journal = Journal()
+        self.journal = Journal()
+        drift = Drift(self.journal, instruments)
         self.reports = InventoryReports(
             store=store,
             view=self.view,
-            refused=RefusedCards(journal=journal, instruments=instruments),
-            journal=journal,
+            refused=NodeProblems(kind="card-refused", drift=drift),
+            drift=drift,
             instruments=instruments,
             on_heard=self.heard.append,
             on_written=self._wrote,
@@ -193,33 +194,19 @@ async def beats(taking: Taking, clock: Clock, sequences: Sequence[int]) -> None:
         assert await taking.reports.handle_all([message("n1", sequence)]) == [None]
 
 
-async def test_that_a_node_was_heard_is_written_and_compared_each_30_s(
-    clock: Clock,
-) -> None:
+@pytest.mark.parametrize("step", [1, 2], ids=["each", "every other one"])
+async def test_a_report_is_compared_with_the_ledger_each_30_s(clock: Clock, step: int) -> None:
     store = Store()
     taking = Taking(store)
-    await beats(taking, clock, range(1, 62))
+    sequences = range(1, 1 + 61 * step, step)
+    await beats(taking, clock, sequences)
 
+    assert store.compared == list(sequences)[::3]
     assert len(store.calls) == 1 + 60 // 3
-    assert store.compared == list(range(1, 62, 3))
     assert len(taking.heard) == 61
 
 
-async def test_where_another_replica_may_have_taken_one_the_cards_are_compared(
-    clock: Clock,
-) -> None:
-    store = Store()
-    taking = Taking(store)
-    await beats(taking, clock, [1, 2, 4, 6, 8, 9, 10, 11, 12, 13])
-
-    # Each first one after 30 s; from 10 on all came here.
-    assert store.compared == [1, 6, 10, 13]
-    assert len(store.calls) == 4
-
-
-async def test_a_node_that_was_gone_is_compared_with_its_next_heartbeat(
-    clock: Clock,
-) -> None:
+async def test_a_node_that_was_gone_is_compared_within_30_s(clock: Clock) -> None:
     store = Store()
     taking = Taking(store)
     await beats(taking, clock, [1, 2, 3])

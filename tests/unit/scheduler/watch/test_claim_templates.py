@@ -79,7 +79,8 @@ class Cluster:
 
     async def turn(self, seconds: float = 0.0) -> None:
         self.now_s += seconds
-        await self.replica.once(listed=self.synced)
+        await self.replica.revisit(listed=self.synced)
+        await self.replica.queue.run_due()
         self.watch()
 
 

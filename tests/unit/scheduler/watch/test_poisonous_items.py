@@ -8,14 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hami_scheduler import work_queue
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.placement.waiting_pods import WaitingPods
-from hami_scheduler.watch import backoff
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hamicommon.errors import Conflict, InvalidRequest
+from hamicommon.k8s.annotations import DEVICE_CORDON
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end
 
@@ -51,6 +52,9 @@ class Store:
 
     live_of = set_cordoned = mark_gone = set_limits = turn
 
+    async def set_groups(self, groups: Mapping[str, str | None]) -> None:
+        del groups
+
     async def limited(self) -> frozenset[str]:
         return frozenset()
 
@@ -66,7 +70,7 @@ async def _until_reached(store: Store, loop: Coroutine[Any, Any, None]) -> None:
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backoff, "FIRST_S", 0.001)
+    monkeypatch.setattr(work_queue, "MIN_BACKOFF_S", 0.001)
 
 
 @pytest.mark.parametrize("error", POISON)
@@ -85,46 +89,50 @@ async def test_pods_around_a_poisonous_one_are_looked_at(error: Exception) -> No
         watch.on_upsert(pod, None)
         watch.on_delete(pod)
 
-    await _until_reached(store, watch.run())
+    await _until_reached(store, watch.queue.run())
 
     assert store.done == ["first", "last"]
+
+
+def node_sync(store: Store) -> NodeSync:
+    return NodeSync(
+        store=cast(Any, store),
+        view=cast(Any, _View()),
+        group_labels=(),
+        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
+        events=cast(Any, None),
+        on_gone=lambda _node: None,
+        on_freed=lambda: None,
+    )
+
+
+def cordoned(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "annotations": {DEVICE_CORDON: "GPU-a"}}}
 
 
 @pytest.mark.parametrize("wish", ["cordon", "gone"])
 @pytest.mark.parametrize("error", POISON)
 async def test_nodes_around_a_poisonous_one_are_written(error: Exception, wish: str) -> None:
     store = Store(error, "last")
-    sync = NodeSync(
-        store=cast(Any, store),
-        view=cast(Any, _View()),
-        forget=lambda _node: None,
-        on_freed=lambda: None,
-        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
-    )
+    sync = node_sync(store)
     for node in ("first", "poison", "last"):
         if wish == "cordon":
-            sync.cordon(node, frozenset({"GPU-a"}))
+            sync.on_upsert(cordoned(node))
         else:
-            sync.gone(node)
+            sync.on_delete(cordoned(node))
 
-    await _until_reached(store, sync.run())
+    await _until_reached(store, sync.queue.run())
 
     assert store.done == ["first", "last"]
 
 
 async def test_a_cordon_that_failed_is_written_later() -> None:
     store = Store(Conflict("lost a race"), "last")
-    sync = NodeSync(
-        store=cast(Any, store),
-        view=cast(Any, _View()),
-        forget=lambda _node: None,
-        on_freed=lambda: None,
-        unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
-    )
-    sync.cordon("poison", frozenset({"GPU-a"}))
-    sync.cordon("last", frozenset({"GPU-a"}))
-    await _until_reached(store, sync.run())
-    assert "poison" in sync._cordons
+    sync = node_sync(store)
+    sync.on_upsert(cordoned("poison"))
+    sync.on_upsert(cordoned("last"))
+    await _until_reached(store, sync.queue.run())
+    assert "poison" in sync.queue
 
     written = asyncio.Event()
 
@@ -135,8 +143,7 @@ async def test_a_cordon_that_failed_is_written_later() -> None:
         return False
 
     store.set_cordoned = set_cordoned
-    sync._woken.set()
-    running = asyncio.create_task(sync.run())
+    running = asyncio.create_task(sync.queue.run())
     async with asyncio.timeout(PATIENCE_S):
         await written.wait()
     await end([running])
@@ -162,7 +169,7 @@ async def test_namespaces_around_a_poisonous_one_get_their_limits(error: Excepti
     for namespace in ("first", "poison", "z-last"):
         sync.on_upsert({"metadata": {"namespace": namespace, "name": "q"}}, None)
 
-    await _until_reached(store, sync.run(60.0))
+    await _until_reached(store, sync.queue.run())
 
     assert store.done == ["first", "z-last"]
 
@@ -185,6 +192,6 @@ async def test_nodes_without_agent_around_a_poisonous_one_are_looked_at(
     for node in ("first", "poison", "last"):
         known.on_upsert({"metadata": {"name": node}}, None)
 
-    await _until_reached(store, known.run())
+    await _until_reached(store, known.queue.run())
 
     assert store.done == ["first", "last"]

@@ -110,33 +110,41 @@ class KubernetesPodApi:
 
 
 class KubernetesClaimApi:
-    """Port ClaimApi."""
+    """Port KubernetesClaimApi."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def get(self, namespace: str, name: str) -> Json:
-        """See the port."""
+        """The claim. Raises: NotFound, Unavailable, Forbidden (we may not read claims)."""
         return await self._api.get(claim_path(namespace, name))
 
     async def set_status(self, claim: Json, status: Json) -> Json:
-        """See the port."""
+        """Sets these fields of its status, of the claim as it is given; None removes one. Answers
+        what the API server has then.
+
+        Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
+        """
         body = {"metadata": _guard(claim), "status": status}
         return await self._api.patch(f"{_claim_path(claim)}/status", body)
 
 
 class KubernetesTemplateApi:
-    """Port TemplateApi."""
+    """Port KubernetesTemplateApi."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
 
     async def create(self, namespace: str, body: Json) -> Json:
-        """See the port."""
+        """Makes it; as it is then.
+
+        Raises: Conflict (it is there), Forbidden (the namespace is being deleted), InvalidRequest,
+        NotFound (the namespace is gone), Unavailable.
+        """
         return await self._api.create(templates_path(namespace), body)
 
     async def delete(self, namespace: str, name: str, *, uid: str) -> None:
-        """See the port."""
+        """Raises: NotFound, Conflict (another one has the name now), Unavailable."""
         body = {"preconditions": {"uid": uid}}
         await self._api.delete(f"{templates_path(namespace)}/{name}", body)
 

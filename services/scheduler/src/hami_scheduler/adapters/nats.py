@@ -108,13 +108,16 @@ class NatsGrantAnnouncer:
 
 
 class NatsNodeWitness:
-    """Port NodeWitness."""
+    """Port NatsNodeWitness."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
     async def holdings(self, node: NodeName) -> NodeHoldings:
-        """See the port."""
+        """Reads the checkpoint of the node's kubelet.
+
+        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
+        """
         try:
             reply = await self._bus.request(
                 holdings_subject(node), HoldingsRequest(node=node), timeout_s=HOLDINGS_WAIT_S

@@ -12,7 +12,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hamicommon.domain.allocations import (
     Allocation,
@@ -31,8 +31,10 @@ from hami_scheduler.adoption.entries import AdoptionEntries, is_over
 from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.ports.cluster import NodeWitness
 from hami_scheduler.ports.ledger import AllocationStore
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.nats import NatsNodeWitness
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ class Adopter:
 
     ledger: AllocationStore
     entries: AdoptionEntries
-    witness: NodeWitness
+    witness: NatsNodeWitness
     view: ClusterState
     vendors: Vendors
     known_pods: Mapping[PodUid, JsonMapping]

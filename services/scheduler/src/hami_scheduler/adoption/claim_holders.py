@@ -12,35 +12,35 @@ the API server when its kubelet has unprepared its claims, so the next one asks.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import PodUid
 from hamicommon.dra.claims import claim_names, pods_of
-from hamicommon.errors import Conflict, Forbidden, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unavailable
 from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.types import JsonMapping
-from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import NodeQuestion
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.ports.cluster import ClaimApi, GrantAnnouncer
+from hami_scheduler.ports.cluster import GrantAnnouncer
 from hami_scheduler.ports.ledger import AllocationStore
+from hami_scheduler.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 
 logger = logging.getLogger(__name__)
 
 _ANNOUNCED_S = 600.0
 ATTEMPTS = 3
-RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -48,16 +48,17 @@ class ClaimHolders:
     """Handlers of the pod informer, the worker behind them, and the look before an end."""
 
     grants: ClaimGrants
-    claims: ClaimApi
+    claims: KubernetesClaimApi
     store: AllocationStore
     announcer: GrantAnnouncer
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
-    clock: Callable[[], float] = time.monotonic
-    _again: dict[PodUid, float] = field(default_factory=dict, init=False)
-    _backoffs: dict[PodUid, Backoff] = field(default_factory=dict, init=False)
-    _due: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
+    clock: Callable[[], float] | None = None
+    _pods: dict[str, JsonMapping] = field(default_factory=dict, init=False)
+    """Pods in the queue."""
     _settled: set[PodUid] = field(default_factory=set, init=False)
-    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue("claim-holders", self._sync, self.bulkhead, self.clock)
 
     def pod_seen(self, pod: JsonMapping) -> None:
         """The informer saw a pod, or a change of one."""
@@ -66,52 +67,28 @@ class ClaimHolders:
         facts = facts_of(pod)
         if facts.node is None or facts.phase in TERMINAL_PHASES or facts.uid in self._settled:
             return
-        self._due[facts.uid] = pod
-        self._again.pop(facts.uid, None)
-        self._woken.set()
+        self._pods[facts.uid] = pod
+        self.queue.add(facts.uid)
 
     def pod_gone(self, pod: JsonMapping) -> None:
         """The informer saw it go."""
         uid = PodUid(pod["metadata"]["uid"])
-        self._due.pop(uid, None)
+        self._pods.pop(uid, None)
         self._settled.discard(uid)
-        self._again.pop(uid, None)
-        self._backoffs.pop(uid, None)
+        self.queue.discard(uid)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_FIRST_S if self._due else None):
-                    await self._woken.wait()
-            self._woken.clear()
-            await self.once()
-
-    async def once(self) -> None:
-        """Looks at each pod that is due."""
-        now = self.clock()
-        for uid in [uid for uid in self._due if self._again.get(uid, now) <= now]:
-            pod = self._due.pop(uid)
-            try:
-                with self.bulkhead.item("claim-holders", uid):
-                    await self._look(uid, pod)
-                self._backoffs.pop(uid, None)
-            except HamiError as exc:
-                backoff = self._backoffs.setdefault(uid, Backoff(RETRY_FIRST_S, RETRY_LAST_S))
-                wait_s = backoff.failed()
-                extra = {"pod_uid": uid, "error": clip(str(exc)), "retry_s": wait_s}
-                logger.info("holder of a claim not in the ledger, retrying", extra=extra)
-                self._due.setdefault(uid, pod)
-                self._again[uid] = now + wait_s
-
-    async def _look(self, uid: PodUid, pod: JsonMapping) -> None:
-        """Raises: Unavailable."""
+    async def _sync(self, key: str) -> None:
+        uid, pod = PodUid(key), self._pods.get(key)
+        if pod is None:
+            return
         live, started = await self.store.live_of(uid), facts_of(pod).started
         if live is None and (started or await self._shares(pod)):
             live = await self._enter(_question(pod))
         # One that runs on claims of others is asked about once.
         if live is not None or started:
             self._settled.add(uid)
+        if self._pods.get(key) is pod:  # otherwise it changed since, and is in the queue
+            del self._pods[key]
 
     async def _shares(self, pod: JsonMapping) -> bool:
         """Whether another pod has a claim of its; who is alone asks when the node prepares it."""

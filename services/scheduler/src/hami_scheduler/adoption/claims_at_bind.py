@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation
@@ -21,7 +22,10 @@ from hamicommon.k8s.types import Json, JsonMapping
 
 from hami_scheduler.adoption.resource_claims import ClaimGrants
 from hami_scheduler.adoption.running_pods import NodeQuestion
-from hami_scheduler.ports.cluster import ClaimApi, PodApi
+from hami_scheduler.ports.cluster import PodApi
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ class ClaimsAtBind:
     grants: ClaimGrants
     _: KW_ONLY
     pods: PodApi
-    claims: ClaimApi
+    claims: KubernetesClaimApi
     lease_s: float
 
     async def on_node(

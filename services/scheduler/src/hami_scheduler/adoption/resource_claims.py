@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hamicommon import telemetry
 from hamicommon.bus.reader import read_of_node
@@ -41,7 +41,10 @@ from hami_scheduler.adoption.running_pods import (
     RunningPods,
     reply_with,
 )
-from hami_scheduler.ports.cluster import ClaimApi
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
+
 
 tracer = get_tracer(__name__)
 
@@ -57,7 +60,7 @@ class ClaimGrants:
 
     pods: RunningPods
     _: KW_ONLY
-    claims: ClaimApi
+    claims: KubernetesClaimApi
     request_of: Callable[[JsonMapping], PodRequest]
 
     async def respond(self, subject: str, body: bytes) -> UnmanagedReply:

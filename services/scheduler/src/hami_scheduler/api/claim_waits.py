@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hamicommon.dra.claims import claim_names
 from hamicommon.dra.requests import amounts_of, is_ours
@@ -17,8 +18,10 @@ from hamicommon.explain.unscheduled import claims_wait, unallocated
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
 
-from hami_scheduler.ports.cluster import ClaimApi
 from hami_scheduler.ports.ledger import Row
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 
 REASON_CODE = "ResourceClaims"
 MOST_PODS = 500
@@ -35,7 +38,7 @@ class PodsByClaims:
     """
 
     pods: Callable[[], Iterable[JsonMapping]]
-    claims: ClaimApi
+    claims: KubernetesClaimApi
 
     async def waiting(self, namespace: str | None) -> list[Row]:
         """The oldest first, with the columns of the question `waiting-pods`.

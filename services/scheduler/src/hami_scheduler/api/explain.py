@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
@@ -32,7 +33,10 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.ports.cluster import PodApi
-from hami_scheduler.ports.ledger import Queries, Row
+from hami_scheduler.ports.ledger import Row
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 # kube-scheduler moves pods out of its unschedulable queue then, whatever happened.
 RETRIED_AFTER = "5 minutes"
@@ -51,7 +55,7 @@ class Explainer:
     `silent`: nodes whose agents are silent.
     """
 
-    queries: Queries
+    queries: PostgresQueries
     pods: PodApi
     vendors: Vendors
     scheduler_name: str

@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hamicommon.access.checks import Access, NotAllowed, Right, bearer_token
 from hamicommon.clipping import clip
@@ -22,7 +23,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from hami_scheduler.activity import Activity
 from hami_scheduler.api.http import refuse
 from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
-from hami_scheduler.ports.ledger import CallJournal, CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallSource, OperatorCall, OperatorCaller
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +119,7 @@ class OperatorAccess:
     app: ASGIApp
     identify: Identify
     activity: Activity
-    journal: CallJournal | None = None
+    journal: PostgresCallJournal | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""

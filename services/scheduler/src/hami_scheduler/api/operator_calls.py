@@ -10,13 +10,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.api.http import refuse
-from hami_scheduler.ports.ledger import CallJournal, CallOutcome, OperatorCall
+from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +35,7 @@ NO_ANSWER = "it ended without an answer"
 class OperatorCalls:
     """Hands one call to `app`, with its row."""
 
-    def __init__(self, app: ASGIApp, journal: CallJournal, call: OperatorCall) -> None:
+    def __init__(self, app: ASGIApp, journal: PostgresCallJournal, call: OperatorCall) -> None:
         """`call`: without an object it is about its body."""
         self._app = app
         self._journal = journal
@@ -67,7 +71,7 @@ class OperatorCalls:
             )
 
 
-async def note_refused(journal: CallJournal, call: OperatorCall, message: str) -> None:
+async def note_refused(journal: PostgresCallJournal, call: OperatorCall, message: str) -> None:
     """Writes that the caller may not; nothing was carried out, so what fails is logged alone."""
     try:
         await journal.refused(_bounded(call), clip(message, MOST_OF_AN_ANSWER))

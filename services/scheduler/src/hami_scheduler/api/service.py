@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hamicommon.access.checks import Access
 from hamicommon.bus.dead_letters import DeadLetters
@@ -15,7 +16,11 @@ from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.v1 import VainSettings
 from hami_scheduler.extender.app import ExtenderVerbs
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.ledger import CallJournal, Queries
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
+
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -26,7 +31,7 @@ class Service:
 
     verbs: ExtenderVerbs
     activity: Activity
-    queries: Queries
+    queries: PostgresQueries
     letters: DeadLetters
     explainer: Explainer
     by_claims: PodsByClaims
@@ -36,7 +41,7 @@ class Service:
     adopter: Adopter
     access: Access | None
     """Who may ask on the operators' port; None: it is not served."""
-    journal: CallJournal | None
+    journal: PostgresCallJournal | None
     """Where calls that change something are kept; None: the log alone has them."""
     instruments: SchedulerInstruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
@@ -23,7 +23,10 @@ from hami_scheduler.adoption.adopt import Adopter
 from hami_scheduler.api.claim_waits import PodsByClaims
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.http import JSON, read_body, read_json
-from hami_scheduler.ports.ledger import Queries, Row
+from hami_scheduler.ports.ledger import Row
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
 _SIMULATE_MOST_BYTES = 16 * 1024 * 1024
@@ -33,7 +36,7 @@ _ADOPT_MOST_BYTES = 1024 * 1024
 _SHOWN_BYTES = 16 * 1024
 
 
-def ledger_routes(queries: Queries) -> APIRouter:
+def ledger_routes(queries: PostgresQueries) -> APIRouter:
     """What the ledger holds, held, and found different."""
     api = APIRouter(prefix="/v1")
 

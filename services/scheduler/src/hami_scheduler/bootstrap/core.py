@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 from hamicommon.domain.allocations import Allocation, Placement
 from hamicommon.domain.ids import NodeName
@@ -18,7 +19,7 @@ from hami_scheduler.adoption.running_pods import RunningPods
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.usual_pods import read_usual_pods
 from hami_scheduler.bus.heartbeats import AgentLiveness
-from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.ledger.annotation_lock import MirroredLocks
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
@@ -39,6 +40,9 @@ from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.settings import Settings
 
+REFUSED_CLASS = "card-refused"
+"""Cards that nodes report and the ledger does not take."""
+
 
 class Core:
     """State, policies, and what changes grants."""
@@ -53,7 +57,8 @@ class Core:
         self.settings, self.vendors = settings, vendors
         self.instruments, self.bulkhead = instruments, instruments.bulkhead
         self.connections = connections
-        store, pods, journal = connections.store, connections.pods, connections.journal
+        store, pods = connections.store, connections.pods
+        self.drift = drift = Drift(connections.journal, instruments)
         self.requests = PodRequests(vendors=vendors, defaults=_policy(settings))
         self.announcer = announcer = Announcer(connections.events)
         self.state = ClusterState(
@@ -130,20 +135,23 @@ class Core:
             store=store,
             pods=pods,
             vendors=vendors,
-            journal=journal,
-            instruments=instruments,
+            drift=drift,
             lines=LineBudget(),
             marks=marks,
         )
-        self.refused = RefusedCards(journal=journal, instruments=instruments)
+        self.refused = NodeProblems(
+            kind=REFUSED_CLASS,
+            drift=drift,
+            names_item=True,
+            on_count=partial(drift.show_standing, REFUSED_CLASS),
+        )
         longest_s = max(
             *(settings.reservation_s, settings.bind_timeout_s),
             *(settings.lock_s, settings.release_unconfirmed_s),
         )
         self.lying_rows = LyingRows(
             store=connections.row_repairs,
-            journal=journal,
-            instruments=instruments,
+            drift=drift,
             read_signed=connections.read_signed,
             misread=self._misread,
             annotate=store.annotate,

@@ -7,25 +7,24 @@ from typing import Any
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.dra.shapes import TEMPLATE_LABELS, templates_path
-from hamicommon.k8s.annotations import DEVICE_CORDON, annotations_of, decode_cordon, split_list
+from hamicommon.k8s.annotations import DEVICE_CORDON, split_list
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
-from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.activity import SchedulerLease
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bus.inventories import InventoryReports
+from hami_scheduler.drift import NodeProblems
 from hami_scheduler.ledger.quota import quota_limits
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hami_scheduler.settings import Settings
-from hami_scheduler.watch.annotated_inventory import AnnotatedInventory, MalformedAnnotations
+from hami_scheduler.watch.annotated_inventory import AnnotatedInventory
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
 from hami_scheduler.watch.claim_templates import ClaimTemplates, card_sizes_mib
 from hami_scheduler.watch.host_cpu import HostCpu
 from hami_scheduler.watch.node_annotations import lives
-from hami_scheduler.watch.node_groups import NodeGroups
-from hami_scheduler.watch.nodes import NodeSync, UnmatchedCordons
-from hami_scheduler.watch.pods import NodeWatch, PodWatch
+from hami_scheduler.watch.nodes import CORDON_CLASS, NodeSync
+from hami_scheduler.watch.pods import PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
 
@@ -52,12 +51,12 @@ class Watches:
     def __init__(self, core: Core) -> None:
         self._core = core
         settings, connections, bulkhead = core.settings, core.connections, core.bulkhead
-        api, inventory, journal = connections.api, connections.inventory, connections.journal
+        api, inventory = connections.api, connections.inventory
         self.inventories = InventoryReports(
             store=inventory,
             view=core.state,
             refused=core.refused,
-            journal=journal,
+            drift=core.drift,
             instruments=core.instruments,
             on_heard=core.liveness.heard,
             on_written=self._on_cards_written,
@@ -71,20 +70,18 @@ class Watches:
             scheduler_name=settings.scheduler_name,
             bulkhead=bulkhead,
         )
-        self.unmatched_cordons = UnmatchedCordons(journal=journal, events=connections.events)
-        self.node_sync = NodeSync(
+        self.unmatched_cordons = NodeProblems(
+            kind=CORDON_CLASS, drift=core.drift, prefix=f"annotation {DEVICE_CORDON}: "
+        )
+        self.nodes = NodeSync(
             store=inventory,
             view=core.state,
-            forget=self.inventories.forget,
-            on_freed=core.on_freed,
+            group_labels=split_list(settings.node_group_labels),
             unmatched=self.unmatched_cordons,
+            events=connections.events,
+            on_gone=self.inventories.forget,
+            on_freed=core.on_freed,
             bulkhead=bulkhead,
-        )
-        self.node_groups = NodeGroups(
-            store=inventory, labels=split_list(settings.node_group_labels), bulkhead=bulkhead
-        )
-        self.nodes = NodeWatch(
-            cordon_of=_cordon_of, on_cordon=self.node_sync.cordon, on_gone=self.node_sync.gone
         )
         self.annotated = AnnotatedNodes(
             inventory=AnnotatedInventory(
@@ -93,7 +90,11 @@ class Watches:
                 nodes=connections.nodes,
                 vendors=core.vendors,
                 refused=core.refused,
-                malformed=MalformedAnnotations(journal, core.instruments),
+                malformed=NodeProblems(
+                    kind="inventory-malformed",
+                    drift=core.drift,
+                    on_count=core.instruments.malformed_inventories.set,
+                ),
                 on_written=lambda node: self._on_cards_written([node]),
             ),
             locks=core.mirrored,
@@ -167,8 +168,7 @@ class Watches:
         }
 
     def _on_cards_written(self, nodes: Iterable[NodeName]) -> None:
-        for node in nodes:
-            self.node_sync.again(node)
+        self.nodes.on_cards_written(nodes)
         self._core.on_freed()
 
     async def _on_quotas_written(self) -> None:
@@ -195,20 +195,14 @@ class Watches:
     def _on_node(self, new: dict[str, Any], old: dict[str, Any] | None) -> None:
         if self._cpu is not None:
             self._cpu.node_seen(new)
-        self.nodes.on_upsert(new, old)
-        self.node_groups.node_seen(new)
+        self.nodes.on_upsert(new)
         self.annotated.on_upsert(new, old)
         self._core.liveness.node_seen(new["metadata"]["name"], lives(new, self._core.vendors))
 
     def _on_node_deleted(self, node: dict[str, Any]) -> None:
         self.nodes.on_delete(node)
-        self.node_groups.node_gone(node)
         if self._cpu is not None:
             self._cpu.node_gone(node)
         self.annotated.on_delete(node)
         self._core.liveness.node_gone(node["metadata"]["name"])
         self._core.locks.on_node_deleted(node["metadata"]["name"])
-
-
-def _cordon_of(node: JsonMapping) -> frozenset[str]:
-    return frozenset(decode_cordon(annotations_of(node).get(DEVICE_CORDON, "")))

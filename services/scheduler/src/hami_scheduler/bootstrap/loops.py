@@ -45,6 +45,8 @@ from hami_scheduler.reconcile.restore import GrantRestorer
 from hami_scheduler.reconcile.retention import HistoryCleanup
 from hami_scheduler.reconcile.stuck_pods import StuckPodReporter
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
+from hami_scheduler.watch import claim_templates
+from hami_scheduler.watch.annotated_nodes import LOOK_INTERVAL_S
 
 # Nothing can be decided before the ledger was read once.
 LOAD_AGAIN_S = 1.0
@@ -166,17 +168,16 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
         pods=connections.pods,
         transitions=core.transitions,
         mirrors=core.mirrors,
-        journal=connections.journal,
+        drift=core.drift,
         instruments=core.instruments,
-        watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes.names),
+        watched=WatchedCluster(pods=watches.pods.by_uid, nodes=watches.nodes),
         ungranted=_ungranted_pods(core),
         rows=core.lying_rows,
     )
     counters = CounterRepairer(
         store=connections.counters,
         view=core.state,
-        journal=connections.journal,
-        instruments=core.instruments,
+        drift=core.drift,
     )
 
     async def reconcile() -> None:
@@ -188,13 +189,14 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
 
     return (
         *_template_loops(watches),
-        ("pod-changes", watches.pods.run),
+        ("pod-changes", watches.pods.queue.run),
         ("pod-comparisons", watches.pods.run_comparisons),
-        ("node-changes", watches.node_sync.run),
-        ("node-groups", watches.node_groups.run),
-        ("annotated-nodes", watches.annotated.run),
-        ("claim-holders", core.claim_holders.run),
-        ("quota-changes", lambda: watches.quotas.run(every_s)),
+        ("node-changes", watches.nodes.queue.run),
+        ("annotated-nodes", watches.annotated.queue.run),
+        rounds("annotated-questions", LOOK_INTERVAL_S, watches.annotated.ask_again),
+        ("claim-holders", core.claim_holders.queue.run),
+        ("quota-changes", watches.quotas.queue.run),
+        rounds("quota-counts", every_s, watches.quotas.recount),
         rounds("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
         rounds("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
     )
@@ -205,14 +207,18 @@ def _template_loops(watches: Watches) -> Loops:
     if templates is None:
         return ()
 
-    def listed() -> bool:
-        return all(watches.informers[name].synced.is_set() for name in ("templates", "pods"))
+    async def revisit() -> None:
+        listed = all(watches.informers[name].synced.is_set() for name in ("templates", "pods"))
+        await templates.revisit(listed=listed)
 
-    return (("claim-templates", lambda: templates.run(listed)),)
+    return (
+        ("claim-templates", templates.queue.run),
+        periodic("idle-claim-templates", claim_templates.LOOK_INTERVAL_S, revisit),
+    )
 
 
 def _ungranted_pods(core: Core) -> UngrantedPods:
-    store, journal = core.connections.store, core.connections.journal
+    store = core.connections.store
     return UngrantedPods(
         store=store,
         restorer=GrantRestorer(
@@ -224,9 +230,8 @@ def _ungranted_pods(core: Core) -> UngrantedPods:
             put_back=core.lying_rows.put_back,
         ),
         claimed=core.claim_holders,
-        journal=journal,
+        drift=core.drift,
         announcer=core.announcer,
-        instruments=core.instruments,
         wants_devices=core.requests.wants_devices,
         scheduler_name=core.settings.scheduler_name,
     )
@@ -239,9 +244,7 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
     reports = GrantReports(
         store=store,
         transitions=core.transitions,
-        orphans=OrphanReporter(
-            journal=connections.journal, announcer=core.announcer, instruments=core.instruments
-        ),
+        orphans=OrphanReporter(drift=core.drift, announcer=core.announcer),
         instances=MadeInstances(store=store, pods=pods, doubt_mirror=core.mirrors.doubt),
         pods=pods,
         known_pods=known_pods,

@@ -10,13 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hamicommon.bus.logins import LoginRequest, granted, read_question, refused
 from hamicommon.bus.permissions import agent_permissions, agent_user
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import HamiError, InvalidRequest
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 
 logger = logging.getLogger(__name__)
 
@@ -34,17 +37,12 @@ class Bearer:
     """Where the pod runs that the token is bound to; None when it is bound to none."""
 
 
-class TokenReviews(Protocol):
-    """Asks the API server about tokens."""
-
-    async def review(self, token: str) -> Bearer:
-        """Raises: InvalidRequest when the token is not good for the bus, Unavailable."""
-
-
 class Logins:
     """Answers the bus server."""
 
-    def __init__(self, *, reviews: TokenReviews, agents: str, key: Ed25519PrivateKey) -> None:
+    def __init__(
+        self, *, reviews: KubernetesTokenReviews, agents: str, key: Ed25519PrivateKey
+    ) -> None:
         """`agents`: the service account of the node-agents, `NAMESPACE:NAME`."""
         self._reviews = reviews
         self._agents = f"system:serviceaccount:{agents}"

@@ -2,9 +2,8 @@
 
 Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
 messages a second, nearly all without news. What repeats the last one costs the reading of its head;
-every 30 s it is written down that the node was heard, for all nodes that came together in one
-transaction. It is compared with the ledger then where another replica may have taken a report in
-between, else every 5 min.
+every 30 s a report is compared with the ledger's cards whatever is in it, for all nodes that came
+together in one transaction.
 
 A report that is older than what the ledger has is left out, and the node was heard all the same.
 An agent whose reports are left out again and again is right, and the ledger's number of it is not:
@@ -19,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.inventories import inventory_of
@@ -27,22 +27,21 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.events import Inventory, inventory_subject
 
-from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.drift import Drift, NodeProblems
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.ledger import (
     AgentInventory,
-    DriftJournal,
-    InventoryStore,
     RecordedInventory,
 )
 
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+
 logger = logging.getLogger(__name__)
 
-# A heartbeat without news is written down at most this often.
-HEARTBEAT_WRITE_S = 30.0
-# Promise LIVE-2: a view that missed a change has the ledger's cards again this soon.
-COMPARE_S = 30.0
+COMPARE_INTERVAL_S = 30.0
+"""Promise LIVE-2: a state that missed a change has the ledger's cards again this soon."""
 _DEVICES = b'"devices":'
 MAX_IGNORED = 3
 """Reports of one agent in a row, each later than the one before, until its number is believed."""
@@ -57,11 +56,8 @@ class _LastInventory:
     agent_id: str
     cards: bytes
     """A digest: the cards themselves would be a quarter of a replica's memory."""
-    sequence: int
-    """Of the latest that had these cards, as long as all came to this replica."""
-    written_at: float
     compared_at: float
-    """With the ledger's cards."""
+    """By the monotonic clock, with the ledger's cards."""
 
 
 @dataclass(slots=True)
@@ -95,7 +91,6 @@ class _Report:
             inventory=inventory_of(self.inventory, received_at=self.message.received_at),
             agent_id=self.inventory.agent_id,
             sequence=self.inventory.sequence,
-            repeats=self.repeats,
         )
 
 
@@ -106,10 +101,10 @@ class InventoryReports:
     `on_written` gets the nodes whose cards changed in the ledger.
     """
 
-    store: InventoryStore
+    store: PostgresInventory
     view: ClusterState
-    refused: RefusedCards
-    journal: DriftJournal
+    refused: NodeProblems
+    drift: Drift
     instruments: SchedulerInstruments
     on_heard: Callable[[NodeName], None]
     on_written: Callable[[Collection[NodeName]], None]
@@ -133,7 +128,7 @@ class InventoryReports:
                 answers[number] = exc
                 continue
             self._note_clock(report)
-            if report.repeats and not self._write_is_due(report):
+            if report.repeats:
                 self.on_heard(report.node)
             else:
                 due.append(report)
@@ -142,31 +137,20 @@ class InventoryReports:
         return answers
 
     def _read(self, number: int, message: Message) -> _Report:
-        """The cards of what repeats the last one are left out. Raises: InvalidRequest."""
+        """Read a report; the cards of what repeats the last one are left out.
+
+        Raises: InvalidRequest.
+        """
         head, devices, tail = message.data.partition(_DEVICES)
         cards = blake2b(tail, digest_size=16).digest()
         last = self._last.get(message.subject)
-        if last is not None and last.cards == cards:
+        if last is not None and last.cards == cards and _is_fresh(last):
             short = replace(message, data=head + devices + b"[]}")
             with suppress(InvalidRequest):  # also where the key stands elsewhere
-                report = _Report(number, _inventory(short), message, cards, repeats=True)
-                if self._follows(report.inventory, last):
-                    return report
+                inventory = _inventory(short)
+                if inventory.agent_id == last.agent_id:
+                    return _Report(number, inventory, message, cards, repeats=True)
         return _Report(number, _inventory(message), message, cards)
-
-    def _follows(self, inventory: Inventory, last: _LastInventory) -> bool:
-        """Whether the ledger has what this repeats."""
-        if inventory.agent_id != last.agent_id:
-            return False
-        now = time.monotonic()
-        if inventory.sequence == last.sequence + 1:
-            last.sequence = inventory.sequence
-            return now - last.compared_at < COMPARE_S
-        return now - last.written_at < HEARTBEAT_WRITE_S
-
-    def _write_is_due(self, report: _Report) -> bool:
-        last = self._last[report.message.subject]
-        return time.monotonic() - last.written_at >= HEARTBEAT_WRITE_S
 
     async def _take(self, reports: Sequence[_Report], answers: list[Exception | None]) -> None:
         """All at once; where one of them keeps the others from it, one after the other."""
@@ -184,22 +168,9 @@ class InventoryReports:
     async def _taken(
         self, reports: Sequence[_Report], recorded: Sequence[RecordedInventory | None]
     ) -> None:
-        now = time.monotonic()
         changed: set[NodeName] = set()
         for report, written in zip(reports, recorded, strict=True):
             subject, inventory, node = report.message.subject, report.inventory, report.node
-            last = self._last.get(subject)
-            if report.repeats:
-                if written is None:
-                    # The ledger has another state of the node: the next one is compared with it.
-                    self._last.pop(subject, None)
-                    await self._ignore(report)
-                    continue
-                self._ignored.pop(node, None)
-                if last is not None:
-                    last.written_at = now
-                self.on_heard(node)
-                continue
             if written is None:
                 await self._ignore(report)
                 continue
@@ -207,14 +178,11 @@ class InventoryReports:
             malformed = dict.fromkeys(inventory.malformed, "malformed")
             await self.refused.note(node, {**malformed, **written.refused})
             self.on_heard(node)
+            last = self._last.get(subject)
             if written.changed or (last is not None and last.cards != report.cards):
                 changed.add(node)
             self._last[subject] = _LastInventory(
-                inventory.agent_id,
-                report.cards,
-                sequence=inventory.sequence,
-                written_at=now,
-                compared_at=now,
+                inventory.agent_id, report.cards, compared_at=time.monotonic()
             )
         if changed:
             try:
@@ -247,8 +215,7 @@ class InventoryReports:
                 f"the ledger had number {known} of its agent, which reports {inventory.sequence};"
                 " the agent's reports are taken again"
             )
-            await self.journal.drift(WRONG_NUMBER, node, detail, repaired=True)
-            self.instruments.drift.labels(WRONG_NUMBER).inc()
+            await self.drift.note(WRONG_NUMBER, node, detail, repaired=True)
 
     def forget(self, node: str) -> None:
         """The node was deleted; its next inventory is written whatever is in it."""
@@ -269,6 +236,10 @@ class InventoryReports:
         if node in self._skewed:
             self._skewed.discard(node)
             self.instruments.clock_skew.remove(node)
+
+
+def _is_fresh(last: _LastInventory) -> bool:
+    return time.monotonic() - last.compared_at < COMPARE_INTERVAL_S
 
 
 def _inventory(message: Message) -> Inventory:

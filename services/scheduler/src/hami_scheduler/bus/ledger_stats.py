@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hamicommon.bus.client import Bus
 from hamicommon.events import (
@@ -24,6 +24,9 @@ from hamicommon.events import (
 )
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresLedgerStats
 
 PUBLISH_EVERY_S = 2.0
 PUBLISH_ALL_EVERY_S = 60.0
@@ -43,13 +46,6 @@ class LedgerStats:
     """Nodes with an agent that were deleted lately."""
 
 
-class LedgerStatsReader(Protocol):
-    """Where the statistics come from."""
-
-    async def read(self) -> LedgerStats:
-        """Reads them. Raises: Unavailable, Conflict."""
-
-
 @dataclass(eq=False)
 class LedgerStatsPublisher:
     """Publishes what changed, and everything now and then.
@@ -57,7 +53,7 @@ class LedgerStatsPublisher:
     `replica` keeps this process's message ids apart from those of others.
     """
 
-    reader: LedgerStatsReader
+    reader: PostgresLedgerStats
     bus: Bus
     replica: str
     _: KW_ONLY

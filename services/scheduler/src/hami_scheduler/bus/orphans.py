@@ -8,17 +8,13 @@ them. Counted, journalled, and shown in an event; containers that came since kee
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.pod_ref import PodRef
 
-from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.pod_events import RUNS_ON, Announcer
-from hami_scheduler.ports.ledger import DriftJournal
-
-logger = logging.getLogger(__name__)
 
 CLASS = "runs-without-grant"
 
@@ -27,26 +23,15 @@ CLASS = "runs-without-grant"
 class OrphanReporter:
     """Reports them."""
 
-    journal: DriftJournal
+    drift: Drift
     announcer: Announcer
-    instruments: SchedulerInstruments
 
     async def report(self, allocation: Allocation) -> None:
         """Of an allocation that is no longer live. Raises: Unavailable."""
         text = sentence(allocation)
-        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
         # First what may fail: the report comes again then.
-        await self.journal.drift(CLASS, subject, text, repaired=False)
-        self.instruments.drift.labels(CLASS).inc()
-        logger.warning(
-            "runs on without a grant",
-            extra={"pod_uid": allocation.pod_uid, "node": allocation.node},
-        )
-        self.announcer.announce(
-            PodRef.of(allocation),
-            RUNS_ON,
-            text,
-        )
+        await self.drift.note(CLASS, subject_of(allocation), text, repaired=False)
+        self.announcer.announce(PodRef.of(allocation), RUNS_ON, text)
 
 
 def sentence(allocation: Allocation) -> str:

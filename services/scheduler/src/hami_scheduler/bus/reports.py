@@ -42,8 +42,8 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 ACTOR = "node-agent"
-MOST_LOOKS = 5
-MOST_AT_ONCE = 4
+MAX_ATTEMPTS = 5
+MAX_CONCURRENT = 4
 """Reports that are looked at row by row; each holds a connection to the ledger."""
 
 
@@ -57,8 +57,8 @@ class GrantReports:
     instances: MadeInstances
     pods: PodApi
     known_pods: Mapping[PodUid, Mapping[str, Any]]
-    _at_once: asyncio.Semaphore = field(
-        default_factory=lambda: asyncio.Semaphore(MOST_AT_ONCE), init=False
+    _turns: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT), init=False
     )
 
     async def handle_all(self, messages: Sequence[Message]) -> Sequence[Exception | None]:
@@ -90,12 +90,12 @@ class GrantReports:
     async def _handle(self, report: AnyReport) -> None:
         if isinstance(report, Allocated) and not report.instances and await self._usual(report):
             return
-        async with self._at_once:
+        async with self._turns:
             await self._look(report)
 
     async def _look(self, report: AnyReport) -> None:
         # Each step is guarded by the row as it was read; who was overtaken looks again.
-        for _ in range(MOST_LOOKS):
+        for _ in range(MAX_ATTEMPTS):
             allocation = await self.store.get(AllocationId(report.allocation_id))
             if allocation is None or allocation.node != report.node:
                 raise InvalidRequest(
@@ -107,7 +107,7 @@ class GrantReports:
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
-        raise Conflict(f"grant {report.allocation_id} changed {MOST_LOOKS} times since")
+        raise Conflict(f"grant {report.allocation_id} changed {MAX_ATTEMPTS} times since")
 
     async def _usual(self, report: Allocated) -> bool:
         """Takes the step that nearly every report is about; False when another one is due."""

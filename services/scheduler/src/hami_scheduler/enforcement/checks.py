@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
@@ -24,7 +25,10 @@ from hami_scheduler.enforcement.periods import REASONS, PeriodChanges, drift_cla
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports.ledger import LimitHistory
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.limits import PostgresLimits
+
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +44,7 @@ class LimitChecks:
     `pod_named`: the watch's, by namespace and name. `evictor`: None: report only.
     """
 
-    history: LimitHistory
+    history: PostgresLimits
     pod_named: Callable[[str, str], JsonMapping | None]
     announcer: Announcer
     instruments: SchedulerInstruments

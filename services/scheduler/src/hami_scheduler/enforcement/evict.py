@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
@@ -31,7 +32,10 @@ from hami_scheduler.enforcement.periods import REASONS, LimitPeriod
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodApi
-from hami_scheduler.ports.ledger import LimitHistory
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.limits import PostgresLimits
+
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ MOST_OF_A_PROBLEM = 512
 class LimitEvictor:
     """Ends them one by one."""
 
-    history: LimitHistory
+    history: PostgresLimits
     pods: PodApi
     announcer: Announcer
     instruments: SchedulerInstruments

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import Conflict
-from hamicommon.events import NodeHoldings
 from hamicommon.grants.grant import Grant
 from hamicommon.k8s.types import Json
 from hamicommon.ledger.model import LockHolder
@@ -58,34 +57,6 @@ class PodApi(Protocol):
 
     async def delete(self, pod: Json, *, grace_s: int) -> None:
         """Deletes this very pod. Raises: NotFound, Conflict, Forbidden, Unavailable."""
-
-
-class ClaimApi(Protocol):
-    """ResourceClaims at the API server."""
-
-    async def get(self, namespace: str, name: str) -> Json:
-        """The claim. Raises: NotFound, Unavailable, Forbidden (we may not read claims)."""
-
-    async def set_status(self, claim: Json, status: Json) -> Json:
-        """Sets these fields of its status, of the claim as it is given; None removes one. Answers
-        what the API server has then.
-
-        Raises: NotFound, Conflict (it changed), Forbidden, InvalidRequest, Unavailable.
-        """
-
-
-class TemplateApi(Protocol):
-    """ResourceClaimTemplates at the API server."""
-
-    async def create(self, namespace: str, body: Json) -> Json:
-        """Makes it; as it is then.
-
-        Raises: Conflict (it is there), Forbidden (the namespace is being deleted), InvalidRequest,
-        NotFound (the namespace is gone), Unavailable.
-        """
-
-    async def delete(self, namespace: str, name: str, *, uid: str) -> None:
-        """Raises: NotFound, Conflict (another one has the name now), Unavailable."""
 
 
 class NodeApi(Protocol):
@@ -148,16 +119,6 @@ class NodeLock(Protocol):
 
 class AgentNotReady(Conflict):
     """The node's agent does not run, or can't take a pod now."""
-
-
-class NodeWitness(Protocol):
-    """Who holds devices on a node, by the node's own agent."""
-
-    async def holdings(self, node: NodeName) -> NodeHoldings:
-        """Reads the checkpoint of the node's kubelet.
-
-        Raises: NotFound (no agent of ours runs there), Unavailable (the bus is away, or silence).
-        """
 
 
 class GrantAnnouncer(Protocol):

@@ -5,21 +5,20 @@ All calls are bounded in time and raise only from `hamicommon.errors`; `adapters
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
-from hamicommon.domain.allocations import Allocation, ContainerGrant
+from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.devices import DeviceUsage, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
-from hamicommon.events import DeviceHealthEvent, LimitCheck, LimitFinding
+from hamicommon.events import DeviceHealthEvent
 from hamicommon.explain.moment import Blob
 from hamicommon.ledger.cards.moves import Move
-from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaUse, StateStep
 
 
@@ -192,62 +191,6 @@ class RepairedSequence:
     is_now: int
 
 
-class CounterStore(Protocol):
-    """What the ledger counts. Both raise: Conflict, Unavailable."""
-
-    async def repair_cards(self) -> Sequence[RepairedCard]:
-        """Counts the live grants of every card that has other counters."""
-
-    async def repair_sequences(self) -> Sequence[RepairedSequence]:
-        """Lets numbers go on beyond the newest rows."""
-
-
-class InventoryStore(Protocol):
-    """Nodes and cards as their agents report them."""
-
-    async def record_all(
-        self, reports: Sequence[AgentInventory]
-    ) -> Sequence[RecordedInventory | None]:
-        """As `record` for reports of different nodes, all or none.
-
-        Of what repeats it is recorded that the node was heard; None also when its last report is
-        another agent's, or the node was given up since. Raises: also Conflict.
-        """
-
-    async def record(
-        self, inventory: NodeInventory, *, agent_id: str, sequence: int
-    ) -> RecordedInventory | None:
-        """Writes what differs; None when the report is older than what is known.
-
-        `observed_at` of the inventory is when the bus took it. Raises: Unavailable.
-        """
-
-    async def forget_number(self, node: NodeName) -> int | None:
-        """Forgets how many reports of its agent are known, so that the next one is taken.
-
-        Returns the number; None: the node is not known. Raises: Unavailable.
-        """
-
-    async def record_annotated(
-        self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
-    ) -> RecordedInventory | None:
-        """Writes what a Node object has, for a node without our agent.
-
-        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
-        the node's own agent reports, or a later state is known already: `sequence` grows within
-        one `node_uid`. Raises: Unavailable.
-        """
-
-    async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
-        """Marks exactly these cards of the node as cordoned; True when something changed."""
-
-    async def mark_gone(self, node: NodeName) -> None:
-        """The Node object was deleted: its cards are no longer present."""
-
-    async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
-        """Writes those that differ; returns the nodes that are known. Raises: Unavailable."""
-
-
 Row = dict[str, Any]
 
 
@@ -261,70 +204,6 @@ class LastRefusal:
     """Nodes that kube-scheduler offered."""
     unregistered: int
     """Of those, without a card that is known."""
-
-
-class Queries(Protocol):
-    """Read-only answers for people; all raise Unavailable when the ledger is away."""
-
-    async def allocations(
-        self,
-        *,
-        node: str | None = None,
-        namespace: str | None = None,
-        state: str | None = None,
-        pod_uid: str | None = None,
-        live: bool | None = None,
-        pod_name: str | None = None,
-        limit: int = 1000,
-    ) -> list[Row]:
-        """Allocations, newest first."""
-
-    async def nodes(self) -> list[Row]:
-        """Nodes with the sums of their cards."""
-
-    async def devices(self, *, node: str | None = None) -> list[Row]:
-        """Cards with capacity and what is granted."""
-
-    async def history(self, pod_uid: str) -> list[Row]:
-        """State changes of the pod's allocations, in order."""
-
-    async def decisions(self, pod_uid: str) -> list[Row]:
-        """The pod's latest decisions, newest first, as they are stored."""
-
-    async def pods_named(self, namespace: str, name: str) -> list[Row]:
-        """Pods that have or had the name (or have it as their uid), latest first."""
-
-    async def drift(self, *, kind: str | None = None, limit: int = 100) -> list[Row]:
-        """Differences that the reconciler found, newest first."""
-
-    async def broken_promises(self) -> list[Row]:
-        """What `hamictl db check` would find: a sentence each."""
-
-    async def limits(self, pod_uid: str) -> list[Row]:
-        """When the pod was not held to its grants, what goes on first."""
-
-    async def pod_cards(
-        self, *, pod_uid: str | None = None, silent: Collection[NodeName] = ()
-    ) -> list[PodCard]:
-        """The cards that a pod holds, or those of all pods that may be in trouble."""
-
-    async def snapshots(self, ids: Sequence[str]) -> dict[str, bytes]:
-        """Cards that decisions saw, by name."""
-
-    async def held_at(self, at: datetime, nodes: Sequence[str], namespace: str) -> list[Row]:
-        """Slices that pods on these nodes or of this namespace held then."""
-
-    async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
-        """Of cards that were unhealthy then, since when."""
-
-    async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
-        """By pod; one without a decision is left out."""
-
-    async def quota_room(self) -> dict[tuple[str, str], int]:
-        """What is left of each quota, by namespace and resource."""
-
-    async def outbox_lag(self) -> tuple[float, datetime | None]:
-        """Unpublished rows, and when the oldest was written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,81 +275,12 @@ class DecisionLog(Protocol):
         """
 
 
-class DriftJournal(Protocol):
-    """Where differences between ledger, pods and nodes are written down."""
-
-    async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
-        """Appends one line. Raises: Unavailable."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairedRow:
     """A row that was put right, for the drift journal."""
 
     subject: str
     detail: str
-
-
-class RowRepairs(Protocol):
-    """The ledger's rows of grants, where they contradict what is known otherwise.
-
-    All raise: Conflict, Unavailable.
-    """
-
-    async def repair_by_history(self) -> Sequence[RepairedRow]:
-        """Gives live rows the state and the pod of their last event, where they have others."""
-
-    async def put_back(self, allocation_id: AllocationId) -> Sequence[RepairedRow]:
-        """The same for one row, live or not; empty where it is as its history has it."""
-
-    async def repair_names(self) -> Sequence[RepairedRow]:
-        """Gives slices of live grants the name and the role of their container's row."""
-
-    async def repair_deadlines(self, longest_s: float) -> Sequence[RepairedRow]:
-        """Lets states end now that have no end, or one further away than any state lasts."""
-
-    async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
-        """Cards by container after the grant's last move; None: it was never moved."""
-
-    async def rewrite(
-        self,
-        row: Allocation,
-        *,
-        node: NodeName,
-        namespace: str,
-        pod_name: str,
-        containers: Sequence[ContainerGrant],
-        reason: str,
-    ) -> bool:
-        """Writes the row's node, names and parts again, with an event.
-
-        False, and nothing changed, when the row is another one by now. The counters of its cards
-        are for who counts them (`reconcile/counters.py`).
-        """
-
-
-class LimitHistory(Protocol):
-    """The periods; all raise Unavailable, and Conflict where a lock was not to be had."""
-
-    async def record(
-        self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
-    ) -> Any:
-        """Writes a check down, with a line of drift for each violation that begins.
-
-        Returns `enforcement.periods.PeriodChanges`, or None when a later check is known.
-        """
-
-    async def claim_eviction(
-        self, period_id: int, *, per_minute: int, again_after_s: float
-    ) -> bool:
-        """Whether this replica may end the period's pod now: nobody else has tried lately, and not
-        so many were ended in the last minute."""
-
-    async def note_eviction(self, period_id: int, *, problem: str) -> None:
-        """How it went; an empty `problem`: the API server took it."""
-
-    async def close_silent(self, *, silent_s: float) -> int:
-        """Ends open periods that no check has confirmed for so long, when they were last seen."""
 
 
 class CallSource(StrEnum):
@@ -513,16 +323,3 @@ class OperatorCall:
     """`adopt`, `send-dead-letter`; `METHOD path` of what is none of ours."""
     object: str = ""
     """What it is about: the number of a letter, or the body."""
-
-
-class CallJournal(Protocol):
-    """Where calls of operators are kept. Raises: Unavailable, Conflict."""
-
-    async def begin(self, call: OperatorCall) -> int:
-        """Writes the call as begun; returns its number."""
-
-    async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """Writes what became of it."""
-
-    async def refused(self, call: OperatorCall, message: str) -> None:
-        """Writes that the caller may not; an identical one of the hour is counted on its row."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
 
 from hamicommon.domain.granted_cards import ConditionKind, texts_of
 from hamicommon.domain.ids import NodeName, PodUid
@@ -15,7 +16,9 @@ from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.pod_events import CARD_CHANGED, Announcer
-from hami_scheduler.ports.ledger import Queries
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 
 @dataclass(eq=False)
@@ -25,7 +28,7 @@ class CardConditionReporter:
     `silent`: nodes whose agents are silent.
     """
 
-    queries: Queries
+    queries: PostgresQueries
     _: KW_ONLY
     silent: Callable[[], Collection[NodeName]]
     announcer: Announcer

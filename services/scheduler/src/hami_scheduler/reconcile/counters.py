@@ -6,14 +6,15 @@ and a view that has the cards as they are.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from hami_scheduler.drift import Drift
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.ledger import CounterStore, DriftJournal
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.inventory.counters import PostgresCounters
+
 
 CARD_CLASS = "card-counters"
 SEQUENCE_CLASS = "number-sequence"
@@ -23,17 +24,16 @@ SEQUENCE_CLASS = "number-sequence"
 class CounterRepairer:
     """Finds and repairs what is counted wrong."""
 
-    store: CounterStore
+    store: PostgresCounters
     view: ClusterState
-    journal: DriftJournal
-    instruments: SchedulerInstruments
+    drift: Drift
 
     async def once(self) -> int:
         """One look; returns how many differences were repaired. Raises: Conflict, Unavailable."""
         sequences = await self.store.repair_sequences()
         for each in sequences:
             detail = f"it was at {each.was}, and goes on from {each.is_now}"
-            await self._note(SEQUENCE_CLASS, each.name, detail)
+            await self.drift.note(SEQUENCE_CLASS, each.name, detail, repaired=True)
         cards = await self.store.repair_cards()
         if cards:
             # The view takes no version that is lower than the one it has.
@@ -41,10 +41,6 @@ class CounterRepairer:
                 self.view.cluster.remove_node(node)
             await self.view.refresh_nodes({card.node for card in cards})
         for card in cards:
-            await self._note(CARD_CLASS, f"{card.node}/{card.uuid}", card.detail)
+            subject = f"{card.node}/{card.uuid}"
+            await self.drift.note(CARD_CLASS, subject, card.detail, repaired=True)
         return len(sequences) + len(cards)
-
-    async def _note(self, kind: str, subject: str, detail: str) -> None:
-        logger.warning("counted again", extra={"subject": subject, "detail": detail})
-        self.instruments.drift.labels(kind).inc()
-        await self.journal.drift(kind, subject, detail, repaired=True)

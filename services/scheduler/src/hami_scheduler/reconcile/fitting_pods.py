@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import NodeName, PodUid
@@ -26,7 +27,10 @@ from hamicommon.vendors.registry import Vendors
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.placement.waiting_pods import RequestShape, WaitingPod, WaitingPods
-from hami_scheduler.ports.ledger import LastRefusal, Queries
+from hami_scheduler.ports.ledger import LastRefusal
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 # Each look costs about a millisecond of the event loop; pods of one shape share one.
 MOST_SHAPES = 50
@@ -50,7 +54,7 @@ class WaitingFigures:
 
     view: ClusterState
     waiting: WaitingPods
-    refusals: Queries
+    refusals: PostgresQueries
     vendors: Vendors
     silent: Callable[[], frozenset[NodeName]]
     bulkhead: Bulkhead

@@ -13,9 +13,9 @@ What is put right is in the drift journal (`row-contradicts-history`, `row-contr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState, ContainerGrant, Origin
@@ -25,11 +25,12 @@ from hamicommon.grants.grant import Grant
 from hamicommon.k8s.annotations import GRANT, annotations_of
 from hamicommon.k8s.types import JsonMapping
 
+from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.ledger.state_machine import facts_of
-from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.ports.ledger import DriftJournal, RepairedRow, RowRepairs
+from hami_scheduler.ports.ledger import RepairedRow
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.row_repairs import PostgresRowRepairs
 
 HISTORY_CLASS = "row-contradicts-history"
 GRANT_CLASS = "row-contradicts-grant"
@@ -49,9 +50,8 @@ class LyingRows:
         `longest_s`: no state with an end lasts longer.
     """
 
-    store: RowRepairs
-    journal: DriftJournal
-    instruments: SchedulerInstruments
+    store: PostgresRowRepairs
+    drift: Drift
     read_signed: Callable[[str], Grant]
     misread: Callable[[Allocation, JsonMapping], Mapping[str, str]]
     annotate: Callable[[AllocationId, int, Mapping[str, str]], Awaitable[bool]]
@@ -99,7 +99,7 @@ class LyingRows:
         self._looked &= held
         self._looks = 0
         self._empty &= held
-        self.instruments.drift_items.labels(EMPTY_CLASS).set(len(self._empty))
+        self.drift.show_standing(EMPTY_CLASS, len(self._empty))
 
     async def check(self, row: Allocation, pod: JsonMapping) -> bool:
         """Whether the whole row was another than its pod's grant. Raises: Conflict, Unavailable."""
@@ -136,13 +136,12 @@ class LyingRows:
         wrong = self.misread(row, pod) if row.origin is Origin.SCHEDULED and row.token else {}
         if not wrong or not await self.annotate(row.id, row.token or 0, wrong):
             return False
-        subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
         detail = "; ".join(
             f"{key} was kept as '{clip(row.annotations.get(key, 'missing'))}', its slices are"
             f" '{clip(value)}'"
             for key, value in wrong.items()
         )
-        await self._note(GRANT_CLASS, [RepairedRow(subject=subject, detail=detail)])
+        await self._note(GRANT_CLASS, [RepairedRow(subject=subject_of(row), detail=detail)])
         return True
 
     def _grant_of(self, row: Allocation, pod: JsonMapping) -> Grant | None:
@@ -159,19 +158,16 @@ class LyingRows:
             self._empty.discard(row.pod_uid)
         elif row.pod_uid not in self._empty:
             self._empty.add(row.pod_uid)
-            self.instruments.drift.labels(EMPTY_CLASS).inc()
-            await self.journal.drift(
+            await self.drift.note(
                 EMPTY_CLASS,
-                f"{row.namespace}/{row.pod_name} ({row.pod_uid})",
+                subject_of(row),
                 "its row has no slices, and it carries no grant that we signed: delete the pod",
                 repaired=False,
             )
 
     async def _note(self, kind: str, rows: Sequence[RepairedRow]) -> None:
         for row in rows:
-            logger.warning("row put right", extra={"subject": row.subject, "detail": row.detail})
-            self.instruments.drift.labels(kind).inc()
-            await self.journal.drift(kind, row.subject, row.detail, repaired=True)
+            await self.drift.note(kind, row.subject, row.detail, repaired=True)
 
 
 def _is_as_signed(row: Allocation, grant: Grant) -> bool:

@@ -11,11 +11,10 @@ minutes: the ledger holds without it.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
@@ -25,14 +24,12 @@ from hamicommon.k8s.annotations import annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
+from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.line_budget import LineBudget
-from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import PodMarks
 from hami_scheduler.ports.cluster import PodApi
-from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
+from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.reconcile.annotation_diff import differing
-
-logger = logging.getLogger(__name__)
 
 # After a start all pods must be looked at: not all in one go.
 MOST_LOOKS = 2000
@@ -54,36 +51,24 @@ class _Refusal:
     again_at: float
 
 
+@dataclass(eq=False, kw_only=True)
 class Mirrors:
     """Compares pods with their rows."""
 
-    def __init__(
-        self,
-        *,
-        store: AllocationStore,
-        pods: PodApi,
-        vendors: Iterable[Vendor],
-        journal: DriftJournal,
-        instruments: SchedulerInstruments,
-        lines: LineBudget,
-        marks: PodMarks,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`lines`: how often a pod is journalled whose author changes it again and again."""
-        self._store = store
-        self._pods = pods
-        self._vendors = tuple(vendors)
-        self._journal = journal
-        self._instruments = instruments
-        self._lines = lines
-        self._marks = marks
-        self._clock = clock
-        self._refused: dict[PodUid, _Refusal] = {}
-        self._right: dict[PodUid, str] = {}
-        """Version of the pod's object that was found right."""
-        self._unlabelled: set[PodUid] = set()
-        """Pods that lacked their label at the last look."""
-        self._looks = 0
+    store: AllocationStore
+    pods: PodApi
+    vendors: Iterable[Vendor]
+    drift: Drift
+    lines: LineBudget
+    """How often a pod is journalled whose author changes it again and again."""
+    marks: PodMarks
+    clock: Callable[[], float] = time.monotonic
+    _refused: dict[PodUid, _Refusal] = field(default_factory=dict, init=False)
+    _right: dict[PodUid, str] = field(default_factory=dict, init=False)
+    """Version of the pod's object that was found right."""
+    _unlabelled: set[PodUid] = field(default_factory=set, init=False)
+    """Pods that lacked their label at the last look."""
+    _looks: int = field(default=0, init=False)
 
     def due(self, allocation: Allocation, pod: JsonMapping) -> bool:
         """Whether the pod is to be compared with its whole row; `allocation` may lack its parts."""
@@ -94,7 +79,7 @@ class Mirrors:
         if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
             return False
         refused = self._refused.get(allocation.pod_uid)
-        if refused and refused.version == version and self._clock() < refused.again_at:
+        if refused and refused.version == version and self.clock() < refused.again_at:
             return False
         self._looks += 1
         return True
@@ -107,8 +92,8 @@ class Mirrors:
         version = _version(pod)
         repaired = 0
         try:
-            if differing(row, annotations_of(pod), self._vendors):
-                fresh = await self._store.get(row.id)
+            if differing(row, annotations_of(pod), self.vendors):
+                fresh = await self.store.get(row.id)
                 repaired = 0 if fresh is None else await self.repair(fresh)
             if await self._labelled(row, pod):
                 self._right[row.pod_uid] = version
@@ -119,21 +104,18 @@ class Mirrors:
 
     async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
         before = self._refused.get(allocation.pod_uid)
-        again_at = self._clock() + REFUSED_AGAIN_S
+        again_at = self.clock() + REFUSED_AGAIN_S
         self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
         if before is not None and before.why == why:
             return
         why = clip(why, MOST_OF_A_REFUSAL)
-        if self._lines.spend(allocation.pod_uid, why) is None:
+        if self.lines.spend(allocation.pod_uid, why) is None:
             return
-        self._instruments.drift.labels(REFUSED).inc()
-        logger.warning("annotations refused", extra={"pod_uid": allocation.pod_uid, "error": why})
-        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
-        await self._journal.drift(REFUSED, subject, why, repaired=False)
+        await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)
 
     async def _labelled(self, allocation: Allocation, pod: JsonMapping) -> bool:
         """False when the label is not there yet. Raises: Conflict, Unavailable."""
-        wanted = self._marks.labels(allocation)
+        wanted = self.marks.labels(allocation)
         if wanted.items() <= (pod["metadata"].get("labels") or {}).items():
             self._unlabelled.discard(allocation.pod_uid)
             return True
@@ -141,7 +123,7 @@ class Mirrors:
             self._unlabelled.add(allocation.pod_uid)
             return False
         with suppress(NotFound):
-            await self._pods.annotate(
+            await self.pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
@@ -156,25 +138,24 @@ class Mirrors:
         Raises: Conflict, Unavailable.
         """
         try:
-            pod = await self._pods.get(row.namespace, row.pod_name)
-            wrong = differing(row, annotations_of(pod), self._vendors)
+            pod = await self.pods.get(row.namespace, row.pod_name)
+            wrong = differing(row, annotations_of(pod), self.vendors)
             if pod["metadata"]["uid"] != row.pod_uid or not wrong:
                 return 0
-            await self._pods.annotate(
+            await self.pods.annotate(
                 row.namespace, row.pod_name, uid=row.pod_uid, annotations=wrong, labels={}
             )
         except NotFound:
             return 0
-        self._instruments.drift.labels(CLASS).inc()
-        subject = f"{row.namespace}/{row.pod_name} ({row.pod_uid})"
         found = annotations_of(pod)
         detail = "; ".join(
             f"{key} was '{clip(found.get(key, 'missing'))}', the ledger has '{clip(value)}'"
             for key, value in wrong.items()
         )
-        if self._lines.spend(row.pod_uid, detail) is not None:
-            logger.warning("annotations differ", extra={"pod_uid": row.pod_uid, "detail": detail})
-            await self._journal.drift(CLASS, subject, detail, repaired=True)
+        if self.lines.spend(row.pod_uid, detail) is None:
+            self.drift.count(CLASS)
+        else:
+            await self.drift.note(CLASS, subject_of(row), detail, repaired=True)
         return 1
 
     def doubt(self, uid: PodUid) -> None:
@@ -187,7 +168,7 @@ class Mirrors:
         self._looks = 0
         self._right = {uid: seen for uid, seen in self._right.items() if uid in uids}
         self._refused = {uid: each for uid, each in self._refused.items() if uid in uids}
-        self._instruments.drift_items.labels(REFUSED).set(len(self._refused))
+        self.drift.show_standing(REFUSED, len(self._refused))
         self._unlabelled &= set(uids)
 
 

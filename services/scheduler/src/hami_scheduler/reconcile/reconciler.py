@@ -9,7 +9,7 @@ its deadline. All replicas may do both at once: every step is guarded by the row
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hamicommon.domain.allocations import Allocation
@@ -19,10 +19,10 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.bus.reports import pod_facts
+from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.ledger.state_machine import (
     TERMINAL_PHASES,
     PodFacts,
-    Transition,
     facts_of,
     overdue,
     verdict,
@@ -30,7 +30,7 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import PodApi
-from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
+from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.reconcile.lying_rows import LyingRows
 from hami_scheduler.reconcile.pod_annotations import Mirrors
 from hami_scheduler.reconcile.ungranted_pods import UngrantedPods
@@ -43,7 +43,7 @@ class WatchedCluster:
     """The pods and nodes that the informers know at this moment."""
 
     pods: Mapping[PodUid, JsonMapping]
-    nodes: Set[str]
+    nodes: Container[str]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -54,7 +54,7 @@ class Reconciler:
     pods: PodApi
     transitions: Transitions
     mirrors: Mirrors
-    journal: DriftJournal
+    drift: Drift
     instruments: SchedulerInstruments
     watched: WatchedCluster
     ungranted: UngrantedPods
@@ -121,7 +121,9 @@ class Reconciler:
         change = await self.transitions.apply(whole, step, actor="reconciler")
         if change is None:
             return 0
-        await self._drift(_class_of(allocation, facts), allocation, step)
+        detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
+        kind = _class_of(allocation, facts)
+        await self.drift.note(kind, subject_of(allocation), detail, repaired=True)
         return 1
 
     async def _facts(self, allocation: Allocation) -> PodFacts:
@@ -129,12 +131,6 @@ class Reconciler:
         # The watch may lag: that a pod is gone is asked for, never concluded.
         facts = facts_of(pod) if pod is not None else await pod_facts(self.pods, allocation)
         return replace(facts, node_exists=allocation.node in self.watched.nodes)
-
-    async def _drift(self, kind: str, allocation: Allocation, step: Transition) -> None:
-        self.instruments.drift.labels(kind).inc()
-        subject = f"{allocation.namespace}/{allocation.pod_name} ({allocation.pod_uid})"
-        detail = f"{allocation.state} -> {step.target} on {allocation.node}: {step.reason}"
-        await self.journal.drift(kind, subject, detail, repaired=True)
 
 
 @dataclass(eq=False, kw_only=True)

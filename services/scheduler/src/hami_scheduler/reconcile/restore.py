@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from hamicommon.domain.allocations import (
     AllocationState,
@@ -35,8 +36,10 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Change, Draft, Entry, QuotaAmounts
 
 from hami_scheduler.ledger.state_machine import PodFacts, facts_of
-from hami_scheduler.ports.cluster import NodeWitness
 from hami_scheduler.ports.ledger import AllocationStore
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.nats import NatsNodeWitness
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +73,7 @@ class GrantRestorer:
     apply: Callable[[Change], None]
     read_signed: Callable[[str], Grant]
     quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts]
-    witness: NodeWitness
+    witness: NatsNodeWitness
     put_back: Callable[[AllocationId], Awaitable[bool]]
     clock: Callable[[], float] = time.monotonic
     _silent_since: dict[NodeName, float] = field(default_factory=dict, init=False)

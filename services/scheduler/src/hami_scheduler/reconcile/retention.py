@@ -10,9 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hamicommon.errors import Conflict, Unavailable
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.housekeeping import PostgresRetention
 
 logger = logging.getLogger(__name__)
 
@@ -27,16 +30,6 @@ KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")
 """In the order in which they leave: grants hold cards."""
 
 
-class HistoryRetention(Protocol):
-    """The ledger's history."""
-
-    async def forget(self, kind: str, *, keep_days: int) -> int:
-        """Remove one batch of what is older than `keep_days`; return how much (0: all is gone).
-
-        Raises: Conflict (a lock was not to be had), Unavailable.
-        """
-
-
 @dataclass(eq=False)
 class HistoryCleanup:
     """Removes what is old, kind by kind.
@@ -44,7 +37,7 @@ class HistoryCleanup:
     `days` by kind; 0 keeps it for ever.
     """
 
-    retention: HistoryRetention
+    retention: PostgresRetention
     days: Mapping[str, int]
     _: KW_ONLY
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep

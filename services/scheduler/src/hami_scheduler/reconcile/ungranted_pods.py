@@ -9,18 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict
 from hamicommon.k8s.types import JsonMapping
 
+from hami_scheduler.drift import Drift
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
-from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import UNMANAGED, Announcer
-from hami_scheduler.ports.ledger import AllocationStore, DriftJournal
+from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.reconcile.restore import REASON, GrantRestorer, Outcome
+
+if TYPE_CHECKING:
+    from hami_scheduler.adoption.claim_holders import ClaimHolders
 
 CLASS = "pod-without-grant"
 CLAIMS_REASON = "entered again from what is allocated to its ResourceClaims"
@@ -35,26 +38,15 @@ UNMANAGED_TEXT = (
 CLAIMS_TEXT = "this pod runs on node {node} by its ResourceClaims and has no grant: {why}"
 
 
-class ClaimedGrants(Protocol):
-    """Grants of pods that hold ResourceClaims."""
-
-    async def restore(self, pod: JsonMapping) -> bool:
-        """Enters what the ledger lost; False: the pod has no card of ours by its claims.
-
-        Raises: Conflict when the ledger has no room for it, Unavailable.
-        """
-
-
 @dataclass(eq=False, kw_only=True)
 class UngrantedPods:
     """Restores what was lost, and reports the others, each pod once."""
 
     store: AllocationStore
     restorer: GrantRestorer
-    claimed: ClaimedGrants
-    journal: DriftJournal
+    claimed: ClaimHolders
+    drift: Drift
     announcer: Announcer
-    instruments: SchedulerInstruments
     wants_devices: Callable[[JsonMapping], bool]
     scheduler_name: str
     _reported: set[PodUid] = field(default_factory=set, init=False)
@@ -73,7 +65,7 @@ class UngrantedPods:
             if uid in pods and uid not in held and facts_of(pods[uid]).phase not in TERMINAL_PHASES
         }
         self._others &= pods.keys()
-        self.instruments.drift_items.labels(CLASS).set(len(self._reported))
+        self.drift.show_standing(CLASS, len(self._reported))
 
     async def check(self, uid: PodUid, pod: JsonMapping) -> int:
         """How many differences the pod is, 0 or 1. Raises: Conflict, Unavailable."""
@@ -113,16 +105,14 @@ class UngrantedPods:
         return 1
 
     async def _restored(self, uid: PodUid, pod: JsonMapping, reason: str) -> None:
-        self.instruments.drift.labels("grant-lost").inc()
-        await self.journal.drift("grant-lost", _subject(uid, pod), reason, repaired=True)
+        await self.drift.note("grant-lost", _subject(uid, pod), reason, repaired=True)
 
     async def _report(self, uid: PodUid, pod: JsonMapping, text: str) -> None:
         self._reported.add(uid)
         metadata = pod["metadata"]
         ref = PodRef(metadata["namespace"], metadata["name"], uid)
         self.announcer.announce(ref, UNMANAGED, text)
-        self.instruments.drift.labels(CLASS).inc()
-        await self.journal.drift(CLASS, _subject(uid, pod), text, repaired=False)
+        await self.drift.note(CLASS, _subject(uid, pod), text, repaired=False)
 
 
 def _has_claims(pod: JsonMapping) -> bool:

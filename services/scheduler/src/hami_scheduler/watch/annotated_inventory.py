@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import NodeName
@@ -18,45 +19,15 @@ from hamicommon.errors import Conflict, HamiError
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.registry import Vendors
 
-from hami_scheduler.bus.refused_cards import RefusedCards
+from hami_scheduler.drift import NodeProblems
 from hami_scheduler.ledger.cluster_state import ClusterState
-from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import NodeApi
-from hami_scheduler.ports.ledger import DriftJournal, InventoryStore
 from hami_scheduler.watch.node_annotations import NodeAnnotations, read_annotations
 
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
+
 logger = logging.getLogger(__name__)
-
-
-@dataclass(eq=False)
-class MalformedAnnotations:
-    """Annotations that no vendor can read: logged and journalled once each, and counted."""
-
-    journal: DriftJournal
-    instruments: SchedulerInstruments
-    _counts: dict[NodeName, int] = field(default_factory=dict, init=False)
-
-    async def report(
-        self, name: NodeName, before: NodeAnnotations | None, annotations: NodeAnnotations
-    ) -> None:
-        """What a look at the node found. Raises: Unavailable."""
-        known = {} if before is None else before.malformed
-        self._counts[name] = len(annotations.malformed)
-        for vendor, why in annotations.malformed.items():
-            if known.get(vendor) != why:
-                text = f"{vendor}: {why}; its last good cards stay"
-                logger.warning("malformed node annotation", extra={"node": name, "error": text})
-                await self.journal.drift("inventory-malformed", name, text, repaired=False)
-        if known.keys() != annotations.malformed.keys():
-            self._count()
-
-    def forget(self, name: NodeName) -> None:
-        """The node is gone."""
-        self._counts.pop(name, None)
-        self._count()
-
-    def _count(self) -> None:
-        self.instruments.malformed_inventories.set(sum(self._counts.values()))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -66,12 +37,12 @@ class AnnotatedInventory:
     `on_written` gets the nodes whose cards changed in the ledger.
     """
 
-    store: InventoryStore
+    store: PostgresInventory
     view: ClusterState
     nodes: NodeApi
     vendors: Vendors
-    refused: RefusedCards
-    malformed: MalformedAnnotations
+    refused: NodeProblems
+    malformed: NodeProblems
     on_written: Callable[[NodeName], None]
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     _annotations: dict[NodeName, NodeAnnotations] = field(default_factory=dict, init=False)
@@ -96,7 +67,13 @@ class AnnotatedInventory:
             if not await self._write(name, node, annotations, before):
                 return
             self._annotations[name] = annotations
-            await self.malformed.report(name, before, annotations)
+            await self.malformed.note(
+                name,
+                {
+                    vendor: f"{vendor}: {why}; its last good cards stay"
+                    for vendor, why in annotations.malformed.items()
+                },
+            )
         self.asked.discard(name)
         if annotations.asked or annotations.questions:
             self.asked.add(name)

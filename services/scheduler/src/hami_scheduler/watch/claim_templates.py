@@ -9,32 +9,32 @@ made again. Every replica does all of it: names follow from shapes, so two make 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hamicommon.clipping import clip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.dra.claims import VENDOR
 from hamicommon.dra.shapes import ClaimShape, parts_of_cards, shape_from, template_of
-from hamicommon.errors import Conflict, HamiError, InvalidRequest, NotFound, Unavailable
+from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s.annotations import CLAIM_SHAPE, annotations_of
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES
-from hami_scheduler.ports.cluster import TemplateApi
-from hami_scheduler.watch.backoff import ItemBackoff
+from hami_scheduler.work_queue import WorkQueue
+
+if TYPE_CHECKING:
+    from hami_scheduler.adapters.kubernetes import KubernetesTemplateApi
 
 logger = logging.getLogger(__name__)
 
 IDLE_S = 60.0
 """A template that no pod needs is kept so long: the pods of a workload come and go."""
-LOOK_EVERY_S = 10.0
+LOOK_INTERVAL_S = 10.0
 CARD_SIZES = "hami.io/card-sizes-mib"
 """On a template: the sizes of cards that it has an alternative for."""
 
@@ -53,13 +53,11 @@ class Place(NamedTuple):
 class ClaimTemplates:
     """Handlers of the informers of pods and templates, and the worker behind them."""
 
-    api: TemplateApi
+    api: KubernetesTemplateApi
     _: KW_ONLY
     card_sizes_mib: Callable[[], Collection[int]]
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     clock: Callable[[], float] = time.monotonic
-    _waits: ItemBackoff = field(default_factory=ItemBackoff, init=False)
-    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _of_pod: dict[str, Place] = field(default_factory=dict, init=False)
     _pods: defaultdict[Place, set[str]] = field(
         default_factory=lambda: defaultdict(set), init=False
@@ -67,6 +65,9 @@ class ClaimTemplates:
     _shapes: dict[Place, ClaimShape] = field(default_factory=dict, init=False)
     _made: dict[Place, JsonMapping] = field(default_factory=dict, init=False)
     _idle_since: dict[Place, float] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue("claim-templates", self._sync, self.bulkhead, self.clock)
 
     def pod_seen(self, pod: JsonMapping) -> None:
         """The informer saw a pod, or a change of one."""
@@ -81,8 +82,7 @@ class ClaimTemplates:
                 self._of_pod[uid] = place
                 self._pods[place].add(uid)
                 self._idle_since.pop(place, None)
-                self._waits.reset(str(place))
-                self._woken.set()
+                self.queue.add(str(place))
 
     def _place(self, pod: JsonMapping, text: str) -> Place | None:
         """None when it needs no template: it has ended, or the annotation is not the webhook's."""
@@ -121,45 +121,35 @@ class ClaimTemplates:
         self._made.pop(place, None)
         self._idle_since.pop(place, None)
         if place in self._pods:
-            self._woken.set()
+            self.queue.revisit(str(place))
         else:
             self._forget(place)
 
     def _forget(self, place: Place) -> None:
         self._shapes.pop(place, None)
-        self._waits.reset(str(place))
+        self.queue.discard(str(place))
 
-    async def run(self, listed: Callable[[], bool]) -> None:
-        """Until cancelled. `listed`: see `once`."""
-        while True:
-            failed = [str(place) for place in self._pods if not self._waits.due(str(place))]
-            await self._waits.next_turn(self._woken, failed, most_s=LOOK_EVERY_S)
-            await self.once(listed=listed())
-
-    async def once(self, *, listed: bool) -> None:
-        """Makes what is missing, and deletes what was idle for long.
+    async def revisit(self, *, listed: bool) -> None:
+        """Have each template looked at whose pods live, and delete what was idle for long.
 
         `listed`: pods and templates were, so what is not known is not there.
         """
-        for place in list(self._pods):
-            if self._waits.due(str(place)):
-                await self._attempt(place, self._keep(place))
+        for place in self._pods:
+            self.queue.revisit(str(place))
         if not listed:
             return
-        for place in [place for place in self._made if place not in self._pods]:
-            since = self._idle_since.setdefault(place, self.clock())
-            if self.clock() - since >= IDLE_S and self._waits.due(str(place)):
-                await self._attempt(place, self._delete(place))
+        for place in self._made:
+            if place not in self._pods:
+                since = self._idle_since.setdefault(place, self.clock())
+                if self.clock() - since >= IDLE_S:
+                    self.queue.revisit(str(place))
 
-    async def _attempt(self, place: Place, work: Awaitable[None]) -> None:
-        try:
-            with self.bulkhead.item("claim-templates", str(place)):
-                await work
-            self._waits.reset(str(place))
-        except HamiError as exc:
-            self._waits.failed(str(place), away=isinstance(exc, Unavailable))
-            extra = {"template": str(place), "error": clip(str(exc))}
-            logger.warning("claim template not written, retrying", extra=extra)
+    async def _sync(self, key: str) -> None:
+        place = Place(*key.split("/"))
+        if place in self._pods:
+            await self._keep(place)
+        elif place in self._idle_since:
+            await self._delete(place)
 
     async def _keep(self, place: Place) -> None:
         """Raises: Forbidden (a namespace that is being deleted), InvalidRequest, Unavailable."""
@@ -182,7 +172,7 @@ class ClaimTemplates:
     def _wanted(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
         """The template, and what of the cluster it rests on: with another it is another one.
 
-        Raises: Unavailable.
+        Raises: Unavailable if no card is known yet.
         """
         sizes = sorted(self.card_sizes_mib()) if parts_of_cards(shape) else []
         if parts_of_cards(shape) and not sizes:

@@ -1,4 +1,4 @@
-"""The pod and node watches: what changes at the API server is turned into steps.
+"""The pod watch: what changes at the API server is turned into steps.
 
 Handlers of the informers only note what changed; one worker carries it out, with the ledger's row
 read afresh. A pod is looked at when a fact changed that allocations care about
@@ -16,7 +16,7 @@ from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.errors import HamiError, InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.k8s.annotations import ASSIGNED_NODE, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
@@ -33,8 +33,7 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods, scheduled_verdict
 from hami_scheduler.ports.ledger import AllocationStore
-from hami_scheduler.watch import backoff
-from hami_scheduler.watch.backoff import ItemBackoff
+from hami_scheduler.work_queue import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +56,9 @@ class PodWatch:
     request_of: Callable[[JsonMapping], PodRequest]
     scheduler_name: str
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
-    waits: ItemBackoff = field(default_factory=ItemBackoff)
-    _changed: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
-    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    clock: Callable[[], float] | None = None
+    _changed: dict[str, PodFacts] = field(default_factory=dict, init=False)
+    """Facts of the pods in the queue."""
     _usual: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
     """Not compared with the ledger yet."""
     _calm: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
@@ -67,6 +66,9 @@ class PodWatch:
     _usual_came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     by_uid: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
     """Every pod of ours that the API server has."""
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue("pod-changes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """The informer saw a pod for the first time, or changed."""
@@ -129,7 +131,7 @@ class PodWatch:
                 )
 
     def _note(self, facts: PodFacts) -> None:
-        if _usual(facts) and facts.uid not in self._changed:
+        if _usual(facts) and facts.uid not in self.queue:
             self._calm.pop(facts.uid, None)
             self._usual[facts.uid] = facts
             self._usual_came.set()
@@ -137,8 +139,7 @@ class PodWatch:
         self._usual.pop(facts.uid, None)
         self._calm.pop(facts.uid, None)
         self._changed[facts.uid] = facts
-        self.waits.reset(facts.uid)
-        self._woken.set()
+        self.queue.add(facts.uid)
 
     async def run_comparisons(self) -> None:
         """Compares usual pods with the ledger, until cancelled."""
@@ -168,40 +169,17 @@ class PodWatch:
                 continue
             different.update(row.pod_uid for row in rows if _differs(row, usual[row.pod_uid]))
         for uid in different:
-            if uid not in self._changed and uid not in self._usual and uid not in self._calm:
+            if uid not in self.queue and uid not in self._usual and uid not in self._calm:
                 self._changed[uid] = usual[uid]
-                self._woken.set()
+                self.queue.add(uid)
 
-    async def run(self) -> None:
-        """Carries out what the handlers and comparisons noted, until cancelled."""
-        while True:
-            await self.waits.next_turn(self._woken, self._changed)
-            if not await self.once():
-                await asyncio.sleep(backoff.FIRST_S)
-
-    async def once(self) -> bool:
-        """Looks at each pod that is due; False when a backend is away and the rest has to wait."""
-        for uid in [uid for uid in self._changed if self.waits.due(uid)]:
-            facts = self._changed.pop(uid, None)
-            if facts is None:
-                continue
-            try:
-                # A pod that fails in an unknown way is left to the reconciler.
-                with self.bulkhead.item("pod-changes", uid):
-                    await self.look(facts)
-                self.waits.reset(uid)
-            except HamiError as exc:
-                logger.warning(
-                    "pod change failed, retrying", extra={"pod_uid": uid, "error": clip(str(exc))}
-                )
-                away = isinstance(exc, Unavailable)
-                # What was noted since is newer and due at once; else it goes to the end.
-                if uid not in self._changed:
-                    self._changed[uid] = facts
-                    self.waits.failed(uid, away=away)
-                if away:
-                    return False
-        return True
+    async def _sync(self, uid: str) -> None:
+        facts = self._changed.get(uid)
+        if facts is None:
+            return
+        await self.look(facts)
+        if self._changed.get(uid) is facts:  # otherwise it changed since, and is in the queue
+            del self._changed[uid]
 
     async def look(self, facts: PodFacts) -> bool:
         """Does what the facts demand; True when something had to be done.
@@ -242,28 +220,3 @@ def _differs(allocation: Allocation, facts: PodFacts) -> bool:
 def _matters(facts: PodFacts) -> bool:
     """False for a fresh pod about which the ledger can't have anything yet."""
     return bool(facts.node) or facts.phase in TERMINAL_PHASES
-
-
-@dataclass(eq=False, kw_only=True)
-class NodeWatch:
-    """Handlers of the node informer: cordoned cards, and nodes that go."""
-
-    cordon_of: Callable[[JsonMapping], frozenset[str]]
-    on_cordon: Callable[[str, frozenset[str]], None]
-    on_gone: Callable[[str], None]
-    names: set[str] = field(default_factory=set, init=False)
-
-    def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
-        """A node appeared or changed."""
-        name = new["metadata"]["name"]
-        self.names.add(name)
-        wanted = self.cordon_of(new)
-        before = frozenset() if old is None else self.cordon_of(old)
-        if wanted != before or old is None:
-            self.on_cordon(name, wanted)
-
-    def on_delete(self, node: JsonMapping) -> None:
-        """A node went."""
-        name = node["metadata"]["name"]
-        self.names.discard(name)
-        self.on_gone(name)

@@ -6,19 +6,16 @@ The count is repeated now and then, for what others change in the ledger.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from hamicommon.clipping import clip
-from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.ports.ledger import QuotaStore
-from hami_scheduler.watch.backoff import ItemBackoff
+from hami_scheduler.work_queue import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -32,12 +29,13 @@ class QuotaSync:
     synced: Callable[[], bool]
     on_written: Callable[[], Awaitable[None]]
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
-    waits: ItemBackoff = field(default_factory=ItemBackoff)
+    clock: Callable[[], float] | None = None
     _quotas: dict[str, dict[str, Mapping[str, int]]] = field(default_factory=dict, init=False)
     mistakes: dict[tuple[str, str], Mapping[str, str]] = field(default_factory=dict, init=False)
     """(namespace, name) of a ResourceQuota -> its entries that limit nothing, each with why."""
-    _changed: set[str] = field(default_factory=set, init=False)
-    _woken: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+
+    def __post_init__(self) -> None:
+        self.queue = WorkQueue("quota-changes", self._sync, self.bulkhead, self.clock)
 
     def on_upsert(self, new: JsonMapping, old: JsonMapping | None) -> None:
         """A ResourceQuota appeared or changed."""
@@ -54,7 +52,7 @@ class QuotaSync:
         known = self._quotas.setdefault(metadata["namespace"], {})
         if limits or metadata["name"] in known:
             if known.get(metadata["name"]) != limits:
-                self._note(metadata["namespace"])
+                self.queue.add(metadata["namespace"])
             known[metadata["name"]] = limits
 
     def on_delete(self, quota: JsonMapping) -> None:
@@ -62,7 +60,7 @@ class QuotaSync:
         metadata = quota["metadata"]
         self.mistakes.pop((metadata["namespace"], metadata["name"]), None)
         if self._quotas.get(metadata["namespace"], {}).pop(metadata["name"], None):
-            self._note(metadata["namespace"])
+            self.queue.add(metadata["namespace"])
 
     def limits(self, namespace: str) -> dict[str, int]:
         """The strictest limit per resource."""
@@ -72,57 +70,20 @@ class QuotaSync:
                 strictest[name] = min(limit, strictest.get(name, limit))
         return strictest
 
-    def _note(self, namespace: str) -> None:
-        self._changed.add(namespace)
-        self.waits.reset(namespace)
-        self._woken.set()
+    async def recount(self) -> None:
+        """Count again what is used of every quota, and end those that went while nobody watched.
 
-    async def _all(self) -> set[str]:
-        return {name for name in self._quotas if self.limits(name)} | await self._ended()
+        Raises: Unavailable.
+        """
+        for namespace in self._quotas:
+            if self.limits(namespace):
+                self.queue.revisit(namespace)
+        if self.synced():
+            for namespace in await self.store.limited() - self._quotas.keys():
+                self.queue.revisit(namespace)
 
-    async def _ended(self) -> frozenset[str]:
-        """Namespaces with limits in the ledger whose quotas went while nobody watched."""
-        if not self.synced():
-            return frozenset()
-        try:
-            return await self.store.limited() - self._quotas.keys()
-        except HamiError as exc:
-            logger.warning("quotas not compared", extra={"error": str(exc)})
-            return frozenset()
-
-    async def run(self, every_s: float) -> None:
-        """Writes what changed, and everything again every so often, until cancelled."""
-        while True:
-            await self.waits.next_turn(self._woken, self._changed, most_s=every_s)
-            await self.once()
-
-    async def once(self) -> None:
-        """Writes the namespaces that are due; where none is, all that are not failing."""
-        changed = {namespace for namespace in self._changed if self.waits.due(namespace)}
-        self._changed -= changed
-        due = changed or await self._all() - self._changed
-        written = [await self._written(namespace) for namespace in sorted(due)]
-        if changed and any(written):
-            try:
-                await self.on_written()
-            except HamiError as exc:
-                # The next comparison of the state reads them.
-                logger.warning("Failed to read the quotas", extra={"error": str(exc)})
-
-    async def _written(self, namespace: str) -> bool:
-        """False: it is tried again later."""
-        try:
-            # One that fails in an unknown way is written again with all others.
-            with self.bulkhead.item("quota-changes", namespace):
-                await self.store.set_limits(namespace, self.limits(namespace))
-            self.waits.reset(namespace)
-        except HamiError as exc:
-            logger.warning(
-                "quota not written, retrying",
-                extra={"namespace": namespace, "error": clip(str(exc))},
-            )
-            if namespace not in self._changed:
-                self._changed.add(namespace)
-                self.waits.failed(namespace, away=isinstance(exc, Unavailable))
-            return False
-        return True
+    async def _sync(self, namespace: str) -> None:
+        await self.store.set_limits(namespace, self.limits(namespace))
+        if not self.queue.due():
+            # The next comparison of the state reads what is not read here.
+            await self.on_written()

@@ -131,22 +131,22 @@ class PostgresJournal:
 
 
 class PostgresCallJournal:
-    """Port CallJournal; a trigger lets nobody change or remove a call (migration 0020)."""
+    """Port PostgresCallJournal; a trigger lets nobody change or remove a call (migration 0020)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def begin(self, call: OperatorCall) -> int:
-        """See the port."""
+        """Writes the call as begun; returns its number."""
         row = await self._database.fetchrow(_CALL_BEGINS, *_call_columns(call))
         return int(row["id"])
 
     async def end(self, number: int, outcome: CallOutcome, message: str) -> None:
-        """See the port."""
+        """Writes what became of it."""
         await self._database.fetchrow(_CALL_ENDS, number, outcome.value, message)
 
     async def refused(self, call: OperatorCall, message: str) -> None:
-        """See the port."""
+        """Writes that the caller may not; an identical one of the hour is counted on its row."""
         await self._database.fetch(_CALL_REFUSED, *_call_columns(call), message)
 
 
@@ -158,13 +158,16 @@ def _call_columns(call: OperatorCall) -> tuple[object, ...]:
 
 
 class PostgresRetention:
-    """Port HistoryRetention."""
+    """Port PostgresRetention."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def forget(self, kind: str, *, keep_days: int) -> int:
-        """See the port."""
+        """Remove one batch of what is older than `keep_days`; return how much (0: all is gone).
+
+        Raises: Conflict (a lock was not to be had), Unavailable.
+        """
         about = (datetime.now(UTC) - timedelta(days=keep_days), BATCH)
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")

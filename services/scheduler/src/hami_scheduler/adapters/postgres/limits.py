@@ -79,7 +79,7 @@ MOST_MIB = 2**31 - 1
 
 
 class PostgresLimits:
-    """Port LimitHistory."""
+    """Port PostgresLimits."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -87,7 +87,10 @@ class PostgresLimits:
     async def record(
         self, check: LimitCheck, findings: Sequence[LimitFinding], *, received_at: datetime
     ) -> PeriodChanges | None:
-        """See the port."""
+        """Writes a check down, with a line of drift for each violation that begins.
+
+        Returns `enforcement.periods.PeriodChanges`, or None when a later check is known.
+        """
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             later = await connection.fetchval(
@@ -115,7 +118,8 @@ class PostgresLimits:
     async def claim_eviction(
         self, period_id: int, *, per_minute: int, again_after_s: float
     ) -> bool:
-        """See the port."""
+        """Whether this replica may end the period's pod now: nobody else has tried lately, and not
+        so many were ended in the last minute."""
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
             # One at a time, or two replicas would each count without the other's.
@@ -124,11 +128,11 @@ class PostgresLimits:
         return found is not None
 
     async def note_eviction(self, period_id: int, *, problem: str) -> None:
-        """See the port."""
+        """How it went; an empty `problem`: the API server took it."""
         await self._database.fetch(_NOTE, period_id, problem)
 
     async def close_silent(self, *, silent_s: float) -> int:
-        """See the port."""
+        """Ends open periods that no check has confirmed for so long, when they were last seen."""
         return len(await self._database.fetch(_CLOSE_SILENT, silent_s))
 
 

@@ -277,14 +277,14 @@ class PostgresQueries:
 
 @dataclass(eq=False)
 class PostgresLedgerStats:
-    """Port LedgerStatsReader."""
+    """Port PostgresLedgerStats."""
 
     database: Database
     _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def read(self) -> LedgerStats:
-        """See the port."""
+        """Reads them. Raises: Unavailable, Conflict."""
         # The moment is that of the first statement: what changes between the two is reported next
         # time.
         [cluster] = await self.database.fetch(_CLUSTER)

@@ -79,19 +79,19 @@ RETURNING id::text AS id, namespace, pod_name, pod_uid, true AS live,
 
 @dataclass(eq=False)
 class PostgresRowRepairs:
-    """Port RowRepairs."""
+    """Port PostgresRowRepairs."""
 
     database: Database
     _: KW_ONLY
     on_commit: Callable[[], None]
 
     async def repair_by_history(self) -> list[RepairedRow]:
-        """See the port."""
+        """Gives live rows the state and the pod of their last event, where they have others."""
         found = [row["id"] for row in await self.database.fetch(_FIND)]
         return await self._by_history(found) if found else []
 
     async def put_back(self, allocation_id: AllocationId) -> list[RepairedRow]:
-        """See the port."""
+        """The same for one row, live or not; empty where it is as its history has it."""
         return await self._by_history([allocation_id])
 
     async def _by_history(self, ids: Sequence[str]) -> list[RepairedRow]:
@@ -104,15 +104,15 @@ class PostgresRowRepairs:
         return [_repaired(row) for row in rows]
 
     async def repair_names(self) -> list[RepairedRow]:
-        """See the port."""
+        """Gives slices of live grants the name and the role of their container's row."""
         return [_repaired(row) for row in await self.database.fetch(_NAMES)]
 
     async def repair_deadlines(self, longest_s: float) -> list[RepairedRow]:
-        """See the port."""
+        """Lets states end now that have no end, or one further away than any state lasts."""
         return [_repaired(row) for row in await self.database.fetch(_DEADLINES, longest_s)]
 
     async def last_move(self, allocation_id: AllocationId) -> Mapping[str, Sequence[str]] | None:
-        """See the port."""
+        """Cards by container after the grant's last move; None: it was never moved."""
         row = await self.database.fetchrow(_LAST_MOVE, allocation_id)
         return None if row is None else row["cards"]
 
@@ -126,7 +126,11 @@ class PostgresRowRepairs:
         containers: Sequence[ContainerGrant],
         reason: str,
     ) -> bool:
-        """See the port."""
+        """Writes the row's node, names and parts again, with an event.
+
+        False, and nothing changed, when the row is another one by now. The counters of its cards
+        are for who counts them (`reconcile/counters.py`).
+        """
         async with self.database.transaction() as connection:
             old = await locked(connection, row.id)
             if old != row:

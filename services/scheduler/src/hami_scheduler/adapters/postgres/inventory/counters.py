@@ -84,13 +84,13 @@ _REPAIR_NUMBERS = "SELECT name, was, is_now FROM hami_repair_numbers()"
 
 
 class PostgresCounters:
-    """Port CounterStore."""
+    """Port PostgresCounters."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def repair_cards(self) -> list[RepairedCard]:
-        """See the port."""
+        """Counts the live grants of every card that has other counters."""
         found = [row["uuid"] for row in await self._database.fetch(_FIND, None)]
         if not found:
             return []
@@ -108,6 +108,6 @@ class PostgresCounters:
         ]
 
     async def repair_sequences(self) -> list[RepairedSequence]:
-        """See the port."""
+        """Lets numbers go on beyond the newest rows."""
         rows = await self._database.fetch(_REPAIR_NUMBERS)
         return [RepairedSequence(row["name"], row["was"], row["is_now"]) for row in rows]

@@ -8,35 +8,15 @@ capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any
 
-from hamicommon.domain.devices import NodeInventory
+from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
 from hamicommon.domain.ids import GpuUuid, NodeName, card_key
 from hamicommon.events import DeviceHealthEvent, event_subject
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 
-from hami_scheduler.adapters.postgres.inventory.card_rows import (
-    card_columns,
-    device_of,
-    ledger_card,
-)
-from hami_scheduler.adapters.postgres.inventory.statements import (
-    CORDON,
-    FORGET_NUMBER,
-    GONE,
-    GRANTED_ELSEWHERE,
-    HEALTH,
-    HEARD_NODES,
-    INSERT_CARD,
-    NAMES_OF_NODE,
-    SELECT_CARDS,
-    SELECT_REPORTED,
-    SET_GROUPS,
-    UPDATE_CARD,
-    UPSERT_ANNOTATED,
-    UPSERT_NODES,
-)
 from hami_scheduler.ledger.inventory_diff import (
     MOST_CARDS,
     HealthChange,
@@ -48,39 +28,158 @@ from hami_scheduler.ledger.inventory_diff import (
 )
 from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
+_HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
+"""Of a row of `devices`: the details of all its live slices."""
+# In the order of names: two writers never wait for each other.
+# Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
+# clock; a date in the future is none (a bus that was restored, a row of an older version).
+# An agent's node is taken over only when its Node object was deleted since.
+_UPSERT_NODES = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+SELECT r.name, 'agent', r.agent_id, r.agent_sequence, r.inventory_at, r.pair_scores
+  FROM unnest($1::text[], $2::text[], $3::bigint[], $4::timestamptz[], $5::jsonb[])
+       AS r(name, agent_id, agent_sequence, inventory_at, pair_scores)
+ ORDER BY r.name
+ON CONFLICT (name) DO UPDATE SET source = 'agent', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = excluded.pair_scores, gone_at = NULL
+ WHERE (nodes.agent_id = excluded.agent_id AND nodes.agent_sequence < excluded.agent_sequence)
+    OR nodes.source = 'annotation'
+    OR (nodes.agent_id <> excluded.agent_id
+        AND (nodes.inventory_at IS NULL OR nodes.inventory_at <= excluded.inventory_at
+             OR nodes.inventory_at > now() + interval '5 seconds'))
+RETURNING name
+"""
+_FORGET_NUMBER = """
+UPDATE nodes n SET agent_sequence = 0
+  FROM (SELECT name, agent_sequence FROM nodes WHERE name = $1 FOR NO KEY UPDATE) AS before
+ WHERE n.name = before.name
+RETURNING before.agent_sequence
+"""
+_UPSERT_ANNOTATED = """
+INSERT INTO nodes (name, source, agent_id, agent_sequence, inventory_at, pair_scores)
+VALUES ($1, 'annotation', $2, $3, $4, $5)
+ON CONFLICT (name) DO UPDATE SET source = 'annotation', agent_id = excluded.agent_id,
+       agent_sequence = excluded.agent_sequence, inventory_at = excluded.inventory_at,
+       pair_scores = CASE WHEN $6 THEN nodes.pair_scores ELSE excluded.pair_scores END,
+       gone_at = NULL
+ WHERE (nodes.source = 'annotation' OR nodes.gone_at IS NOT NULL
+        OR nodes.agent_id = excluded.agent_id)
+   AND (nodes.agent_id <> excluded.agent_id OR nodes.agent_sequence <= excluded.agent_sequence
+        OR nodes.inventory_at IS NULL
+        OR nodes.inventory_at NOT BETWEEN excluded.inventory_at - interval '3 minutes'
+                                      AND now() + interval '5 seconds')
+RETURNING name
+"""
+# No agent has the uid of the Node object for its own id: such a row was written here, and lies.
+# A version of the Node object that no later one came after for minutes is not believed.
+_SELECT_CARDS = f"""
+SELECT d.uuid, d.node, d.vendor, d.index, d.type, d.slots, d.memory_mib, d.core_percent,
+       d.used_slots, d.used_memory_mib, d.used_core_percent, d.numa, d.mode, d.healthy,
+       d.health_reason, d.cordoned, d.present, d.mig_profiles, d.info, d.version,
+       {_HOLDINGS} AS holdings
+  FROM devices d
+"""
+# What an agent reports of its cards, and nothing of what is granted on them.
+_SELECT_REPORTED = """
+SELECT uuid, node, vendor, index, type, slots, memory_mib, core_percent, numa, mode, healthy,
+       health_reason, present, mig_profiles, info
+  FROM devices WHERE node = ANY($1::text[])
+"""
+# A card that has left its node and is held by pods of this one never was there.
+_GRANTED_ELSEWHERE = """
+SELECT DISTINCT x.device_uuid AS uuid
+  FROM allocation_devices x JOIN allocations a ON a.id = x.allocation_id
+ WHERE x.device_uuid = ANY($2::text[]) AND a.ended_at IS NULL AND a.node <> $1
+"""
+_NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
+# A card that enters has a higher version than any that left, so that the sum of versions
+# shows a view that one took another's place.
+_FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_INSERT_CARD = f"""
+INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
+                     ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
+                     health_reason, mig_profiles, info, version)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_FRESH_VERSION})
+"""
+_UPDATE_CARD = f"""
+UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
+       core_percent = $8, ceiling_slots = greatest($6, used_slots),
+       ceiling_memory_mib = greatest($7, used_memory_mib),
+       ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
+       healthy = $11, health_reason = $12, mig_profiles = $13, info = $14,
+       present = $15,
+       version = CASE WHEN $15 AND NOT present THEN greatest(version + 1, {_FRESH_VERSION})
+                      ELSE version + 1 END,
+       updated_at = now()
+ WHERE uuid = $1
+"""
+# All changes of a node at once: a new node has one for each of its cards.
+_HEALTH = """
+WITH event AS (
+  INSERT INTO device_health_events (node, device_uuid, healthy, reason)
+  SELECT $1, c.uuid, c.healthy, c.reason
+    FROM unnest($2::text[], $3::boolean[], $4::text[]) WITH ORDINALITY
+         AS c(uuid, healthy, reason, position)
+   ORDER BY c.position
+  RETURNING id, device_uuid, healthy, reason, at
+), announced AS (
+  INSERT INTO outbox (subject, payload)
+  SELECT CASE WHEN healthy THEN $5 ELSE $6 END,
+         jsonb_build_object('version', 1, 'event_id', id, 'node', $1::text, 'uuid', device_uuid,
+                            'healthy', healthy, 'reason', reason, 'at', at)
+    FROM event ORDER BY id
+), woken AS (
+  SELECT pg_notify('hami_outbox', '')
+)
+SELECT id, device_uuid, healthy, reason, at FROM event, woken ORDER BY id
+"""
+_CORDON = """
+UPDATE devices SET cordoned = (uuid = ANY($2::text[])), version = version + 1, updated_at = now()
+ WHERE node = $1 AND cordoned <> (uuid = ANY($2::text[]))
+RETURNING uuid
+"""
+# In the order of names, as above.
+_SET_GROUPS = """
+WITH wished AS (
+  SELECT n.name, w.node_group, n.node_group AS before
+    FROM unnest($1::text[], $2::text[]) AS w(name, node_group) JOIN nodes n ON n.name = w.name
+   ORDER BY n.name FOR NO KEY UPDATE OF n
+), changed AS (
+  UPDATE nodes n SET node_group = wished.node_group FROM wished
+   WHERE n.name = wished.name AND wished.before IS DISTINCT FROM wished.node_group
+)
+SELECT name FROM wished
+"""
+_GONE = """
+UPDATE nodes SET gone_at = now() WHERE name = $1 AND gone_at IS NULL RETURNING name
+"""
+
 
 @dataclass(eq=False)
 class PostgresInventory:
-    """Ports InventoryStore, InventoryStore and CardReader."""
+    """The rows of nodes and cards."""
 
     database: Database
     _: KW_ONLY
     on_commit: Callable[[], None]
 
-    async def record(
-        self, inventory: NodeInventory, *, agent_id: str, sequence: int
-    ) -> RecordedInventory | None:
-        """See the port."""
-        report = AgentInventory(inventory=inventory, agent_id=agent_id, sequence=sequence)
-        [recorded] = await self.record_all([report])
-        return recorded
-
     async def record_all(
         self, reports: Sequence[AgentInventory]
     ) -> Sequence[RecordedInventory | None]:
-        """See the port.
+        """Write what differs from reports of different nodes, all or none.
 
-        The row of a node is written first, so that nobody else writes its cards until the end, and
-        cards that are as reported need no lock of their own.
+        None for a report that is older than what is known. The row of a node is written first, so
+        that nobody else writes its cards until the end, and cards that are as reported need no lock
+        of their own. Raises: Conflict, Unavailable.
         """
+        if not reports:
+            return []
         recorded: dict[NodeName, RecordedInventory] = {}
-        whole = [each for each in reports if not each.repeats]
         async with self.database.transaction() as connection:
-            for node in await _heard(connection, [each for each in reports if each.repeats]):
-                recorded[node] = RecordedInventory(changed=False)
-            accepted = await _upsert_nodes(connection, whole)
+            accepted = await _upsert_nodes(connection, reports)
             current = await _cards_of(connection, accepted)
-            for report in sorted(whole, key=lambda each: each.inventory.node):
+            for report in sorted(reports, key=lambda each: each.inventory.node):
                 inventory = report.inventory
                 if inventory.node not in accepted:
                     continue
@@ -94,8 +193,11 @@ class PostgresInventory:
         return [recorded.get(report.inventory.node) for report in reports]
 
     async def forget_number(self, node: NodeName) -> int | None:
-        """See the port."""
-        row = await self.database.fetchrow(FORGET_NUMBER, node)
+        """Forgets how many reports of its agent are known, so that the next one is taken.
+
+        Returns the number; None: the node is not known. Raises: Unavailable.
+        """
+        row = await self.database.fetchrow(_FORGET_NUMBER, node)
         return None if row is None else int(row["agent_sequence"])
 
     async def _bring_up_to_date(
@@ -110,10 +212,15 @@ class PostgresInventory:
     async def record_annotated(
         self, inventory: NodeInventory, *, keep: frozenset[str], node_uid: str, sequence: int
     ) -> RecordedInventory | None:
-        """See the port."""
+        """Writes what a Node object has, for a node without our agent.
+
+        Cards of the vendors in `keep`, and then the pair scores too, stay as they are. None when
+        the node's own agent reports, or a later state is known already: `sequence` grows within
+        one `node_uid`. Raises: Unavailable.
+        """
         async with self.database.transaction() as connection:
             accepted = await connection.fetchrow(
-                UPSERT_ANNOTATED,
+                _UPSERT_ANNOTATED,
                 inventory.node,
                 node_uid,
                 sequence,
@@ -123,7 +230,7 @@ class PostgresInventory:
             )
             if accepted is None:
                 return None
-            names = await connection.fetch(NAMES_OF_NODE, inventory.node)
+            names = await connection.fetch(_NAMES_OF_NODE, inventory.node)
             inventory = keyed(inventory, [row["uuid"] for row in names])
             known, holders = await self._known(connection, inventory)
             screened = screen(inventory.devices, holders)
@@ -140,14 +247,14 @@ class PostgresInventory:
     ) -> tuple[dict[GpuUuid, KnownCard], dict[GpuUuid, NodeName]]:
         """This node's cards (those that it takes over included), and what other nodes have."""
         rows = await connection.fetch(
-            f"{SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
+            f"{_SELECT_CARDS} WHERE d.node = $1 OR d.uuid = ANY($2::text[])"
             " ORDER BY d.uuid FOR UPDATE",
             inventory.node,
             [device.uuid for device in inventory.devices],
         )
         elsewhere = {row["uuid"] for row in rows if row["node"] != inventory.node}
         granted = (
-            await connection.fetch(GRANTED_ELSEWHERE, inventory.node, sorted(elsewhere))
+            await connection.fetch(_GRANTED_ELSEWHERE, inventory.node, sorted(elsewhere))
             if elsewhere
             else ()
         )
@@ -158,33 +265,33 @@ class PostgresInventory:
             if row["uuid"] in elsewhere and (row["present"] or row["uuid"] in held)
         }
         known = {
-            GpuUuid(row["uuid"]): KnownCard(device=device_of(row), present=row["present"])
+            GpuUuid(row["uuid"]): KnownCard(device=_device_of(row), present=row["present"])
             for row in rows
             if row["uuid"] not in holders
         }
         return known, holders
 
     async def set_cordoned(self, node: NodeName, uuids: frozenset[str]) -> bool:
-        """See the port."""
+        """Marks exactly these cards of the node as cordoned; True when something changed."""
         names = uuids | {card_key(node, uuid) for uuid in uuids}
-        return bool(await self.database.fetch(CORDON, node, sorted(names)))
+        return bool(await self.database.fetch(_CORDON, node, sorted(names)))
 
     async def set_groups(self, groups: Mapping[NodeName, str | None]) -> Collection[NodeName]:
-        """See the port."""
+        """Writes those that differ; returns the nodes that are known. Raises: Unavailable."""
         names = sorted(groups)
-        rows = await self.database.fetch(SET_GROUPS, names, [groups[name] for name in names])
+        rows = await self.database.fetch(_SET_GROUPS, names, [groups[name] for name in names])
         return [NodeName(row["name"]) for row in rows]
 
     async def mark_gone(self, node: NodeName) -> None:
-        """See the port."""
+        """The Node object was deleted: its cards are no longer present."""
         async with self.database.transaction() as connection:
-            if await connection.fetchrow(GONE, node) is None:
+            if await connection.fetchrow(_GONE, node) is None:
                 return
             rows = await connection.fetch(
-                f"{SELECT_CARDS} WHERE d.node = $1 ORDER BY d.uuid FOR UPDATE", node
+                f"{_SELECT_CARDS} WHERE d.node = $1 ORDER BY d.uuid FOR UPDATE", node
             )
             known = {
-                GpuUuid(row["uuid"]): KnownCard(device=device_of(row), present=row["present"])
+                GpuUuid(row["uuid"]): KnownCard(device=_device_of(row), present=row["present"])
                 for row in rows
             }
             await _write(connection, node, compare(known, ()))
@@ -204,7 +311,7 @@ class PostgresInventory:
         return {row[0]: (NodeName(row[1]), row[2]) for row in rows}
 
     async def agent_marks(self) -> dict[NodeName, tuple[str, int]]:
-        """See bus.heartbeats.CardReader."""
+        """See the port."""
         rows = await self.database.fetch(
             "SELECT name, agent_id, agent_sequence FROM nodes"
             " WHERE source = 'agent' AND gone_at IS NULL"
@@ -214,11 +321,11 @@ class PostgresInventory:
     async def cards(self, nodes: Sequence[NodeName] | None = None) -> list[LedgerCard]:
         """See the port."""
         rows = await self.database.fetch(
-            f"{SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
+            f"{_SELECT_CARDS} WHERE d.present AND ($1::text[] IS NULL OR d.node = ANY($1))"
             " ORDER BY d.node, d.index",
             None if nodes is None else list(nodes),
         )
-        return [ledger_card(row) for row in rows]
+        return [_ledger_card(row) for row in rows]
 
     async def pair_scores(self, nodes: Sequence[NodeName]) -> dict[NodeName, PairScores]:
         """See the port."""
@@ -230,28 +337,12 @@ class PostgresInventory:
         return {NodeName(row["name"]): row["pair_scores"] for row in rows}
 
 
-async def _heard(connection: Connection, reports: Sequence[AgentInventory]) -> frozenset[NodeName]:
-    """The nodes of which this was recorded; each is in `reports` once."""
-    if not reports:
-        return frozenset()
-    rows = await connection.fetch(
-        HEARD_NODES,
-        [each.inventory.node for each in reports],
-        [each.agent_id for each in reports],
-        [each.sequence for each in reports],
-        [each.inventory.observed_at for each in reports],
-    )
-    return frozenset(NodeName(row["name"]) for row in rows)
-
-
 async def _upsert_nodes(
     connection: Connection, reports: Sequence[AgentInventory]
 ) -> frozenset[NodeName]:
     """The nodes whose report is the newest; each is in `reports` once."""
-    if not reports:
-        return frozenset()
     rows = await connection.fetch(
-        UPSERT_NODES,
+        _UPSERT_NODES,
         [each.inventory.node for each in reports],
         [each.agent_id for each in reports],
         [each.sequence for each in reports],
@@ -264,10 +355,10 @@ async def _upsert_nodes(
 async def _cards_of(
     connection: Connection, nodes: frozenset[NodeName]
 ) -> Mapping[NodeName, Mapping[GpuUuid, KnownCard]]:
-    rows = await connection.fetch(SELECT_REPORTED, sorted(nodes)) if nodes else ()
+    rows = await connection.fetch(_SELECT_REPORTED, sorted(nodes)) if nodes else ()
     found: dict[NodeName, dict[GpuUuid, KnownCard]] = {}
     for row in rows:
-        device = device_of(row)
+        device = _device_of(row)
         cards = found.setdefault(NodeName(row["node"]), {})
         cards[device.uuid] = KnownCard(device=device, present=row["present"])
     return found
@@ -284,12 +375,12 @@ async def _write(
 ) -> tuple[DeviceHealthEvent, ...]:
     if changes.inserts:
         await connection.executemany(
-            INSERT_CARD, [card_columns(node, card) for card in changes.inserts]
+            _INSERT_CARD, [_card_columns(node, card) for card in changes.inserts]
         )
     if changes.updates:
         await connection.executemany(
-            UPDATE_CARD,
-            [(*card_columns(node, card.device), card.present) for card in changes.updates],
+            _UPDATE_CARD,
+            [(*_card_columns(node, card.device), card.present) for card in changes.updates],
         )
     return await _record_health(connection, node, changes.health) if changes.health else ()
 
@@ -298,7 +389,7 @@ async def _record_health(
     connection: Connection, node: NodeName, changes: Sequence[HealthChange]
 ) -> tuple[DeviceHealthEvent, ...]:
     rows = await connection.fetch(
-        HEALTH,
+        _HEALTH,
         node,
         [change.uuid for change in changes],
         [change.healthy for change in changes],
@@ -317,3 +408,76 @@ async def _record_health(
         )
         for row in rows
     )
+
+
+def _card_columns(node: NodeName, device: GpuDevice) -> tuple[Any, ...]:
+    """The parameters of `INSERT_CARD`."""
+    return (
+        device.uuid,
+        node,
+        device.vendor,
+        device.index,
+        device.type,
+        device.slots,
+        device.memory_mib,
+        device.core_percent,
+        device.numa,
+        device.mode,
+        device.healthy,
+        device.health_reason,
+        [asdict(profile) for profile in device.mig_profiles],
+        dict(device.info),
+    )
+
+
+def _ledger_card(row: Any) -> LedgerCard:
+    """A row of `SELECT_CARDS`, with what is granted on it."""
+    return LedgerCard(
+        node=NodeName(row["node"]),
+        version=row["version"],
+        usage=DeviceUsage(
+            device=_device_of(row),
+            used_slots=row["used_slots"],
+            used_memory_mib=row["used_memory_mib"],
+            used_core_percent=row["used_core_percent"],
+            cordoned=row["cordoned"],
+            holdings=tuple(row["holdings"]),
+        ),
+    )
+
+
+def _device_of(row: Any) -> GpuDevice:
+    """The card of a row of `SELECT_CARDS`."""
+    return GpuDevice(
+        uuid=GpuUuid(row["uuid"]),
+        index=row["index"],
+        vendor=row["vendor"],
+        type=row["type"],
+        slots=row["slots"],
+        memory_mib=row["memory_mib"],
+        core_percent=row["core_percent"],
+        numa=row["numa"],
+        mode=row["mode"],
+        healthy=row["healthy"],
+        health_reason=row["health_reason"],
+        mig_profiles=_mig_profiles(row["mig_profiles"]),
+        info=row["info"],
+    )
+
+
+_UNREADABLE = (
+    MigProfile(name="unreadable", memory_mib=0, core_percent=0, slice_count=0, placements=()),
+)
+"""Holds nothing, and differs from all that a node reports: its next report is written."""
+
+
+def _mig_profiles(items: Sequence[Any]) -> tuple[MigProfile, ...]:
+    try:
+        return tuple(
+            MigProfile(
+                **{**item, "placements": tuple((start, size) for start, size in item["placements"])}
+            )
+            for item in items
+        )
+    except (TypeError, ValueError, KeyError):
+        return _UNREADABLE

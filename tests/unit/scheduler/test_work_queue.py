@@ -8,13 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hami_scheduler import work_queue
 from hami_scheduler.ledger.quota import QuotaLimits
 from hami_scheduler.watch.annotated_nodes import AnnotatedNodes
-from hami_scheduler.watch.backoff import AWAY_MOST_S, MOST_S, ItemBackoff
 from hami_scheduler.watch.nodes import NodeSync
 from hami_scheduler.watch.pods import PodWatch
 from hami_scheduler.watch.quotas import QuotaSync
+from hami_scheduler.work_queue import MAX_BACKOFF_S, MAX_UNAVAILABLE_BACKOFF_S, WorkQueue
 from hamicommon.errors import Conflict, Unavailable
+from hamicommon.k8s.annotations import DEVICE_CORDON
 from hamicommon.process.bulkhead import Bulkhead
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,9 @@ class _View:
     loaded = True
     cluster = SimpleNamespace(cards=lambda _node: ())
 
+    async def refresh_node(self, node: str) -> None:
+        del node
+
 
 Worker = tuple[Callable[[], Any], Callable[[], None]]
 """(one round, note a new version of the item)."""
@@ -76,7 +81,7 @@ def pods(ledger: Refusing, clock: Time) -> Worker:
         waiting=cast(Any, _Waiting()),
         request_of=cast(Any, None),
         scheduler_name="hami-scheduler",
-        waits=ItemBackoff(clock=clock),
+        clock=clock,
     )
     pod = {"metadata": {"uid": "u", "name": "p"}}
 
@@ -84,28 +89,35 @@ def pods(ledger: Refusing, clock: Time) -> Worker:
         watch.by_uid[cast(Any, "u")] = pod
         watch.on_delete(pod)
 
-    return watch.once, change
+    return watch.queue.run_due, change
+
+
+def node(*cordoned: str) -> dict[str, Any]:
+    return {"metadata": {"name": "node-1", "annotations": {DEVICE_CORDON: ",".join(cordoned)}}}
 
 
 def node_sync(ledger: Refusing, clock: Time) -> NodeSync:
     return NodeSync(
         store=cast(Any, ledger),
         view=cast(Any, _View()),
-        forget=lambda _node: None,
-        on_freed=lambda: None,
+        group_labels=(),
         unmatched=cast(Any, SimpleNamespace(forget=lambda _node: None)),
-        waits=ItemBackoff(clock=clock),
+        events=cast(Any, None),
+        on_gone=lambda _node: None,
+        on_freed=lambda: None,
+        clock=clock,
     )
 
 
 def nodes(ledger: Refusing, clock: Time) -> Worker:
     sync = node_sync(ledger, clock)
-    return sync.once, lambda: sync.gone("node-1")
+    return sync.queue.run_due, lambda: sync.on_delete(node())
 
 
 def cordons(ledger: Refusing, clock: Time) -> Worker:
     sync = node_sync(ledger, clock)
-    return sync.once, lambda: sync.cordon("node-1", frozenset({"GPU-a"}))
+    cards = map(str, range(10))
+    return sync.queue.run_due, lambda: sync.on_upsert(node(f"GPU-{next(cards)}"))
 
 
 def quotas(ledger: Refusing, clock: Time) -> Worker:
@@ -114,14 +126,14 @@ def quotas(ledger: Refusing, clock: Time) -> Worker:
         limits_of=lambda quota: QuotaLimits(limits={"nvidia.com/gpumem": quota["n"]}),
         synced=lambda: True,
         on_written=_written,
-        waits=ItemBackoff(clock=clock),
+        clock=clock,
     )
     versions = iter(range(1, 10))
 
     def change() -> None:
         sync.on_upsert({"metadata": {"namespace": "a", "name": "q"}, "n": next(versions)}, None)
 
-    return sync.once, change
+    return sync.queue.run_due, change
 
 
 def annotated(ledger: Refusing, clock: Time) -> Worker:
@@ -130,9 +142,9 @@ def annotated(ledger: Refusing, clock: Time) -> Worker:
         locks=cast(Any, None),
         vendors=cast(Any, ()),
         bulkhead=Bulkhead(),
+        clock=clock,
     )
-    known._waits = ItemBackoff(clock=clock)
-    return known.once, lambda: known.on_upsert({"metadata": {"name": "node-1"}}, None)
+    return known.queue.run_due, lambda: known.on_upsert(node(), None)
 
 
 async def refused_for_an_hour(
@@ -183,34 +195,88 @@ async def test_an_item_follows_soon_after_a_ledger_that_was_away_for_long(
     ledger, clock, (once, _) = await refused_for_an_hour(make, Unavailable("Postgres is away"))
     before = ledger.attempts
 
-    clock.now_s += AWAY_MOST_S
+    clock.now_s += MAX_UNAVAILABLE_BACKOFF_S
     await once()
 
     assert ledger.attempts == before + 1
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40))
-def test_no_wait_is_longer_than_its_maximum(aways: list[bool]) -> None:
+async def test_no_wait_is_longer_than_its_maximum(unavailable: list[bool]) -> None:
     clock = Time()
-    waits = ItemBackoff(clock=clock)
-    for away in aways:
-        waits.failed("item", away=away)
-        assert not waits.due("item")
-    clock.now_s += AWAY_MOST_S if aways[-1] else MOST_S
-    assert waits.due("item")
+    errors = iter(unavailable)
+
+    async def work(_key: str) -> None:
+        raise Unavailable("Postgres is away") if next(errors) else Conflict("never")
+
+    queue = WorkQueue("test", work, clock=clock)
+    queue.add("item")
+    for is_unavailable in unavailable:
+        assert queue.due() == ["item"]
+        assert await queue.run_due() is not is_unavailable
+        assert not queue.due()
+        clock.now_s += MAX_UNAVAILABLE_BACKOFF_S if is_unavailable else MAX_BACKOFF_S
 
 
-async def test_a_worker_wakes_for_the_first_item_that_is_due() -> None:
-    clock, woken = Time(), asyncio.Event()
-    waits = ItemBackoff(clock=clock)
-    waits.failed("later")
-    clock.now_s += 0.9999
-    waits.failed("now")
-    waits.reset("now")
+async def test_a_worker_wakes_for_the_first_key_that_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_queue, "MIN_BACKOFF_S", 0.001)
+    done: list[str] = []
+    turns = asyncio.Semaphore(0)
 
-    await waits.next_turn(woken, ["later"])
-    await waits.next_turn(woken, ["later", "now"])
-    woken.set()
-    await waits.next_turn(woken, [])
+    async def work(key: str) -> None:
+        done.append(key)
+        turns.release()
+        if done.count(key) < 3 and key == "fails":
+            raise Conflict("later")
 
-    assert not woken.is_set()
+    queue = WorkQueue("test", work)
+    working = asyncio.create_task(queue.run())
+    queue.add("fails")
+    for _ in range(3):
+        await turns.acquire()
+    queue.add("other")
+    await turns.acquire()
+    working.cancel()
+
+    assert done == ["fails", "fails", "fails", "other"]
+
+
+async def test_a_key_that_fails_waits_unless_it_is_added_again() -> None:
+    clock, ledger = Time(), Refusing(Conflict("never"))
+    queue = WorkQueue("test", ledger.refuse, clock=clock)
+    queue.revisit("item")
+    await queue.run_due()
+
+    queue.revisit("item")
+    await queue.run_due()
+    assert ledger.attempts == 1
+
+    queue.add("item")
+    await queue.run_due()
+    assert ledger.attempts == 2
+
+    queue.discard("item")
+    clock.now_s += MAX_BACKOFF_S
+    await queue.run_due()
+    assert ledger.attempts == 2
+    assert "item" not in queue
+
+
+async def test_keys_behind_an_unavailable_backend_wait_for_the_next_round() -> None:
+    done: list[str] = []
+
+    async def work(key: str) -> None:
+        done.append(key)
+        if key == "a" and done.count("a") == 1:
+            raise Unavailable("Postgres is away")
+
+    queue = WorkQueue("test", work, clock=Time())
+    queue.add("a")
+    queue.add("b")
+
+    assert not await queue.run_due()
+    assert done == ["a"]
+    assert await queue.run_due()
+    assert done == ["a", "b"]
