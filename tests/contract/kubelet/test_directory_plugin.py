@@ -1,4 +1,4 @@
-"""`hami-directory-plugin` as a process, before a kubelet's sockets and in the emulated kubelet."""
+"""The example `directory-plugin` as a process, in front of real and emulated kubelets."""
 
 import asyncio
 import subprocess
@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration
 RESOURCE = "example.com/gopher"
+EXAMPLE = Path(__file__).parents[3] / "examples/directory-plugin/directory_plugin.py"
 
 
 @pytest.fixture
@@ -46,13 +47,7 @@ class Process:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(
-                        sys.executable,
-                        "-m",
-                        "hami_node_agent.deviceplugin.directory",
-                        "--resource",
-                        RESOURCE,
-                    ),
+                    *(sys.executable, str(EXAMPLE), "--resource", RESOURCE),
                     *("--directory", str(folder / "gophers"), "--socket-dir", str(sockets)),
                     *arguments,
                 ],
