@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.cleanup.library_mark import marked
+from hami_node_agent.cleanup.installed_files import marked
 
 from tests.native.driver_program import PRELUDE
 from tests.native.machine import CARDS, LIBVGPU, MIB, ROOT, Client, Container, opened

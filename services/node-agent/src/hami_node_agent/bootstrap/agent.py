@@ -24,10 +24,8 @@ from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
 from hami_node_agent.bootstrap.usage import UsageWiring, monitoring
-from hami_node_agent.cleanup.directories import remove_leftovers
-from hami_node_agent.cleanup.garbage_collection import Sweeper
-from hami_node_agent.cleanup.libraries import OldLibraries
-from hami_node_agent.cleanup.restoring import FileRestorer
+from hami_node_agent.cleanup.garbage_collection import Sweeper, remove_leftovers
+from hami_node_agent.cleanup.installed_files import FileRestorer, OldLibraries
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.drain import Drain
 from hami_node_agent.deviceplugin.readiness import ReadinessService
@@ -175,7 +173,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             "files": restorer.run(),
             "libraries": OldLibraries(
                 connections.files,
-                connections.kubelet_state,
+                connections.kubelet_state.mounted_paths,
                 described=connections.cdi.mounted_paths,
             ).run(),
             **watched.loops,

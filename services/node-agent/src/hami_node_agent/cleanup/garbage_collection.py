@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Protocol
@@ -35,6 +36,12 @@ logger = logging.getLogger(__name__)
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING})
 # Of a pod that can't be checked: the first pause is the sweep's own.
 RETRY_LAST_S = 30.0
+# Directories of pods that left are removed a little at a time, beside everything else: one may hold
+# a hundred thousand files, or be filled by a process that outlived its pod.
+REMOVAL_INTERVAL_S = 5.0
+BUSY_REMOVAL_INTERVAL_S = 1.0
+REMOVAL_BUDGET_S = 2.0
+"""Of a round; with the shorter pause this is two thirds of a core while there is much to remove."""
 
 
 class PodLookup(Protocol):
@@ -283,3 +290,17 @@ class Sweeper:
             for holding in await self._kubelet_state.holdings()
             if holding.answer is not None and holding.pod_uid != suspect.pod_uid
         )
+
+
+async def remove_leftovers(work: Callable[[float], bool]) -> None:
+    """Call `work` (blocking; True: there is more) with its budget in seconds until cancelled."""
+    more = False
+
+    async def one_round() -> None:
+        nonlocal more
+        more = await asyncio.to_thread(work, REMOVAL_BUDGET_S)
+
+    def pause_s() -> float:
+        return BUSY_REMOVAL_INTERVAL_S if more else REMOVAL_INTERVAL_S
+
+    await every(pause_s, one_round, name="leftovers")

@@ -31,8 +31,7 @@ from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.durable import make_empty, replace_file
 from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_name, region_path
-from hami_node_agent.cleanup.library_mark import NoPlaceForMark, marked
-from hami_node_agent.cleanup.library_needs import machine_of, why_not_loadable
+from hami_node_agent.cleanup.installed_files import marked, require_same_machine
 from hami_node_agent.grants.limits_file import (
     CoreFeedback,
     HostPid,
@@ -94,11 +93,11 @@ class HostFiles:
             content = library.read_bytes()
         except OSError as exc:
             raise InvalidRequest(f"library_path {library}: libvgpu.so is wanted: {exc}") from exc
-        if reason := why_not_loadable(content, machine=_own_machine()):
-            raise InvalidRequest(f"library_path {library}: containers can't load it: {reason}")
         try:
+            with Path(sys.executable).open("rb") as program:
+                require_same_machine(content, program.read(64))
             content = marked(content)
-        except NoPlaceForMark as exc:
+        except InvalidRequest as exc:
             raise InvalidRequest(f"library_path {library}: {exc}") from exc
         target = self.base / f"libvgpu.so.{version}"
         try:
@@ -321,12 +320,6 @@ class HostFiles:
         for removal in self._removals.values():
             failures.update(removal.failures)
         return failures
-
-
-def _own_machine() -> int:
-    """e_machine of this node: that of the Python that runs us."""
-    with Path(sys.executable).open("rb") as file:
-        return machine_of(file.read(64))
 
 
 class _Installed(NamedTuple):

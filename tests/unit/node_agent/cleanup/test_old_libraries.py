@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from hami_node_agent.adapters.host.files import HostFiles
-from hami_node_agent.cleanup.libraries import OldLibraries
+from hami_node_agent.cleanup.installed_files import OldLibraries
 from hamicommon.errors import Unavailable
 
 from tests.unit.node_agent.library_file import a_library
@@ -47,7 +47,7 @@ HAMIS = {"libvgpu.so", "libvgpu.so.v2.10.0"}
 
 
 async def test_an_old_version_goes_after_two_looks_without_an_entry(files: HostFiles) -> None:
-    libraries = OldLibraries(files, Checkpoint())
+    libraries = OldLibraries(files, Checkpoint().mounted_paths)
 
     await libraries.look()
     assert there(files) == HAMIS | {"libvgpu.so.1.0.0", "libvgpu.so.2.0.0"}
@@ -59,7 +59,7 @@ async def test_an_old_version_goes_after_two_looks_without_an_entry(files: HostF
 async def test_a_version_that_an_answer_names_stays(files: HostFiles) -> None:
     checkpoint = Checkpoint()
     checkpoint.named = frozenset({str(files.base / "libvgpu.so.1.0.0")})
-    libraries = OldLibraries(files, checkpoint)
+    libraries = OldLibraries(files, checkpoint.mounted_paths)
 
     for _ in range(3):
         await libraries.look()
@@ -69,7 +69,7 @@ async def test_a_version_that_an_answer_names_stays(files: HostFiles) -> None:
 
 async def test_while_the_checkpoint_cannot_be_read_nothing_goes(files: HostFiles) -> None:
     checkpoint = Checkpoint()
-    libraries = OldLibraries(files, checkpoint)
+    libraries = OldLibraries(files, checkpoint.mounted_paths)
 
     await libraries.look()
     checkpoint.named = None

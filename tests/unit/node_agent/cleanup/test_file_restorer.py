@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import pytest
-from hami_node_agent.cleanup import restoring
-from hami_node_agent.cleanup.restoring import FileRestorer
+from hami_node_agent.cleanup import installed_files
+from hami_node_agent.cleanup.installed_files import FileRestorer
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
 from hamicommon.errors import Unavailable
@@ -45,7 +45,7 @@ class Files:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restoring, "CONFIRM_S", 0.0)
+    monkeypatch.setattr(installed_files, "CONFIRM_S", 0.0)
 
 
 def restorer(files: Files) -> FileRestorer:

@@ -1,0 +1,182 @@
+"""Library, preload list and limits files on the host: as they should be, and no longer than needed.
+
+The library is marked before it is installed. What somebody else emptied, replaced or removed is
+written again: without the library or the preload list the containers that start next would run
+without limits, and libvgpu reads the limits files of running containers again and again. Libraries
+of earlier versions go when no container can mount them any more (HAMi#727).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.process.periodic import every
+
+from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.state import NodeState
+
+logger = logging.getLogger(__name__)
+
+RESTORE_INTERVAL_S = 5.0
+# Who writes a record writes its file next; what differs for longer was written by nobody of ours.
+CONFIRM_S = 1.0
+OLD_LIBRARIES_INTERVAL_S = 300.0
+
+# `native/libvgpu/src/config/installed.c` reads the mark in the library's own file, which containers
+# mount read-only. A marked library that finds no limits file allows no card: in a container of ours
+# the file was hidden from it. Without the mark it takes HAMi's variables then, for those who use it
+# alone or in HAMi's place.
+_UNMARKED = b"libvgpu limits file: optional\0"
+_MARKED = b"libvgpu limits file: required\0"
+
+
+def marked(content: bytes) -> bytes:
+    """Return the library's bytes with the mark; marked ones are returned as they are.
+
+    Raises: InvalidRequest when it is no build of libvgpu that looks for the mark.
+    """
+    if content.count(_MARKED) == 1 and _UNMARKED not in content:
+        return content
+    if content.count(_UNMARKED) != 1:
+        raise InvalidRequest(
+            "without a limits file it would limit nothing, and it has no place for the agent's "
+            "mark against that; build it with `make -C native`"
+        )
+    return content.replace(_UNMARKED, _MARKED)
+
+
+def require_same_machine(library: bytes, program: bytes) -> None:
+    """Compare the ELF headers of the library and of a program that runs on this node.
+
+    The dynamic linker leaves a preloaded library for another processor out without ending the
+    program, which then has no limits. Symbol versions are checked when libvgpu is built
+    (`native/libvgpu/check-needs`). Raises: InvalidRequest.
+    """
+    # e_ident up to the byte order, and e_machine.
+    if (library[:6], library[18:20]) != (program[:6], program[18:20]):
+        raise InvalidRequest("containers can't load it: it is no ELF library for this processor")
+
+
+class InstalledFiles(Protocol):
+    """The host's files (blocking; each call may run twice)."""
+
+    def restore_installed(self) -> Mapping[Path, str]:
+        """Write library and preload list again if they differ: path -> what was wrong.
+
+        Raises: Unavailable, with the path.
+        """
+
+    def wrong_limits(self, records: Iterable[Record]) -> list[Record]:
+        """Return records whose limits file, or its folder, is there and differs from theirs."""
+
+    def write_limits(self, record: Record) -> None:
+        """Make the container's limits those of the record. Raises: Unavailable."""
+
+    def limits_dir(self, nonce: str) -> Path:
+        """Return the directory that a container sees at /etc/hami."""
+
+    def old_libraries(self) -> frozenset[Path]:
+        """List installed libraries of other versions than ours."""
+
+    def remove_library(self, path: Path) -> None:
+        """Remove one; failures are logged."""
+
+
+class FileRestorer:
+    """Compares the files with what they should be, again and again."""
+
+    def __init__(
+        self, files: InstalledFiles, state: NodeState, *, bulkhead: Bulkhead | None = None
+    ) -> None:
+        self._files = files
+        self._state = state
+        self._bulkhead = bulkhead or Bulkhead()
+        self.restored: Counter[str] = Counter()
+        """How often files of each name were written again; the log has their paths."""
+        self.problem = ""
+        """Why a file can't be written again, which keeps pods off the node; or empty."""
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await every(RESTORE_INTERVAL_S, self.once, name="files", bulkhead=self._bulkhead)
+
+    async def once(self) -> None:
+        """Look once. Raises: Unavailable."""
+        try:
+            installed = await asyncio.to_thread(self._files.restore_installed)
+            for path, wrong in installed.items():
+                self._note(path, wrong)
+            await self._restore_limits()
+        except Unavailable as exc:
+            self.problem = str(exc)
+            raise
+        self.problem = ""
+
+    async def _restore_limits(self) -> None:
+        suspects = await self._wrong()
+        if not suspects:
+            return
+        await asyncio.sleep(CONFIRM_S)
+        still_wrong = {record.nonce: record for record in await self._wrong()}
+        for record in suspects:
+            # One that was written since has another file to be.
+            if still_wrong.get(record.nonce) is record:
+                await asyncio.to_thread(self._files.write_limits, record)
+                path = self._files.limits_dir(record.nonce) / "limits"
+                self._note(path, f"it was not what {record.pod_uid}/{record.container} was granted")
+
+    async def _wrong(self) -> list[Record]:
+        records = list(self._state.saved.records.values())
+        return await asyncio.to_thread(self._files.wrong_limits, records)
+
+    def _note(self, path: Path, wrong: str) -> None:
+        self.restored[path.name] += 1
+        logger.error("file written again", extra={"path": str(path), "reason": wrong})
+
+
+class OldLibraries:
+    """Removes libraries that nobody names.
+
+    The kubelet keeps an Allocate answer, and with it the library's path, for the pod's whole life:
+    a container that restarts months later mounts the version of that day. A version goes only when
+    two readings in a row do not name it: an answer just given is not in the checkpoint yet.
+    """
+
+    def __init__(
+        self,
+        files: InstalledFiles,
+        mounted_paths: Callable[[], Awaitable[frozenset[str]]],
+        *,
+        described: Callable[[], frozenset[str]] = frozenset,
+    ) -> None:
+        """`mounted_paths`: of answers in the kubelet's checkpoint; `described`: of CDI files
+        (blocking). Both raise: Unavailable."""
+        self._files = files
+        self._mounted_paths = mounted_paths
+        self._described = described
+        self._unnamed: frozenset[Path] = frozenset()
+
+    async def run(self) -> None:
+        """Run until cancelled."""
+        await every(OLD_LIBRARIES_INTERVAL_S, self.look, name="libraries")
+
+    async def look(self) -> None:
+        """Look once; nothing is removed while the checkpoint can't be read."""
+        try:
+            named = await self._mounted_paths() | await asyncio.to_thread(self._described)
+        except Unavailable as exc:
+            logger.debug("old libraries not checked", extra={"error": str(exc)})
+            self._unnamed = frozenset()
+            return
+        old = await asyncio.to_thread(self._files.old_libraries)
+        unnamed = frozenset(path for path in old if str(path) not in named)
+        for path in sorted(unnamed & self._unnamed):
+            await asyncio.to_thread(self._files.remove_library, path)
+        self._unnamed = unnamed - self._unnamed
