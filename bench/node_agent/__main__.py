@@ -48,11 +48,8 @@ SPLIT = 40
 PREFIX = "HAMI_NODE_AGENT_"
 PRODUCTION = {
     f"{PREFIX}HEARTBEAT_S": "10",
-    f"{PREFIX}PROBE_INTERVAL_S": "5",
     f"{PREFIX}XID_QUIET_S": "300",
     f"{PREFIX}SAMPLE_INTERVAL_S": "5",
-    f"{PREFIX}SNAPSHOT_INTERVAL_S": "15",
-    f"{PREFIX}SWEEP_INTERVAL_S": "2",
     f"{PREFIX}DEVICE_SPLIT_COUNT": str(SPLIT),
     **heap_settings("node-agent"),
 }

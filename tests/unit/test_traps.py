@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
+from hami_node_agent.bootstrap.connections import CONTAINER_BASE
 from hami_node_agent.config.settings import Settings as AgentSettings
 from hami_scheduler.settings import Settings as SchedulerSettings
 from hamicommon.admission.mutation import mutate
@@ -105,7 +106,7 @@ def test_how_long_a_node_lock_lives_is_one_setting_that_counts(
     assert scheduler_settings(monkeypatch, HAMI_SCHEDULER_LOCK_S="7").lock_s == 7
 
 
-def test_the_host_path_and_the_containers_path_are_two_settings(
+def test_the_host_path_is_a_setting_and_the_containers_path_is_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """TRAP-9: HAMi's HOOK_PATH is /usr/local for the plugin, /usr/local/vgpu for the monitor."""
@@ -116,7 +117,8 @@ def test_the_host_path_and_the_containers_path_are_two_settings(
 
     found = AgentSettings()
 
-    assert (found.hook_path, found.container_hook_path) == (Path("/host"), Path("/usr/local"))
+    assert found.hook_path == Path("/host")
+    assert PurePosixPath("/usr/local/vgpu") == CONTAINER_BASE
 
 
 def mig_answer(request: Any, *usages: Any) -> Placement | Refusal:

@@ -110,10 +110,7 @@ def node(cluster_kind: str) -> Iterator[OldNode]:
         stack.callback(kubelet.terminate)
         [external] = system.described["external_nodes"]
         env = external["node_agent_env"] | {
-            "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": str(folder / "kubelet" / "device-plugins"),
-            "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": str(
-                folder / "kubelet" / "pod-resources" / "kubelet.sock"
-            ),
+            "HAMI_NODE_AGENT_KUBELET_DIR": str(folder / "kubelet"),
         }
         agent = Agent(folder, env, native=NATIVE)
         stack.callback(agent.kill)

@@ -85,8 +85,9 @@ class Machine:
         return self.root / "state" / "state.json"
 
     def prepare(self) -> None:
-        for directory in (self.sockets, self.pod_resources.parent):
+        for directory in (self.sockets, self.pod_resources.parent, self.cgroups):
             directory.mkdir(parents=True, exist_ok=True)
+        (self.root / "host-proc").symlink_to("/proc")
         (self.root / "libvgpu.so").write_bytes(a_library())
         devices = [
             {
@@ -122,22 +123,16 @@ class Machine:
             "HAMI_NATS_URL": self.nats_url,
             "HAMI_TELEMETRY_TRACES_FILE": str(self.root / "traces.jsonl"),
             f"{prefix}NODE_NAME": NODE,
-            f"{prefix}KUBELET_SOCKET_DIR": str(self.sockets),
-            f"{prefix}POD_RESOURCES_SOCKET": str(self.pod_resources),
+            f"{prefix}KUBELET_DIR": str(self.root),
             f"{prefix}HOOK_PATH": str(self.root / "hook"),
             f"{prefix}STATE_DIR": str(self.root / "state"),
             f"{prefix}CDI_DIR": str(self.cdi),
             f"{prefix}LIBRARY_PATH": str(self.root / "libvgpu.so"),
-            f"{prefix}CGROUP_ROOT": str(self.cgroups),
-            f"{prefix}PROC_ROOT": "/proc",
+            f"{prefix}PROC_ROOT": str(self.root / "host-proc"),
             f"{prefix}METRICS_BIND": f"127.0.0.1:{self.port}",
-            f"{prefix}GRANT_WAIT_S": "1",
-            f"{prefix}HEARTBEAT_S": "1",
-            f"{prefix}PROBE_INTERVAL_S": "0.2",
+            f"{prefix}HEARTBEAT_S": "0.5",
             f"{prefix}XID_QUIET_S": "2",
             f"{prefix}SAMPLE_INTERVAL_S": "0.3",
-            f"{prefix}SNAPSHOT_INTERVAL_S": "0.5",
-            f"{prefix}SWEEP_INTERVAL_S": "0.2",
             **self.extra,
         }
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hami_node_agent.allocation.response import AnswerPolicy, container_response
 from hami_node_agent.deviceplugin.servicer import answer_message
-from hami_node_agent.devices.device_list import DeviceListPolicy, Strategy
+from hami_node_agent.devices.device_list import DeviceListPolicy, Feature, Strategy
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_container, a_grant, a_record, a_share
@@ -81,7 +81,7 @@ def hami(envs: dict[str, str], *mounts: api.Mount, **more: Any) -> api.Container
 
 
 BOTH_CDI = frozenset({Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI})
-EXTRAS = {"gdrcopy": True, "gds": True, "mofed": True}
+EXTRAS: tuple[Feature, ...] = ("gdrcopy", "gds", "mofed")
 VECTORS = {
     "one card": Vector(expect=hami(LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A})),
     "two cards": Vector(
@@ -145,7 +145,7 @@ VECTORS = {
         ),
     ),
     "GDRCopy, GDS and MOFED": Vector(
-        list_by=DeviceListPolicy(**EXTRAS),
+        list_by=DeviceListPolicy(features=EXTRAS),
         expect=hami(
             LIMITED_ONE
             | {
@@ -186,7 +186,7 @@ VECTORS = {
             imex_channels=(3,),
             device_files=FILES,
             card_files=CARD_FILES,
-            **EXTRAS,
+            features=EXTRAS,
         ),
         expect=hami(
             LIMITED_TWO,
@@ -210,14 +210,13 @@ VECTORS = {
         node={"enforced": False},
         expect=api.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": CARD_A}),
     ),
-    "CDI annotations beside the variable, with a prefix": Vector(
+    "CDI annotations beside the variable": Vector(
         list_by=DeviceListPolicy(
             strategies=frozenset({Strategy.ENVVAR, Strategy.CDI_ANNOTATIONS}),
-            cdi_annotation_prefix="nvidia.cdi.k8s.io/",
         ),
         expect=hami(
             LIMITED_ONE | {"NVIDIA_VISIBLE_DEVICES": CARD_A},
-            annotations={f"nvidia.cdi.k8s.io/nvidia-device-plugin_{NONCE}": f"{CDI}/gpu={CARD_A}"},
+            annotations={f"cdi.k8s.io/nvidia-device-plugin_{NONCE}": f"{CDI}/gpu={CARD_A}"},
         ),
     ),
 }

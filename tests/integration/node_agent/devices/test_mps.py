@@ -63,7 +63,7 @@ class Daemon:
 def daemon(machine: Machine) -> Iterator[Daemon]:
     daemon = Daemon(machine.root)
     machine.extra["HAMI_NODE_AGENT_OPERATING_MODE"] = "mps"
-    machine.extra["HAMI_NODE_AGENT_MPS_CONTROL"] = str(daemon.command)
+    machine.extra["PATH"] = f"{daemon.command.parent}:{os.environ['PATH']}"
     machine.extra["HAMI_NODE_AGENT_MPS_DIR"] = str(daemon.dir)
     machine.extra["HAMI_NODE_AGENT_DRAIN_S"] = "0"
     yield daemon

@@ -49,7 +49,6 @@ def settings(host: Path) -> Settings:
             "state_dir": host / "var" / "lib" / "hami" / "node-agent",
             "cdi_dir": host / "cdi",
             "kubelet_dir": host / "kubelet",
-            "kubelet_socket_dir": host / "kubelet" / "device-plugins",
         }
     )
 

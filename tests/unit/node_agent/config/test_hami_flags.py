@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hami_node_agent.config.hami_flags import FLAGS, HamiOptions, options_of
+from hami_node_agent.config.hami_flags import FLAGS, RETIRED, Flag, options_of
 from hami_node_agent.config.settings import Settings
 from hamicommon.errors import InvalidRequest
 
@@ -14,18 +14,18 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
         "MIG_STRATEGY": "mixed",
         "DEVICE_ID_STRATEGY": "index",
         "GDS_ENABLED": "true",
-        "HAMI_NODE_AGENT_GDS_ENABLED": "0",
+        "HAMI_NODE_AGENT_FEATURES": "",
     }
 
-    options = options_of(["--mig-strategy=none", "--kubelet-socket", "/k/kubelet.sock"], variables)
-
-    assert options == HamiOptions(
-        settings={
-            "mig_strategy": "none",
-            "device_id_strategy": "index",
-            "kubelet_socket_dir": Path("/k"),
-        }
+    options = options_of(
+        ["--mig-strategy=none", "--kubelet-socket", "/k/device-plugins/kubelet.sock"], variables
     )
+
+    assert options.settings == {
+        "mig_strategy": "none",
+        "device_id_strategy": "index",
+        "kubelet_dir": Path("/k"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,59 @@ def test_a_flag_counts_before_its_variable_and_ours_before_hamis() -> None:
         ("--pass-device-specs", {"pass_device_specs": True}),
         ("--pass-device-specs=F", {"pass_device_specs": False}),
         ("-imex-required", {"imex_required": True}),
-        ("--kubelet-socket=", {"register_with_kubelet": False}),
+        ("--gds-enabled", {"features": ("gds",)}),
+        ("--gds-enabled=false", {"features": ()}),
         ("--nvidia-dev-root=/host", {"dev_root": Path("/host/dev")}),
         ("--dev-root=", {}),
         ("--device-discovery-strategy=auto", {}),
         ("--config-file=/d.yaml", {"device_config_file": "/d.yaml"}),
+        ("--config-file=", {}),
     ],
 )
 def test_a_flag_is_a_setting(argument: str, settings: dict[str, Any]) -> None:
     assert options_of([argument], {}).settings == settings
 
 
-def test_hook_path_is_the_base_on_the_host_and_in_containers() -> None:
-    assert options_of([], {"HOOK_PATH": "/opt"}).settings == {
-        "hook_path": "/opt",
-        "container_hook_path": "/opt",
+def test_what_several_options_list_is_one_setting() -> None:
+    variables = {
+        "GDRCOPY_ENABLED": "true",
+        "MOFED_ENABLED": "1",
+        "DP_DISABLE_HEALTHCHECKS": "79, xids",
+        "DP_ENABLE_HEALTHCHECKS": "31",
     }
+
+    assert options_of([], variables).settings == {
+        "features": ("gdrcopy", "mofed"),
+        "health_checks": ("-79", "-xids", "31"),
+    }
+
+
+def test_a_variable_of_the_version_before_counts_and_is_named_with_what_replaces_it() -> None:
+    variables = {
+        "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": "/k/device-plugins",
+        "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": "/k/pod-resources/kubelet.sock",
+        "HAMI_NODE_AGENT_HIDDEN_UUIDS": "GPU-a,GPU-b",
+        "HAMI_NODE_AGENT_HIDDEN_INDEXES": "3",
+        "HAMI_NODE_AGENT_SWEEP_INTERVAL_S": "1",
+    }
+
+    options = options_of([], variables)
+
+    assert options.settings == {
+        "kubelet_dir": Path("/k"),
+        "hidden_devices": ("GPU-a", "GPU-b", "3"),
+    }
+    assert options.notes == (
+        "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR goes with the next release: "
+        "set HAMI_NODE_AGENT_KUBELET_DIR",
+        "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET goes with the next release: "
+        "set HAMI_NODE_AGENT_KUBELET_DIR",
+        "HAMI_NODE_AGENT_HIDDEN_UUIDS goes with the next release: "
+        "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
+        "HAMI_NODE_AGENT_HIDDEN_INDEXES goes with the next release: "
+        "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
+        "HAMI_NODE_AGENT_SWEEP_INTERVAL_S goes with the next release: it follows from HEARTBEAT_S",
+    )
 
 
 def test_what_hami_reads_without_using_it_is_weak() -> None:
@@ -59,10 +96,17 @@ def test_what_hami_reads_without_using_it_is_weak() -> None:
     assert options.weak == {"device_split_count": "4", "disable_core_limit": True}
 
 
-def test_what_means_nothing_here_is_reported_in_a_sentence() -> None:
-    options = options_of(["-v=4"], {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"})
+def test_each_option_that_is_used_is_named_in_a_sentence() -> None:
+    variables = {"NVIDIA_DRIVER_ROOT": "/run/nvidia/driver", "MIG_STRATEGY": "none"}
 
-    assert [note.partition(":")[0] for note in options.notes] == ["NVIDIA_DRIVER_ROOT", "--v"]
+    assert options_of(["-v=4"], variables).notes == (
+        "MIG_STRATEGY of HAMi's plugin is deprecated and goes with 0.4.0; "
+        "set HAMI_NODE_AGENT_MIG_STRATEGY",
+        "NVIDIA_DRIVER_ROOT of HAMi's plugin has no effect: the agent makes no CDI file of the "
+        "driver: `nvidia-ctk cdi generate` of the node does",
+        "--v of HAMi's plugin has no effect: HAMI_TELEMETRY_LOG_LEVEL sets how much is logged",
+    )
+    assert options_of([], {"MIG_STRATEGY": "none", "HAMI_NODE_AGENT_MIG_STRATEGY": "x"}).notes == ()
 
 
 @pytest.mark.parametrize(
@@ -72,12 +116,15 @@ def test_what_means_nothing_here_is_reported_in_a_sentence() -> None:
         (["none"], {}, "none: no such flag"),
         (["--mig-strategy"], {}, "--mig-strategy: a value is wanted"),
         ([], {"GDS_ENABLED": "yes"}, "GDS_ENABLED: 'yes' is neither true nor false"),
-        (
-            ["--kubelet-socket=/x"],
-            {},
-            r"--kubelet-socket: '/x': a path that ends in /kubelet\.sock",
-        ),
+        (["--kubelet-socket=/x"], {}, r"--kubelet-socket: '/x': a path that ends in /device-plug"),
+        (["--kubelet-socket="], {}, "--kubelet-socket: '': a path that ends in"),
         ([], {"DEVICE_DISCOVERY_STRATEGY": "tegra"}, "'tegra': cards are found through NVML"),
+        (
+            [],
+            {"HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": "/k/sock"},
+            "'/k/sock': a path that ends in pod-resources/kubelet.sock is wanted, and "
+            "HAMI_NODE_AGENT_KUBELET_DIR is the folder above",
+        ),
     ],
 )
 def test_an_argument_that_makes_no_sense_is_named(
@@ -87,17 +134,15 @@ def test_an_argument_that_makes_no_sense_is_named(
         options_of(arguments, variables)
 
 
-def test_every_flag_means_settings_that_exist_or_has_a_reason_for_none() -> None:
-    samples = ("true", "/x/kubelet.sock", "auto")
-    for flag in FLAGS:
-        if flag.meaning is None:
-            assert flag.unused
-            continue
-        for sample in samples:
-            try:
-                assert flag.meaning(sample).keys() <= Settings.model_fields.keys()
-                break
-            except InvalidRequest:
-                continue
-        else:
-            pytest.fail(f"no sample fits {flag.names}")
+@pytest.mark.parametrize("flag", [*FLAGS, *RETIRED], ids=lambda flag: flag.names or flag.variables)
+def test_every_flag_means_a_setting_that_exists_or_has_a_reason_for_none(flag: Flag) -> None:
+    if flag.setting:
+        assert flag.setting in Settings.model_fields
+    else:
+        assert flag.unused or flag.names == "device-discovery-strategy"
+
+
+def test_no_variable_is_a_setting_and_retired() -> None:
+    retired = {name for flag in RETIRED for name in flag.variables.split()}
+
+    assert not retired & {name.upper() for name in Settings.model_fields}

@@ -33,16 +33,19 @@ def test_an_entry_of_our_name_has_it_all() -> None:
     assert found == NodeFile(
         settings={
             "operating_mode": "whole",
-            "hidden_uuids": ("GPU-a",),
-            "hidden_indexes": (2,),
-            "preferred_allocation": False,
             "device_split_count": 4,
             "device_memory_scaling": 1.5,
             "device_core_scaling": 2.0,
             "preconfigured_device_memory_mib": 1000,
             "libcuda_log_level": "3",
             "enable_numa_topology": True,
-        }
+            "hidden_devices": ("GPU-a", "2"),
+        },
+        notes=(
+            "nodeconfig[0].enablegetpreferredallocation: it has no effect: the kubelet asks "
+            "whenever the choice matters",
+            "HAMi's config.json is deprecated and goes with 0.4.0",
+        ),
     )
     assert found.settings.keys() <= Settings.model_fields.keys()
 

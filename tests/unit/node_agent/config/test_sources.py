@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from hami_node_agent.config import hami_node_config
 from hami_node_agent.config.sources import Configured, configured, environment
 from hamicommon.errors import InvalidRequest
 
@@ -28,7 +29,6 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         all_of_them = {
             "HAMI_NATS_URL": "nats://localhost:4222",
             "NODE_NAME": NODE,
-            f"{OURS}NODE_CONFIG_FILE": str(file),
             **variables,
         }
         if device_config is not None:
@@ -36,6 +36,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             all_of_them["CONFIG_FILE"] = str(tmp_path / "device-config.yaml")
         for name, value in all_of_them.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(hami_node_config, "PATH", file)
         return configured(arguments, environment())
 
     return read
@@ -77,10 +78,11 @@ def test_without_a_device_configuration_hamis_variables_count(read: Any) -> None
 
 
 def test_options_that_mean_nothing_are_reported(read: Any) -> None:
-    found = read("-v=5", node={"migstrategy": "mixed"})
+    found = read("-v=5", node={"migstrategy": "mixed"}, **{f"{OURS}LEGACY_METRICS": "true"})
 
-    assert len(found.notes) == 2
-    assert "config.json: nodeconfig[0].migstrategy" in found.notes[1]
+    assert [note.partition(" ")[0] for note in found.notes[:2]] == ["NODE_NAME", "--v"]
+    assert "config.json: nodeconfig[0].migstrategy" in found.notes[2]
+    assert found.notes[3:] == ("HAMi's older metric names are deprecated and go with 0.4.0",)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,6 @@ async def stopping(
         socket_dir=folder,
         socket_name="plugin.sock",
         resource_name="vendor.example/card",
-        registers=False,
     )
     serving = asyncio.create_task(registration.run())
     kubelet = Kubelet(folder / "plugin.sock")

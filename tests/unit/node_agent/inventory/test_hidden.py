@@ -4,7 +4,7 @@ from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
 from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
+from hami_node_agent.inventory.hidden import FilteredProbe
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
@@ -53,7 +53,7 @@ class Probe:
 
 
 async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
-    probe = FilteredProbe(Probe(), Hidden(uuids=frozenset({CARD_A}), indexes=frozenset({2})))
+    probe = FilteredProbe(Probe(), {CARD_A, "2"})
 
     assert [card.uuid for card in await probe.cards()] == [CARD_B]
     assert await probe.failing() == {CARD_B: LOST}
@@ -64,7 +64,7 @@ async def test_a_card_hidden_by_uuid_or_index_is_seen_by_nobody() -> None:
 
 async def test_what_happens_to_a_hidden_card_makes_no_other_sick() -> None:
     inner = Probe()
-    probe = FilteredProbe(inner, Hidden(uuids=frozenset({CARD_A})))
+    probe = FilteredProbe(inner, {CARD_A})
     await probe.cards()
 
     inner.event = (CARD_A, 79)

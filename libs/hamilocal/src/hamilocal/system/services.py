@@ -236,7 +236,6 @@ def _driver_env(context: Context, node: LocalNode, home: Path) -> dict[str, str]
 def node_agent(context: Context, node: LocalNode) -> ChildSpec:
     """hami-node-agent of one local node: the real one, over the node's driver."""
     home = context.layout.node(node.name)
-    kubelet_home = home / "kubelet"
     name = f"node-agent-{node.name}"
     url = context.url(name)
     return ChildSpec(
@@ -246,10 +245,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
         env={
             **agent_env(context, node.name),
             **_driver_env(context, node, home),
-            "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR": str(kubelet_home / "device-plugins"),
-            "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": str(
-                kubelet_home / "pod-resources" / "kubelet.sock"
-            ),
+            "HAMI_NODE_AGENT_KUBELET_DIR": str(home / "kubelet"),
             "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
             "HAMI_NODE_AGENT_CDI_DIR": str(home / "cdi"),

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 from hamicommon.errors import Unavailable
 
 # One question, or one start; the daemon answers in milliseconds.
 TIMEOUT_S = 10.0
+COMMAND = "nvidia-cuda-mps-control"
 
 
 class MpsControl:
     """One daemon, known by its pipe directory."""
 
-    def __init__(self, command: str, *, pipe_dir: Path, log_dir: Path) -> None:
-        self._command = command
-        self._pipe_dir = pipe_dir
-        self._log_dir = log_dir
+    def __init__(self, folder: Path) -> None:
+        self._pipe_dir = folder / "pipe"
+        self._log_dir = folder / "log"
 
     async def answers(self) -> bool:
         """Whether the daemon runs. Raises: Unavailable when the command can't be run."""
@@ -32,17 +33,17 @@ class MpsControl:
         await asyncio.to_thread(self._pipe_dir.chmod, 0o777)
         code, output = await self._run(b"", "-d")
         if code != 0:
-            raise Unavailable(f"{self._command} -d: exit status {code}: {output.strip()}")
+            raise Unavailable(f"{COMMAND} -d: exit status {code}: {output.strip()}")
 
     async def _run(self, stdin: bytes, *arguments: str) -> tuple[int, str]:
         env = {
-            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "PATH": os.environ.get("PATH", os.defpath),
             "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe_dir),
             "CUDA_MPS_LOG_DIRECTORY": str(self._log_dir),
         }
         try:
             process = await asyncio.create_subprocess_exec(
-                self._command,
+                COMMAND,
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -51,12 +52,12 @@ class MpsControl:
                 start_new_session=True,
             )
         except OSError as exc:
-            raise Unavailable(f"{self._command}: {exc.strerror or exc}") from exc
+            raise Unavailable(f"{COMMAND}: {exc.strerror or exc}") from exc
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 output, _ = await process.communicate(stdin)
         except TimeoutError as exc:
             process.kill()
             await process.wait()
-            raise Unavailable(f"{self._command}: no answer within {TIMEOUT_S:g} s") from exc
+            raise Unavailable(f"{COMMAND}: no answer within {TIMEOUT_S:g} s") from exc
         return process.returncode or 0, output.decode(errors="replace")

@@ -202,10 +202,9 @@ def _registrations(
     return {
         resource: KubeletRegistration(
             plugin,
-            socket_dir=settings.kubelet_socket_dir,
+            socket_dir=settings.device_plugins_dir,
             socket_name=f"nvidia-{resource.partition('/')[2]}.sock",
             resource_name=resource,
-            registers=settings.register_with_kubelet,
         )
         for resource, plugin in plugins.items()
     }
@@ -214,13 +213,7 @@ def _registrations(
 def _mps(settings: Settings) -> Mps | None:
     if settings.operating_mode != "mps":
         return None
-    return Mps(
-        MpsControl(
-            settings.mps_control,
-            pipe_dir=settings.mps_dir / "pipe",
-            log_dir=settings.mps_dir / "log",
-        )
-    )
+    return Mps(MpsControl(settings.mps_dir))
 
 
 def _not_ready_reason(draining: Drain, mps: Mps | None) -> str:
@@ -247,7 +240,7 @@ def _cards(settings: Settings, connections: AgentConnections) -> CardTracker:
             core_scaling=settings.device_core_scaling,
             mode=settings.operating_mode,
         ),
-        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        xids=xid_policy(settings.health_checks),
         probe_interval_s=settings.probe_interval_s,
         xid_quiet_s=settings.xid_quiet_s,
         on_found=connections.driver.names.learn,

@@ -16,6 +16,7 @@ from hamicommon.fault_injection import Faults, around, faults_of
 from hamicommon.grants.grant import load_public_key
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.process.bulkhead import Bulkhead
+from hamicommon.settings import FailpointSettings
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.files import HostFiles
@@ -30,6 +31,8 @@ from hami_node_agent.grants.ports import CardMoves
 from hami_node_agent.grants.state import NodeState
 
 DISTRIBUTION = "hami-node-agent"
+CONTAINER_BASE = PurePosixPath("/usr/local/vgpu")
+"""Where containers see library and region; admission keeps tenants' mounts away from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,20 +61,20 @@ async def open_connections(
     settings: Settings, stack: AsyncExitStack, bulkhead: Bulkhead
 ) -> AgentConnections:
     """Opens all; the bus and the API server may be away. Raises: Unavailable, InvalidRequest."""
-    faults = faults_of(settings.failpoints.file)
+    faults = faults_of(FailpointSettings().file)
     cdi = CdiFiles(settings.cdi_dir)
     files = HostFiles(
         base=settings.hook_path / "vgpu",
         state_dir=settings.state_dir,
         oversubscribe=settings.device_memory_scaling > 1,
-        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        container_base=CONTAINER_BASE,
         cdi=cdi,
     )
     library = await asyncio.to_thread(
         files.install,
         settings.library_path,
         version=version(DISTRIBUTION),
-        preload_path=str(settings.container_hook_path / "vgpu" / "libvgpu.so"),
+        preload_path=str(CONTAINER_BASE / "libvgpu.so"),
     )
     key_file = settings.grant_public_key_file
     key = None if key_file is None else await asyncio.to_thread(load_public_key, key_file)

@@ -17,8 +17,7 @@ from hamicommon.errors import Unavailable
 
 from hami_node_agent.adapters.host.device_files import CardNames, mig_files, require_imex
 from hami_node_agent.adapters.nvml.library import NvmlProbe, open_nvml
-from hami_node_agent.adapters.nvml.mig import read_layout
-from hami_node_agent.adapters.nvml.mig_cutting import NvmlMigDriver
+from hami_node_agent.adapters.nvml.mig import NvmlMigDriver, read_layout
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.mig_plugin import MigCards, MigPlugin
 from hami_node_agent.devices.device_list import DeviceListPolicy
@@ -26,7 +25,7 @@ from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, mig_resources
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.ports import DeviceProbe, MigDriver
-from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
+from hami_node_agent.inventory.hidden import FilteredProbe
 from hami_node_agent.inventory.mig_probe import MigProbe
 
 logger = logging.getLogger(__name__)
@@ -63,30 +62,26 @@ class DriverConnection:
 
 async def open_driver(settings: Settings, stack: AsyncExitStack) -> DriverConnection:
     """Raises: Unavailable when there is no driver; InvalidRequest when MIG is not as wanted."""
-    hidden = Hidden(
-        uuids=frozenset(settings.hidden_uuids), indexes=frozenset(settings.hidden_indexes)
-    )
     nvml = await _open(settings, stack)
-    shown = FilteredProbe(nvml, hidden)
+    shown = FilteredProbe(nvml, frozenset(settings.hidden_devices))
     names = CardNames(settings.dev_root)
     names.learn(await shown.cards())
     policy = await _device_list(settings, names)
     if settings.operating_mode == MIG:
         return await _cut(settings, nvml, shown, names, policy)
-    layout = await _layout(settings, shown)
+    layout = await _layout(settings, nvml, shown)
     resources = mig_resources(layout, settings.mig_strategy, settings.resource_name)
     if not layout.mig_cards:
         return DriverConnection(probe=shown, devices=policy, names=names, mig_plugins={})
     mig = MigCards(
         shown,
         layout.mig_cards,
-        xids=xid_policy(settings.disable_health_checks, settings.enable_health_checks),
+        xids=xid_policy(settings.health_checks),
         probe_interval_s=settings.probe_interval_s,
         xid_quiet_s=settings.xid_quiet_s,
     )
-    in_mig_mode = Hidden(uuids=frozenset(layout.mig_cards))
     return DriverConnection(
-        probe=FilteredProbe(shown, in_mig_mode, on_hidden_xid=mig.on_xid),
+        probe=FilteredProbe(shown, layout.mig_cards, on_hidden_xid=mig.on_xid),
         devices=policy,
         names=names,
         mig=mig,
@@ -124,7 +119,6 @@ async def _cut(
 async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
     while True:
         nvml = open_nvml(
-            timeout_s=settings.nvml_timeout_s,
             sysfs_root=settings.sysfs_root,
             fallback_memory_mib=settings.preconfigured_device_memory_mib,
             is_mig_cut=settings.operating_mode == MIG,
@@ -138,10 +132,11 @@ async def _open(settings: Settings, stack: AsyncExitStack) -> NvmlProbe:
             await asyncio.sleep(DRIVER_RETRY_S)
 
 
-async def _layout(settings: Settings, probe: DeviceProbe) -> MigLayout:
+async def _layout(settings: Settings, nvml: NvmlProbe, probe: DeviceProbe) -> MigLayout:
     if settings.mig_strategy == "none":
         return MigLayout()
-    return await read_layout(await probe.cards(), timeout_s=settings.nvml_timeout_s)
+    cards = await probe.cards()
+    return await nvml.ask("MIG", lambda: read_layout(cards))
 
 
 async def _device_list(settings: Settings, names: CardNames) -> DeviceListPolicy:
@@ -153,10 +148,7 @@ async def _device_list(settings: Settings, names: CardNames) -> DeviceListPolicy
         id_strategy=settings.device_id_strategy,
         index_of=names.index_of,
         imex_channels=settings.imex_channel_ids,
-        gdrcopy=settings.gdrcopy_enabled,
-        gds=settings.gds_enabled,
-        mofed=settings.mofed_enabled,
-        cdi_annotation_prefix=settings.cdi_annotation_prefix,
+        features=settings.features,
         device_files=names.control_files if passed else None,
         card_files=names.card_files if passed else None,
     )

@@ -13,7 +13,7 @@ from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
-from hami_node_agent.bootstrap.connections import AgentConnections
+from hami_node_agent.bootstrap.connections import CONTAINER_BASE, AgentConnections
 from hami_node_agent.bootstrap.mig import with_instances
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.gpu_plugin import Plugin
@@ -24,6 +24,9 @@ from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.tracker import CardTracker
+
+GRANT_WAIT_S = 2.0
+"""Longest time that Allocate waits for a grant: the kubelet admits pods one after the other."""
 
 
 def plugin_of(
@@ -38,7 +41,7 @@ def plugin_of(
     """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
     their cards are cut for them."""
     node = node_ports(connections, feed, reports)
-    finder = GrantFinder(node, node_name=settings.node_name, wait_s=settings.grant_wait_s)
+    finder = GrantFinder(node, node_name=settings.node_name, wait_s=GRANT_WAIT_S)
     adopts = settings.unmanaged_pods == "adopt"
     answers = with_instances(answers_of(settings, connections), settings, connections)
     late_binding = LateBinding(
@@ -68,7 +71,7 @@ def plugin_of(
         allocating=allocating,
         prestarting=prestarting,
         numa_topology=settings.enable_numa_topology,
-        preferred_allocation=settings.preferred_allocation and not way.late,
+        preferred_allocation=not way.late,
         late=late_binding,
         answers_late=way.late,
     )
@@ -89,7 +92,7 @@ def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports
 def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
     """What the settings add to every answer."""
     return AnswerPolicy(
-        container_base=PurePosixPath(settings.container_hook_path / "vgpu"),
+        container_base=CONTAINER_BASE,
         host_base=PurePosixPath(connections.files.base),
         library=PurePosixPath(connections.library),
         enforced=settings.operating_mode not in (WHOLE, MIG),

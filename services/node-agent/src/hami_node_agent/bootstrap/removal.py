@@ -137,7 +137,7 @@ class _Folders:
         sockets = DriverSockets(settings.kubelet_dir)
         self._sockets = (
             sockets.registration,
-            settings.kubelet_socket_dir / f"nvidia-{settings.resource_name.partition('/')[2]}.sock",
+            settings.device_plugins_dir / f"nvidia-{settings.resource_name.partition('/')[2]}.sock",
         )
         self._driver = sockets.claims.parent
 

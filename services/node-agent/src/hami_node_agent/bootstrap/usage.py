@@ -14,7 +14,6 @@ from hami_node_agent.adapters.host.processes import HostProcesses
 from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
-from hami_node_agent.enforcement.judgement import Tolerance
 from hami_node_agent.enforcement.periods import Timing
 from hami_node_agent.enforcement.plain_use import plain_samples
 from hami_node_agent.enforcement.publisher import LimitPublisher
@@ -118,7 +117,6 @@ def monitoring(
 
 def _check_policy(settings: Settings) -> CheckPolicy:
     return CheckPolicy(
-        tolerance=Tolerance(overhead_mib=settings.enforcement_overhead_mib),
         timing=Timing(
             grace_s=settings.enforcement_grace_s, gap_s=max(30.0, 4 * settings.sample_interval_s)
         ),

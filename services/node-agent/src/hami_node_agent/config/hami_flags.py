@@ -1,8 +1,7 @@
-"""The flags and variables of HAMi's device plugin, as settings of ours (protocol 5.1).
+"""Flags and variables of HAMi's device plugin, and names that our settings had before.
 
-In: a command line and the environment. Out: `HamiOptions`: settings as pydantic reads them, in
-three ranks, and one sentence for each option that means nothing here. A DaemonSet written for
-HAMi's plugin runs our agent as it stands; `docs/node-agent.md` has the table.
+A DaemonSet written for HAMi's plugin runs our agent with its command line; `docs/node-agent.md` has
+the table (protocol 5.1). Both sets are deprecated: whoever uses one is told so by one line a name.
 """
 
 from __future__ import annotations
@@ -14,230 +13,213 @@ from pathlib import Path
 from hamicommon.errors import InvalidRequest
 
 OUR_PREFIX = "HAMI_NODE_AGENT_"
+LAST_VERSION = "0.4.0"
+"""Until it HAMi's flags, variables and files are read (docs/compatibility.md)."""
+
 # Texts that Go's strconv.ParseBool takes, which reads HAMi's flags.
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
 
-Meaning = Mapping[str, object]
-"""The settings that one value means."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag of HAMi's plugin."""
+    """One option that is read as a setting of ours."""
 
-    names: tuple[str, ...]
-    """Without the dashes; none: there is only a variable."""
-    variables: tuple[str, ...] = ()
-    meaning: Callable[[str], Meaning] | None = None
-    """The settings that a value stands for."""
-    switch: bool = False
-    """May stand alone on the command line, and is true then."""
+    names: str
+    """On the command line, without the dashes, separated by spaces."""
+    variables: str = ""
+    setting: str = ""
+    read: Callable[[str], object] = str
+    """The setting's value; a tuple is added to what other options give; None: none is given."""
     weak: bool = False
     """HAMi reads it and goes by the device configuration: it counts where that is silent."""
     unused: str = ""
     """Why it means nothing here."""
 
 
-def _as(setting: str) -> Callable[[str], Meaning]:
-    return lambda value: {setting: value}
+def _bool(value: str) -> bool:
+    if value not in _BOOLS:
+        raise InvalidRequest(f"{value!r} is neither true nor false")
+    return _BOOLS[value]
 
 
-def _flag(setting: str) -> Callable[[str], Meaning]:
-    def meaning(value: str) -> Meaning:
-        if value not in _BOOLS:
-            raise InvalidRequest(f"{value!r} is neither true nor false")
-        return {setting: _BOOLS[value]}
-
-    return meaning
+def _listed(entry: str) -> Callable[[str], object]:
+    return lambda value: (entry,) if _bool(value) else ()
 
 
-def _kubelet_socket(value: str) -> Meaning:
-    if not value:
-        return {"register_with_kubelet": False}
+def _entries(prefix: str = "") -> Callable[[str], object]:
+    return lambda value: tuple(f"{prefix}{w.strip()}" for w in value.split(",") if w.strip())
+
+
+def _kubelet_dir(value: str) -> Path:
     path = Path(value)
-    if path.name != "kubelet.sock":
-        raise InvalidRequest(f"{value!r}: a path that ends in /kubelet.sock is wanted")
-    return {"kubelet_socket_dir": path.parent}
+    if path.parts[-2:] != ("device-plugins", "kubelet.sock"):
+        raise InvalidRequest(
+            f"{value!r}: a path that ends in /device-plugins/kubelet.sock is wanted"
+        )
+    return path.parent.parent
 
 
-def _hook_path(value: str) -> Meaning:
-    return {"hook_path": value, "container_hook_path": value}
+def _dev_root(value: str) -> Path | None:
+    return Path(value) / "dev" if value else None
 
 
-def _dev_root(value: str) -> Meaning:
-    return {"dev_root": Path(value) / "dev"} if value else {}
-
-
-def _config_file(value: str) -> Meaning:
-    return {"device_config_file": value or None}
-
-
-def _discovery(value: str) -> Meaning:
+def _discovery(value: str) -> None:
     if value not in ("auto", "nvml"):
-        raise InvalidRequest(f"{value!r}: cards are found through NVML alone: auto or nvml")
-    return {}
+        raise InvalidRequest(f"{value!r}: cards are found through NVML only: auto or nvml")
 
 
 _CTK = "the agent makes no CDI file of the driver: `nvidia-ctk cdi generate` of the node does"
+_PREFIX = "CDI annotations begin with cdi.k8s.io/, as CDI has it"
 
 FLAGS: tuple[Flag, ...] = (
-    Flag(names=("mig-strategy",), variables=("MIG_STRATEGY",), meaning=_as("mig_strategy")),
+    Flag("mig-strategy", "MIG_STRATEGY", "mig_strategy"),
+    Flag("fail-on-init-error", "FAIL_ON_INIT_ERROR", "fail_on_init_error", _bool),
+    Flag("nvidia-driver-root", "NVIDIA_DRIVER_ROOT", unused=_CTK),
+    Flag("dev-root nvidia-dev-root", "NVIDIA_DEV_ROOT", "dev_root", _dev_root),
+    Flag("pass-device-specs", "PASS_DEVICE_SPECS", "pass_device_specs", _bool),
+    Flag("device-list-strategy", "DEVICE_LIST_STRATEGY", "device_list_strategy"),
+    Flag("device-id-strategy", "DEVICE_ID_STRATEGY", "device_id_strategy"),
+    Flag("gdrcopy-enabled", "GDRCOPY_ENABLED", "features", _listed("gdrcopy")),
+    Flag("gds-enabled", "GDS_ENABLED", "features", _listed("gds")),
+    Flag("mofed-enabled", "MOFED_ENABLED", "features", _listed("mofed")),
+    Flag("kubelet-socket", "KUBELET_SOCKET", "kubelet_dir", _kubelet_dir),
+    Flag("config-file", "CONFIG_FILE", "device_config_file", lambda value: value or None),
+    Flag("cdi-annotation-prefix", "CDI_ANNOTATION_PREFIX", unused=_PREFIX),
     Flag(
-        names=("fail-on-init-error",),
-        variables=("FAIL_ON_INIT_ERROR",),
-        meaning=_flag("fail_on_init_error"),
-        switch=True,
-    ),
-    Flag(names=("nvidia-driver-root",), variables=("NVIDIA_DRIVER_ROOT",), unused=_CTK),
-    Flag(names=("dev-root", "nvidia-dev-root"), variables=("NVIDIA_DEV_ROOT",), meaning=_dev_root),
-    Flag(
-        names=("pass-device-specs",),
-        variables=("PASS_DEVICE_SPECS",),
-        meaning=_flag("pass_device_specs"),
-        switch=True,
-    ),
-    Flag(
-        names=("device-list-strategy",),
-        variables=("DEVICE_LIST_STRATEGY",),
-        meaning=_as("device_list_strategy"),
+        "nvidia-cdi-hook-path nvidia-ctk-path", "NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH", unused=_CTK
     ),
     Flag(
-        names=("device-id-strategy",),
-        variables=("DEVICE_ID_STRATEGY",),
-        meaning=_as("device_id_strategy"),
-    ),
-    Flag(
-        names=("gdrcopy-enabled",),
-        variables=("GDRCOPY_ENABLED",),
-        meaning=_flag("gdrcopy_enabled"),
-        switch=True,
-    ),
-    Flag(
-        names=("gds-enabled",),
-        variables=("GDS_ENABLED",),
-        meaning=_flag("gds_enabled"),
-        switch=True,
-    ),
-    Flag(
-        names=("mofed-enabled",),
-        variables=("MOFED_ENABLED",),
-        meaning=_flag("mofed_enabled"),
-        switch=True,
-    ),
-    Flag(names=("kubelet-socket",), variables=("KUBELET_SOCKET",), meaning=_kubelet_socket),
-    Flag(names=("config-file",), variables=("CONFIG_FILE",), meaning=_config_file),
-    Flag(
-        names=("cdi-annotation-prefix",),
-        variables=("CDI_ANNOTATION_PREFIX",),
-        meaning=_as("cdi_annotation_prefix"),
-    ),
-    Flag(
-        names=("nvidia-cdi-hook-path", "nvidia-ctk-path"),
-        variables=("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
+        "driver-root-ctr-path container-driver-root",
+        "DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
         unused=_CTK,
     ),
-    Flag(
-        names=("driver-root-ctr-path", "container-driver-root"),
-        variables=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
-        unused=_CTK,
-    ),
-    Flag(
-        names=("device-discovery-strategy",),
-        variables=("DEVICE_DISCOVERY_STRATEGY",),
-        meaning=_discovery,
-    ),
-    Flag(
-        names=("imex-channel-ids",),
-        variables=("IMEX_CHANNEL_IDS",),
-        meaning=_as("imex_channel_ids"),
-    ),
-    Flag(
-        names=("imex-required",),
-        variables=("IMEX_REQUIRED",),
-        meaning=_flag("imex_required"),
-        switch=True,
-    ),
-    Flag(names=("v",), unused="HAMI_TELEMETRY_LOG_LEVEL sets how much is logged"),
-    Flag(names=("node-name",), variables=("NodeName", "NODE_NAME"), meaning=_as("node_name")),
-    Flag(
-        names=("device-split-count",),
-        variables=("DEVICE_SPLIT_COUNT",),
-        meaning=_as("device_split_count"),
-        weak=True,
-    ),
-    Flag(
-        names=("device-memory-scaling",),
-        variables=("DEVICE_MEMORY_SCALING",),
-        meaning=_as("device_memory_scaling"),
-        weak=True,
-    ),
-    Flag(
-        names=("device-cores-scaling",),
-        variables=("DEVICE_CORES_SCALING",),
-        meaning=_as("device_core_scaling"),
-        weak=True,
-    ),
-    Flag(
-        names=("disable-core-limit",),
-        variables=("DISABLE_CORE_LIMIT",),
-        meaning=_flag("disable_core_limit"),
-        switch=True,
-        weak=True,
-    ),
-    Flag(names=("resource-name",), meaning=_as("resource_name"), weak=True),
-    Flag(names=(), variables=("HOOK_PATH",), meaning=_hook_path),
+    Flag("device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY", read=_discovery),
+    Flag("imex-channel-ids", "IMEX_CHANNEL_IDS", "imex_channel_ids"),
+    Flag("imex-required", "IMEX_REQUIRED", "imex_required", _bool),
+    Flag("v", unused="HAMI_TELEMETRY_LOG_LEVEL sets how much is logged"),
+    Flag("node-name", "NodeName NODE_NAME", "node_name"),
+    Flag("device-split-count", "DEVICE_SPLIT_COUNT", "device_split_count", weak=True),
+    Flag("device-memory-scaling", "DEVICE_MEMORY_SCALING", "device_memory_scaling", weak=True),
+    Flag("device-cores-scaling", "DEVICE_CORES_SCALING", "device_core_scaling", weak=True),
+    Flag("disable-core-limit", "DISABLE_CORE_LIMIT", "disable_core_limit", _bool, weak=True),
+    Flag("resource-name", setting="resource_name", weak=True),
+    Flag("", "HOOK_PATH", "hook_path"),
+    Flag("", "DP_DISABLE_HEALTHCHECKS", "health_checks", _entries("-")),
+    Flag("", "DP_ENABLE_HEALTHCHECKS", "health_checks", _entries()),
 )
-"""In the order of the sheet. DP_DISABLE_HEALTHCHECKS, DP_ENABLE_HEALTHCHECKS and KUBECONFIG are
-settings of ours by the same name."""
+"""In the order of HAMi's documentation. KUBECONFIG is a setting of ours by the same name."""
+
+
+def _kubelet_dir_of(*inner: str) -> Callable[[str], object]:
+    """Reads a path below the kubelet's folder."""
+
+    def read(value: str) -> Path:
+        path = Path(value)
+        if path.parts[-len(inner) :] != inner:
+            raise InvalidRequest(
+                f"{value!r}: a path that ends in {'/'.join(inner)} is wanted, and "
+                f"{OUR_PREFIX}KUBELET_DIR is the folder above"
+            )
+        return Path(*path.parts[: -len(inner)])
+
+    return read
+
+
+_INTERVALS = "it follows from HEARTBEAT_S"
+_CONSTANT = "it is a constant"
+
+RETIRED: tuple[Flag, ...] = (
+    Flag("", "KUBELET_SOCKET_DIR", "kubelet_dir", _kubelet_dir_of("device-plugins")),
+    Flag(
+        "", "POD_RESOURCES_SOCKET", "kubelet_dir", _kubelet_dir_of("pod-resources", "kubelet.sock")
+    ),
+    Flag("", "KUBELET_CHECKPOINT", unused="it lies in device-plugins of KUBELET_DIR"),
+    Flag("", "REGISTER_WITH_KUBELET", unused="the plugin always registers"),
+    Flag("", "CONTAINER_HOOK_PATH", unused="containers see the library in /usr/local/vgpu"),
+    Flag("", "NODE_CONFIG_FILE", unused="HAMi's config.json is read where HAMi mounts it"),
+    Flag("", "MPS_CONTROL", unused="nvidia-cuda-mps-control is found by PATH"),
+    Flag("", "MPS_SHM_DIR", unused="it is the folder shm of MPS_DIR, where there is one"),
+    Flag("", "HIDDEN_UUIDS", "hidden_devices", _entries()),
+    Flag("", "HIDDEN_INDEXES", "hidden_devices", _entries()),
+    Flag("", "GDRCOPY_ENABLED", "features", _listed("gdrcopy")),
+    Flag("", "GDS_ENABLED", "features", _listed("gds")),
+    Flag("", "MOFED_ENABLED", "features", _listed("mofed")),
+    Flag("", "PREFERRED_ALLOCATION", unused="the kubelet asks whenever the choice matters"),
+    Flag("", "CDI_ANNOTATION_PREFIX", unused=_PREFIX),
+    Flag("", "CGROUP_ROOT", unused="the host's cgroups are looked for beside PROC_ROOT"),
+    Flag("", "GRANT_WAIT_S", unused=_CONSTANT),
+    Flag("", "NVML_TIMEOUT_S", unused=_CONSTANT),
+    Flag("", "ENFORCEMENT_OVERHEAD_MIB", unused=_CONSTANT),
+    Flag("", "PROBE_INTERVAL_S", unused=_INTERVALS),
+    Flag("", "SNAPSHOT_INTERVAL_S", unused=_INTERVALS),
+    Flag("", "SWEEP_INTERVAL_S", unused=_INTERVALS),
+)
+"""Variables behind `HAMI_NODE_AGENT_` of the version before, read for one release more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HamiOptions:
-    """What HAMi's flags and variables mean."""
+    """Options by what they count before."""
 
     settings: Mapping[str, object] = field(default_factory=dict)
     """They count before the device configuration."""
     weak: Mapping[str, object] = field(default_factory=dict)
     """They count where no file sets another value."""
     notes: tuple[str, ...] = ()
+    """One sentence for each that was given."""
 
 
 def options_of(arguments: Sequence[str], variables: Mapping[str, str]) -> HamiOptions:
-    """Reads a command line (without the program's name) and the environment.
+    """Read a command line (without the program's name) and the environment.
 
     A flag counts before its variable, and our own variable of the same setting before both.
 
     Raises: InvalidRequest that names the flag or the variable, its value and what would be right.
     """
-    given: dict[int, tuple[str, str]] = {}
-    for index, flag in enumerate(FLAGS):
-        name = next((name for name in flag.variables if name in variables), None)
-        if name is not None:
-            given[index] = (name, variables[name])
-    for index, name, value in _command_line(arguments):
-        given[index] = (name, value)
+    given: dict[Flag, tuple[str, str]] = {}
+    for prefix, flags in (("", FLAGS), (OUR_PREFIX, RETIRED)):
+        for flag in flags:
+            names = (f"{prefix}{name}" for name in flag.variables.split())
+            if (name := next((name for name in names if name in variables), None)) is not None:
+                given[flag] = (name, variables[name])
+    for flag, name, value in _command_line(arguments):
+        given[flag] = (name, value)
     settings: dict[str, object] = {}
     weak: dict[str, object] = {}
     notes = []
-    for index, (name, value) in given.items():
-        flag = FLAGS[index]
-        if flag.meaning is None:
-            notes.append(f"{name}: {flag.unused}")
+    for flag, (name, value) in given.items():
+        if f"{OUR_PREFIX}{flag.setting.upper()}" in variables:
             continue
+        notes.append(_note(flag, name))
         try:
-            found = flag.meaning(value)
+            found = None if flag.unused else flag.read(value)
         except InvalidRequest as exc:
             raise InvalidRequest(f"{name}: {exc}") from exc
-        ours = {k: v for k, v in found.items() if f"{OUR_PREFIX}{k.upper()}" not in variables}
-        (weak if flag.weak else settings).update(ours)
+        target = weak if flag.weak else settings
+        if isinstance(found, tuple):
+            before = target.get(flag.setting, ())
+            assert isinstance(before, tuple)
+            target[flag.setting] = (*before, *found)
+        elif found is not None:
+            target[flag.setting] = found
     return HamiOptions(settings=settings, weak=weak, notes=tuple(notes))
 
 
-def _command_line(arguments: Sequence[str]) -> list[tuple[int, str, str]]:
-    """(index in FLAGS, the flag as written, value) for each flag, in order."""
-    by_name = {name: index for index, flag in enumerate(FLAGS) for name in flag.names}
+def _note(flag: Flag, name: str) -> str:
+    if name.startswith(OUR_PREFIX):
+        instead = flag.unused or f"set {OUR_PREFIX}{flag.setting.upper()}"
+        return f"{name} goes with the next release: {instead}"
+    if flag.unused:
+        return f"{name} of HAMi's plugin has no effect: {flag.unused}"
+    instead = f"; set {OUR_PREFIX}{flag.setting.upper()}" if flag.setting else ""
+    return f"{name} of HAMi's plugin is deprecated and goes with {LAST_VERSION}{instead}"
+
+
+def _command_line(arguments: Sequence[str]) -> list[tuple[Flag, str, str]]:
+    """(Flag, its name as written, value) of each argument, in order."""
+    by_name = {name: flag for flag in FLAGS for name in flag.names.split()}
     found = []
     rest = list(arguments)
     while rest:
@@ -246,13 +228,18 @@ def _command_line(arguments: Sequence[str]) -> list[tuple[int, str, str]]:
         if not argument.startswith("-") or name not in by_name:
             known = ", ".join(f"--{known}" for known in by_name)
             raise InvalidRequest(f"{argument}: no such flag; there are {known}")
-        index = by_name[name]
+        flag = by_name[name]
         if not equals:
-            if FLAGS[index].switch:
+            if _is_switch(flag):
                 value = "true"
             elif rest:
                 value = rest.pop(0)
             else:
                 raise InvalidRequest(f"--{name}: a value is wanted behind it")
-        found.append((index, f"--{name}", value))
+        found.append((flag, f"--{name}", value))
     return found
+
+
+def _is_switch(flag: Flag) -> bool:
+    """Whether the flag may stand alone, and is true then."""
+    return flag.read is _bool or flag.setting == "features"

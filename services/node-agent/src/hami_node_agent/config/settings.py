@@ -1,4 +1,7 @@
-"""What an operator may set; the variables are the fields in capitals behind HAMI_NODE_AGENT_."""
+"""Settings of one node's agent: the fields in capitals behind HAMI_NODE_AGENT_ are variables.
+
+`docs/node-agent.md` lists them; `hami_flags.py` has the names that some had before.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,11 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from hamicommon.device_config import DEFAULT_MIG_ALLOWLIST, MigAllowance
-from hamicommon.settings import (
-    FailpointSettings,
-    KubernetesSettings,
-    NatsSettings,
-    TelemetrySettings,
-)
+from hamicommon.settings import KubernetesSettings, NatsSettings, TelemetrySettings
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from hami_node_agent.config import hami_node_config
-from hami_node_agent.devices.device_list import DEFAULT_CDI_PREFIX, Strategy
+from hami_node_agent.devices.device_list import Feature, Strategy
 from hami_node_agent.devices.mig_layout import MigStrategy
 
 
@@ -30,32 +27,20 @@ class Settings(BaseSettings):
     )
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)
     telemetry: TelemetrySettings = Field(default_factory=TelemetrySettings)
-    failpoints: FailpointSettings = Field(default_factory=FailpointSettings)
 
     node_name: str = Field(min_length=1, description="metadata.name of the Node we run on")
     resource_name: str = Field(
         default="nvidia.com/gpu", pattern="^[^/]+/[^/]+$", description="what the kubelet counts"
     )
 
-    register_with_kubelet: bool = Field(
-        default=True, description="false: the plugin is served but not registered with the kubelet"
+    kubelet_dir: Path = Field(
+        default=Path("/var/lib/kubelet"),
+        description="the kubelet's folder: device-plugins, pod-resources and, for claims, plugins",
     )
-    kubelet_socket_dir: Path = Field(default=Path("/var/lib/kubelet/device-plugins"))
-    pod_resources_socket: Path = Field(
-        default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
-        description="the kubelet's PodResources API: who holds which ids",
-    )
-    kubelet_checkpoint: Path | None = Field(
-        default=None,
-        description="the kubelet's device checkpoint; "
-        "absent: kubelet_internal_checkpoint in the socket directory",
-    )
-
     hook_path: Path = Field(
-        default=Path("/usr/local"), description="host base: files go to <hook_path>/vgpu"
-    )
-    container_hook_path: Path = Field(
-        default=Path("/usr/local"), description="the same base as containers see it"
+        default=Path("/usr/local"),
+        description="host base: files go to <hook_path>/vgpu, which containers see as "
+        "/usr/local/vgpu",
     )
     library_path: Path = Field(
         default=Path("/opt/hami/libvgpu.so"), description="where libvgpu.so is installed from"
@@ -69,26 +54,16 @@ class Settings(BaseSettings):
         default=None,
         description="HAMi's device-config.yaml: used for options that no environment variable sets",
     )
-    node_config_file: Path = Field(
-        default=hami_node_config.DEFAULT_PATH,
-        description="HAMi's config.json: overrides of single nodes; optional",
-    )
     operating_mode: Literal["hami-core", "mig", "mps", "whole"] = Field(
         default="hami-core",
         description="hami-core: slices, held by libvgpu; mps: these, as clients of the MPS daemon; "
         "mig: instances, made when a container is granted one; whole: a card has one container, "
         "and nothing is preloaded",
     )
-    mps_control: str = Field(
-        default="nvidia-cuda-mps-control", description="command of the MPS control daemon"
-    )
     mps_dir: Path = Field(
-        default=Path("/run/nvidia/mps"), description="host folder of the daemon's pipes and logs"
-    )
-    mps_shm_dir: Path | None = Field(
-        default=None,
-        description="host folder that is the daemon's /dev/shm, and becomes that of containers; "
-        "absent: they have the host's (hostIPC)",
+        default=Path("/run/nvidia/mps"),
+        description="host folder of the MPS daemon's pipes and logs; its folder shm, where there "
+        "is one, is the daemon's /dev/shm, and becomes that of containers",
     )
     mig_strategy: MigStrategy = Field(
         default="none",
@@ -100,14 +75,8 @@ class Settings(BaseSettings):
         description="in operating mode mig: which profiles cards are cut into, by part of their "
         "product name; the first entry that fits counts",
     )
-    hidden_uuids: Annotated[tuple[str, ...], NoDecode] = Field(
-        default=(), description="cards that are not offered, by uuid"
-    )
-    hidden_indexes: Annotated[tuple[int, ...], NoDecode] = Field(
-        default=(), description="cards that are not offered, by NVML index"
-    )
-    preferred_allocation: bool = Field(
-        default=True, description="ask the kubelet to ask us which ids a container should get"
+    hidden_devices: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="comma list of cards that are not offered, by uuid or NVML index"
     )
     fail_on_init_error: bool = Field(
         default=True,
@@ -148,10 +117,9 @@ class Settings(BaseSettings):
     device_id_strategy: Literal["uuid", "index"] = Field(
         default="uuid", description="cards named there by uuid or by NVML index"
     )
-    cdi_annotation_prefix: str = Field(default=DEFAULT_CDI_PREFIX)
-    gdrcopy_enabled: bool = Field(default=False, description="NVIDIA_GDRCOPY=enabled in answers")
-    gds_enabled: bool = Field(default=False, description="NVIDIA_GDS=enabled in answers")
-    mofed_enabled: bool = Field(default=False, description="NVIDIA_MOFED=enabled in answers")
+    features: Annotated[tuple[Feature, ...], NoDecode] = Field(
+        default=(), description="comma list of what answers enable besides: gdrcopy, gds, mofed"
+    )
     imex_channel_ids: Annotated[tuple[int, ...], NoDecode] = Field(
         default=(), description="comma list of IMEX channels that every container gets"
     )
@@ -160,14 +128,11 @@ class Settings(BaseSettings):
     )
     dev_root: Path = Field(default=Path("/dev"), description="where /dev/nvidia* are looked for")
     sysfs_root: Path = Field(default=Path("/sys"), description="where NUMA nodes are read")
-    cgroup_root: Path = Field(
-        default=Path("/sys/fs/cgroup"),
-        description="the host's cgroups: a pod whose cgroup has processes has not left",
-    )
     proc_root: Path | None = Field(
         default=None,
         description="the host's /proc: shows which processes of containers live and what they "
-        "compute; absent: what the processes themselves report counts",
+        "compute; absent: what the processes themselves report counts. The folder cgroup beside "
+        "it, or else /sys/fs/cgroup, has the host's cgroups: a pod with processes has not left",
     )
     libcuda_log_level: str = Field(default="1", description="0 error, 1 warn, 3 info, 4 debug")
 
@@ -175,9 +140,6 @@ class Settings(BaseSettings):
         default=None,
         description="Ed25519 public key (PEM) of the scheduler; "
         "absent: grants come from the bus alone",
-    )
-    grant_wait_s: float = Field(
-        default=2.0, ge=0, le=10, description="how long Allocate waits for a grant"
     )
     binding: Literal["lock", "late", "auto"] = Field(
         default="lock",
@@ -198,10 +160,6 @@ class Settings(BaseSettings):
         description="cards are devices of Dynamic Resource Allocation, too (Kubernetes 1.36): off; "
         "on: the container runtime must honour CDI; auto: where that is proven as for binding",
     )
-    kubelet_dir: Path = Field(
-        default=Path("/var/lib/kubelet"),
-        description="the kubelet's folder, where it finds DRA drivers by their sockets",
-    )
     drain_s: float = Field(
         default=15.0,
         ge=0,
@@ -213,24 +171,21 @@ class Settings(BaseSettings):
         "adopt: the scheduler is asked for a grant of what the kubelet gave them, if it has room",
     )
 
-    disable_health_checks: str = Field(default="", validation_alias="DP_DISABLE_HEALTHCHECKS")
-    enable_health_checks: str = Field(default="", validation_alias="DP_ENABLE_HEALTHCHECKS")
-    probe_interval_s: float = Field(default=5.0, gt=0, description="between NVML health probes")
+    health_checks: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(),
+        description="comma list of XID events that make a card unhealthy, by number or all; with "
+        "a minus those that do not; by default all but errors of applications",
+    )
     xid_quiet_s: float = Field(
         default=300.0, ge=0, description="a card is healthy again this long after its last XID"
     )
-    nvml_timeout_s: float = Field(
-        default=10.0, gt=0, description="longest time of one round of NVML calls"
+    heartbeat_s: float = Field(
+        default=10.0,
+        gt=0,
+        description="inventory is repeated this often; cards are probed after half of it, grants "
+        "compared with the ledger after one and a half, pods that left looked for after a fifth",
     )
-
-    heartbeat_s: float = Field(default=10.0, gt=0, description="inventory repeated this often")
     sample_interval_s: float = Field(default=5.0, gt=0, description="usage sampled this often")
-    snapshot_interval_s: float = Field(
-        default=15.0, gt=0, description="grants compared with the ledger this often"
-    )
-    sweep_interval_s: float = Field(
-        default=2.0, gt=0, description="pods that left are looked for this often"
-    )
     enforcement_grace_s: float = Field(
         default=10.0,
         gt=0,
@@ -238,19 +193,14 @@ class Settings(BaseSettings):
         description="a container that holds more than its grant, or uses a card past the library, "
         "is reported after this long, and after two looks",
     )
-    enforcement_overhead_mib: int = Field(
-        default=1024,
-        ge=0,
-        description="most that contexts and modules of one process may hold beyond its container's "
-        "grant: the library charges them and can't refuse them",
-    )
     enforcement_exempt_namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
         default=("kube-system", "hami-system"),
         description="pods of these namespaces may use cards without a grant (MPS daemons, "
         "monitoring); they are counted and not reported",
     )
     legacy_metrics: bool = Field(
-        default=False, description="also HAMi's metric names of before 2.6 (--legacy-metrics)"
+        default=False,
+        description="also HAMi's metric names of before 2.6 (deprecated, until 0.4.0)",
     )
     metrics_bind: str = Field(
         default=":9394", pattern=r"^.*:\d+$", description="/metrics, /healthz, /readyz"
@@ -266,9 +216,10 @@ class Settings(BaseSettings):
 
     @field_validator(
         "device_list_strategy",
+        "features",
         "imex_channel_ids",
-        "hidden_uuids",
-        "hidden_indexes",
+        "hidden_devices",
+        "health_checks",
         "enforcement_exempt_namespaces",
         mode="before",
     )
@@ -279,8 +230,43 @@ class Settings(BaseSettings):
         return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @property
+    def device_plugins_dir(self) -> Path:
+        """The folder of device plugins' sockets and of the kubelet's checkpoint."""
+        return self.kubelet_dir / "device-plugins"
+
+    @property
     def checkpoint_path(self) -> Path:
-        """Where the kubelet's device checkpoint is."""
-        if self.kubelet_checkpoint is not None:
-            return self.kubelet_checkpoint
-        return self.kubelet_socket_dir / "kubelet_internal_checkpoint"
+        """The kubelet's device checkpoint."""
+        return self.device_plugins_dir / "kubelet_internal_checkpoint"
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """The kubelet's PodResources API: who holds which ids."""
+        return self.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    @property
+    def cgroup_root(self) -> Path:
+        """The host's cgroups."""
+        beside = (self.proc_root or Path("/proc")).parent / "cgroup"
+        return beside if beside.is_dir() else Path("/sys/fs/cgroup")
+
+    @property
+    def mps_shm_dir(self) -> Path | None:
+        """The MPS daemon's /dev/shm; None: containers have the host's (hostIPC)."""
+        shm = self.mps_dir / "shm"
+        return shm if shm.is_dir() else None
+
+    @property
+    def probe_interval_s(self) -> float:
+        """Pause between health probes."""
+        return self.heartbeat_s / 2
+
+    @property
+    def snapshot_interval_s(self) -> float:
+        """Pause between comparisons of the grants with the ledger."""
+        return self.heartbeat_s * 1.5
+
+    @property
+    def sweep_interval_s(self) -> float:
+        """Pause between looks for pods that left."""
+        return self.heartbeat_s / 5

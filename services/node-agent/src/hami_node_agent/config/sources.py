@@ -1,4 +1,4 @@
-"""From command line, variables and files to one node's settings.
+"""One node's settings from command line, variables and files.
 
 Values count in this order: a flag of HAMi's, our variable, HAMi's variable, the node's
 entry in `config.json`, the device configuration, what HAMi's plugin reads without using it, our
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from hami_node_agent.config import hami_node_config
-from hami_node_agent.config.hami_flags import options_of
+from hami_node_agent.config.hami_flags import LAST_VERSION, options_of
 from hami_node_agent.config.settings import Settings
 
 _FROM_DEVICE_CONFIG = {
@@ -59,9 +59,11 @@ def configured(arguments: Sequence[str], variables: Mapping[str, str]) -> Config
     files = dict(options.weak)
     if operators.device_config_file is not None:
         files |= _of_device_config(operators, notes)
-    entry = hami_node_config.load(operators.node_config_file, operators.node_name)
+    entry = hami_node_config.load(hami_node_config.PATH, operators.node_name)
     files |= entry.settings
-    notes += (f"{operators.node_config_file}: {note}" for note in entry.notes)
+    notes += (f"{hami_node_config.PATH}: {note}" for note in entry.notes)
+    if operators.legacy_metrics:
+        notes.append(f"HAMi's older metric names are deprecated and go with {LAST_VERSION}")
     added = {k: v for k, v in files.items() if k not in operators.model_fields_set}
     return Configured(settings=_settings({**options.settings, **added}), notes=tuple(notes))
 

@@ -72,20 +72,18 @@ class KubeletRegistration:
         socket_dir: Path,
         socket_name: str,
         resource_name: str,
-        registers: bool = True,
     ) -> None:
-        """Without `registers` the plugin is served, and who wants it may come."""
+        """Raises: InvalidRequest when the socket's path is too long."""
         self._plugin = plugin
         self._dir = socket_dir
         self._socket = socket_dir / socket_name
         self._kubelet = socket_dir / KUBELET_SOCKET
         self._resource_name = resource_name
-        self._registers = registers
         self.registered = False
         self._own: Identity | None = None
         if len(str(self._socket)) > MAX_SOCKET_PATH:
             raise InvalidRequest(
-                f"kubelet_socket_dir: {self._socket} is longer than {MAX_SOCKET_PATH} bytes, "
+                f"kubelet_dir: {self._socket} is longer than {MAX_SOCKET_PATH} bytes, "
                 "more than a Unix socket's path may have"
             )
 
@@ -115,8 +113,7 @@ class KubeletRegistration:
             self._own = _identity(self._socket)
             kubelet = await self._register()
             self.registered = True
-            if self._registers:
-                logger.info("registered with the kubelet", extra={"resource": self._resource_name})
+            logger.info("registered with the kubelet", extra={"resource": self._resource_name})
             await self._until_changed(kubelet)
         finally:
             self.registered = False
@@ -130,10 +127,8 @@ class KubeletRegistration:
         self._dir.mkdir(parents=True, exist_ok=True)
         self._socket.unlink(missing_ok=True)
 
-    async def _register(self) -> Identity | None:
-        """Registers; while the kubelet is away, waits for it. Returns the socket's identity."""
-        if not self._registers:
-            return _identity(self._kubelet)
+    async def _register(self) -> Identity:
+        """Register; while the kubelet is away, wait for it. Returns its socket's identity."""
         backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
         while True:
             before = _identity(self._kubelet)
@@ -164,7 +159,7 @@ class KubeletRegistration:
             except grpc.aio.AioRpcError as exc:
                 raise Unavailable(f"kubelet: Register: {exc.details()}") from exc
 
-    async def _until_changed(self, kubelet: Identity | None) -> None:
+    async def _until_changed(self, kubelet: Identity) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             if _identity(self._socket) != self._own:

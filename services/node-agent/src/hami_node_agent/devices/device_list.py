@@ -17,8 +17,8 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 VISIBLE_MOUNTS = "/var/run/nvidia-container-devices"
 """Value of VISIBLE, and the folder of the mounts, with the strategy `volume-mounts`."""
 CDI_VENDOR = "k8s.device-plugin.nvidia.com"
-CDI_ANNOTATION = "nvidia-device-plugin"
-DEFAULT_CDI_PREFIX = "cdi.k8s.io/"
+CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin"
+Feature = Literal["gdrcopy", "gds", "mofed"]
 
 
 class Strategy(StrEnum):
@@ -64,10 +64,8 @@ class DeviceListPolicy:
     index_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """NVML index by card uuid, for the id strategy `index`."""
     imex_channels: tuple[int, ...] = ()
-    gdrcopy: bool = False
-    gds: bool = False
-    mofed: bool = False
-    cdi_annotation_prefix: str = DEFAULT_CDI_PREFIX
+    features: tuple[Feature, ...] = ()
+    """Extras that are on."""
     device_files: Mapping[str, str] | None = None
     """With PASS_DEVICE_SPECS: container path -> host path of the control files that exist."""
     card_files: Mapping[str, Sequence[tuple[str, str]]] | None = None
@@ -77,12 +75,6 @@ class DeviceListPolicy:
     def all_cdi(self) -> bool:
         """The runtime learns everything through CDI, and nothing else is answered."""
         return self.strategies <= _CDI
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """The extras that are on, in NVIDIA's order."""
-        on = (("gdrcopy", self.gdrcopy), ("gds", self.gds), ("mofed", self.mofed))
-        return tuple(name for name, is_on in on if is_on)
 
 
 def device_list(
@@ -99,8 +91,7 @@ def device_list(
     names = _cdi_names(ids, policy) if policy.strategies & _CDI else ()
     annotations = {}
     if Strategy.CDI_ANNOTATIONS in policy.strategies:
-        key = f"{policy.cdi_annotation_prefix}{CDI_ANNOTATION}_{response_id}"
-        annotations[key] = ",".join(names)
+        annotations[f"{CDI_ANNOTATION}_{response_id}"] = ",".join(names)
     return ContainerSpec(
         envs={} if policy.all_cdi else _envs(ids, policy),
         mounts=_mounts(ids, policy),

@@ -8,6 +8,7 @@ critical XID also needs `quiet_s` without another.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -42,19 +43,17 @@ class XidPolicy:
         return self.all_enabled or bool(self.enabled) or not self.all_disabled
 
 
-def xid_policy(disable: str, enable: str) -> XidPolicy:
-    """Reads DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS (comma lists; junk is ignored)."""
-    disabled, enabled = _entries(disable), _entries(enable)
+def xid_policy(entries: Iterable[str]) -> XidPolicy:
+    """Read the setting `health_checks`; `xids` is all, as in HAMi, and junk is ignored."""
+    given = {entry.lower() for entry in entries}
+    disabled = {entry[1:] for entry in given if entry.startswith("-")}
+    enabled = given - {f"-{entry}" for entry in disabled}
     return XidPolicy(
         all_disabled=bool(disabled & {"all", "xids"}),
         ignored=IGNORED_XIDS | _numbers(disabled),
         enabled=_numbers(enabled),
         all_enabled=bool(enabled & {"all", "xids"}),
     )
-
-
-def _entries(text: str) -> set[str]:
-    return {entry.strip().lower() for entry in text.split(",") if entry.strip()}
 
 
 def _numbers(entries: set[str]) -> frozenset[int]:

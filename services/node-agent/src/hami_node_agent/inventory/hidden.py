@@ -5,8 +5,7 @@ Neither the kubelet nor the scheduler sees a hidden card; what happens to it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
 
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
@@ -18,37 +17,29 @@ from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hidden:
-    """Cards by uuid or NVML index."""
-
-    uuids: frozenset[str] = frozenset()
-    indexes: frozenset[int] = frozenset()
-
-    def __contains__(self, card: CardFacts) -> bool:
-        return card.uuid in self.uuids or card.index in self.indexes
-
-
 class FilteredProbe:
     """A `DeviceProbe` without the hidden cards."""
 
     def __init__(
         self,
         probe: DeviceProbe,
-        hidden: Hidden,
+        hidden: Collection[str],
         *,
         on_hidden_xid: Callable[[GpuUuid, int], None] = lambda _card, _xid: None,
     ) -> None:
+        """`hidden`: uuids and NVML indexes."""
         self._probe = probe
-        self._hidden = hidden
+        self._hidden = frozenset(hidden)
         self._on_hidden_xid = on_hidden_xid
         self._hidden_uuids: frozenset[GpuUuid] = frozenset()
 
     async def cards(self) -> tuple[CardFacts, ...]:
         """See the port."""
         found = await self._probe.cards()
-        self._hidden_uuids = frozenset(card.uuid for card in found if card in self._hidden)
-        return tuple(card for card in found if card not in self._hidden)
+        self._hidden_uuids = frozenset(
+            card.uuid for card in found if {card.uuid, str(card.index)} & self._hidden
+        )
+        return tuple(card for card in found if card.uuid not in self._hidden_uuids)
 
     async def links(self) -> tuple[CardLinks, ...]:
         """See the port."""

@@ -17,7 +17,7 @@ from hamicommon.errors import Conflict, Unavailable
 from hami_node_agent.devices.mig_partition import Instance, MigOffer, offer_of, without_places
 from hami_node_agent.devices.offer import CardFacts, product_type
 from hami_node_agent.devices.ports import DeviceProbe, MigDriver
-from hami_node_agent.inventory.hidden import FilteredProbe, Hidden
+from hami_node_agent.inventory.hidden import FilteredProbe
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class MigProbe(FilteredProbe):
     def __init__(
         self, probe: DeviceProbe, driver: MigDriver, *, allowlist: Sequence[MigAllowance]
     ) -> None:
-        super().__init__(probe, Hidden())
+        super().__init__(probe, ())
         self._driver = driver
         self._allowlist = allowlist
         self._foreign: tuple[Instance, ...] = ()

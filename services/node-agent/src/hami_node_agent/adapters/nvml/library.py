@@ -25,12 +25,14 @@ from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
 
 T = TypeVar("T")
+TIMEOUT_S = 10.0
+"""Of one round: a driver that resets a card answers after seconds."""
 
 
 class NvmlProbe:
     """The node's cards through NVML."""
 
-    def __init__(self, driver: NvmlDriver, *, timeout_s: float) -> None:
+    def __init__(self, driver: NvmlDriver, *, timeout_s: float = TIMEOUT_S) -> None:
         self._driver = driver
         self._timeout_s = timeout_s
         self._turn = asyncio.Lock()
@@ -129,7 +131,6 @@ class NvmlProbe:
 @asynccontextmanager
 async def open_nvml(
     *,
-    timeout_s: float,
     sysfs_root: Path,
     fallback_memory_mib: int,
     is_mig_cut: bool = False,
@@ -141,7 +142,7 @@ async def open_nvml(
     driver = NvmlDriver(
         sysfs_root=sysfs_root, fallback_memory_mib=fallback_memory_mib, is_mig_cut=is_mig_cut
     )
-    probe = NvmlProbe(driver, timeout_s=timeout_s)
+    probe = NvmlProbe(driver)
     await probe.start()
     try:
         yield probe

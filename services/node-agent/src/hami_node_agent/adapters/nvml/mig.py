@@ -1,40 +1,45 @@
-"""How the node's cards are cut, through NVML; `library.py` has the driver loaded."""
+"""MIG through NVML, blocking: how cards are or can be cut, and instances made and destroyed.
+
+`library.py` calls it in a thread, one round at a time, with the driver loaded. A call that
+outlives its caller goes on: what it makes is found again at the next look (`mig_partition.plan`).
+"""
 
 from __future__ import annotations
 
-import asyncio
+import logging
 from collections.abc import Iterator, Sequence
+from ctypes import byref, c_uint
 from typing import Any
 
 import pynvml
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.errors import Unavailable
+from hamicommon.errors import Conflict
+from hamicommon.k8s.mig import MigSlice
 
+from hami_node_agent.adapters.nvml.library import NvmlProbe
+from hami_node_agent.adapters.nvml.samples import text
 from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, profile_name
+from hami_node_agent.devices.mig_partition import Instance, OwnInstance, ProfileFacts, profile_of
 from hami_node_agent.devices.offer import CardFacts
 
-_UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+logger = logging.getLogger(__name__)
+
+UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+ABSENT = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
+"""What drivers report of a profile that the card does not have."""
+_MAX_COMPUTE_INSTANCES = 8
+_SHARED_ENGINES = 0
 
 
-async def read_layout(cards: Sequence[CardFacts], *, timeout_s: float) -> MigLayout:
-    """The instances of these cards. Raises: Unavailable."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            return await asyncio.to_thread(_read, cards)
-    except TimeoutError as exc:
-        raise Unavailable(f"NVML: MIG: no answer within {timeout_s:g} s") from exc
-    except pynvml.NVMLError as exc:
-        raise Unavailable(f"NVML: MIG: {exc}") from exc
-
-
-def _read(cards: Sequence[CardFacts]) -> MigLayout:
+def read_layout(cards: Sequence[CardFacts]) -> MigLayout:
+    """Read the instances of these cards. Raises: NVMLError."""
     mig_cards: set[GpuUuid] = set()
     instances: list[MigInstance] = []
     for card in cards:
         handle = pynvml.nvmlDeviceGetHandleByIndex(card.index)
         if in_mig_mode(handle):
             mig_cards.add(card.uuid)
-            instances += _instances(card, handle)
+            instances += _instances_of(card, handle)
     return MigLayout(
         cards=frozenset(card.uuid for card in cards),
         mig_cards=frozenset(mig_cards),
@@ -47,24 +52,27 @@ def in_mig_mode(handle: Any) -> bool:
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     except pynvml.NVMLError as exc:
-        if exc.value in _UNSUPPORTED:
+        if exc.value in UNSUPPORTED:
             return False
         raise
 
 
-def _instances(card: CardFacts, handle: Any) -> Iterator[MigInstance]:
-    memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+def _handles(card: Any) -> Iterator[Any]:
+    """Yield the handles of the card's MIG devices."""
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
         try:
-            mig = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+            yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
         except pynvml.NVMLError as exc:
-            if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
-                continue
-            raise
+            if exc.value != pynvml.NVML_ERROR_NOT_FOUND:
+                raise
+
+
+def _instances_of(card: CardFacts, handle: Any) -> Iterator[MigInstance]:
+    memory_bytes = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    for mig in _handles(handle):
         about = pynvml.nvmlDeviceGetAttributes_v2(mig)
-        uuid = pynvml.nvmlDeviceGetUUID(mig)
         yield MigInstance(
-            uuid=uuid.decode() if isinstance(uuid, bytes) else str(uuid),
+            uuid=text(pynvml.nvmlDeviceGetUUID(mig)),
             card=card.uuid,
             profile=profile_name(
                 gpu_slices=int(about.gpuInstanceSliceCount),
@@ -77,3 +85,250 @@ def _instances(card: CardFacts, handle: Any) -> Iterator[MigInstance]:
             minor=card.minor,
             numa=card.numa,
         )
+
+
+def profiles(handle: Any) -> Iterator[ProfileFacts]:
+    """The profiles that the card has."""
+    for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        info = _profile_info(handle, number)
+        if info is None:
+            continue
+        named = text(getattr(info, "name", "")).removeprefix("MIG ")
+        yield ProfileFacts(
+            number=number,
+            profile_id=int(info.id),
+            name=named,
+            slices=int(info.sliceCount),
+            memory_mib=int(info.memorySizeMB),
+            multiprocessors=int(info.multiprocessorCount),
+            instances=int(info.instanceCount),
+            placements=_placements(handle, int(info.id)),
+        )
+
+
+def _profile_info(handle: Any, number: int) -> Any:
+    """None when the card has no such profile; older drivers have no names."""
+    for version in (2, 1):
+        try:
+            return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number, version=version)
+        except pynvml.NVMLError as exc:
+            if version == 2 and exc.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                continue
+            if exc.value in ABSENT:
+                return None
+            raise
+    return None
+
+
+def _placements(handle: Any, profile_id: int) -> tuple[tuple[int, int], ...]:
+    count = c_uint(0)
+    pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, None, byref(count))
+    places = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    if count.value:
+        pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(handle, profile_id, places, byref(count))
+    return tuple(sorted((int(place.start), int(place.size)) for place in places))
+
+
+def instances(cards: Sequence[GpuUuid]) -> Iterator[Instance]:
+    """All GPU instances of these cards."""
+    for card in cards:
+        handle = pynvml.nvmlDeviceGetHandleByUUID(card)
+        if not in_mig_mode(handle):
+            continue
+        named = mig_devices(handle)
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            info = _profile_info(handle, number)
+            if info is None:
+                continue
+            for each in _gpu_instances(handle, info):
+                about = pynvml.nvmlGpuInstanceGetInfo(each)
+                yield Instance(
+                    card=card,
+                    gpu_instance=int(about.id),
+                    start=int(about.placement.start),
+                    size=int(about.placement.size),
+                    devices=tuple(
+                        (compute, uuid) for gpu, compute, uuid in named if gpu == int(about.id)
+                    ),
+                )
+
+
+def _gpu_instances(handle: Any, info: Any) -> list[Any]:
+    count = c_uint(int(info.instanceCount))
+    room = (pynvml.c_nvmlGpuInstance_t * int(info.instanceCount))()
+    pynvml.nvmlDeviceGetGpuInstances(handle, info.id, room, byref(count))
+    return list(room[: count.value])
+
+
+def mig_devices(handle: Any) -> list[tuple[int, int, str]]:
+    """List (GPU instance, compute instance, uuid) of the card's MIG devices."""
+    return [
+        (
+            int(pynvml.nvmlDeviceGetGpuInstanceId(mig)),
+            int(pynvml.nvmlDeviceGetComputeInstanceId(mig)),
+            text(pynvml.nvmlDeviceGetUUID(mig)),
+        )
+        for mig in _handles(handle)
+    ]
+
+
+class NvmlMigDriver:
+    """The port `MigDriver` over the probe's driver."""
+
+    def __init__(self, nvml: NvmlProbe) -> None:
+        self._nvml = nvml
+
+    async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
+        """What the card can be cut into; it is put into MIG mode where nobody uses it.
+
+        Raises: Conflict when that can't be done now, with the reason; Unavailable.
+        """
+        return await self._nvml.ask("MIG profiles", lambda: _profiles_of(card))
+
+    async def instances(self, cards: Sequence[GpuUuid]) -> tuple[Instance, ...]:
+        """All GPU instances of these cards. Raises: Unavailable."""
+        return await self._nvml.ask("MIG instances", lambda: tuple(instances(cards)))
+
+    async def make(self, card: GpuUuid, part: MigSlice) -> OwnInstance:
+        """Makes GPU and compute instance of that profile at that place.
+
+        Raises: Conflict when there is no such profile or no room there; Unavailable.
+        """
+        return await self._nvml.ask("MIG instance made", lambda: _make(card, part))
+
+    async def destroy(self, instance: Instance) -> None:
+        """Destroys a GPU instance and what is in it; gone already is as good.
+
+        Raises: Conflict while a process uses it; Unavailable.
+        """
+        await self._nvml.ask("MIG instance destroyed", lambda: _destroy(instance))
+
+
+def _card(uuid: GpuUuid) -> Any:
+    return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+
+
+def _profiles_of(card: GpuUuid) -> tuple[ProfileFacts, ...]:
+    handle = _card(card)
+    _require_mode(card, handle)
+    return tuple(profiles(handle))
+
+
+def _require_mode(card: GpuUuid, handle: Any) -> None:
+    try:
+        current, pending = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError as exc:
+        if exc.value in UNSUPPORTED:
+            raise Conflict(f"card {card} knows no MIG mode") from exc
+        raise
+    if current:
+        return
+    if pending:
+        raise Conflict(f"card {card} changes to MIG mode with its next reset, and not before")
+    users = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    if users:
+        pids = ", ".join(str(user.pid) for user in users)
+        raise Conflict(f"card {card} is not in MIG mode and is used by processes {pids}")
+    activation = pynvml.nvmlDeviceSetMigMode(handle, pynvml.NVML_DEVICE_MIG_ENABLE)
+    if activation != pynvml.NVML_SUCCESS:
+        reason = pynvml.NVMLError(activation)
+        raise Conflict(f"card {card} wants a reset to change to MIG mode: {reason}")
+    logger.warning("card put into MIG mode", extra={"uuid": card})
+
+
+def _make(card: GpuUuid, part: MigSlice) -> OwnInstance:
+    handle = _card(card)
+    known = tuple(profiles(handle))
+    profile = profile_of(part.profile, known)
+    where = f"MIG {part.profile} at {part.start}+{part.size} of card {card}"
+    if profile is None:
+        names = ", ".join(each.name for each in known)
+        raise Conflict(f"{where}: the card has no such profile; it has {names}")
+    if (part.start, part.size) not in profile.placements:
+        places = ", ".join(f"{start}+{size}" for start, size in profile.placements)
+        raise Conflict(f"{where}: the profile can't lie there; it can at {places}")
+    place = pynvml.c_nvmlGpuInstancePlacement_t(start=part.start, size=part.size)
+    try:
+        gpu = pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(
+            handle, profile.profile_id, byref(place)
+        )
+    except pynvml.NVMLError as exc:
+        if exc.value == pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
+            raise Conflict(f"{where}: there is no room for it on the card") from exc
+        raise
+    try:
+        return _filled(handle, gpu, profile, OwnInstance(card=card, part=part))
+    except BaseException:  # also a stop: nobody else knows of it
+        _undo(gpu)
+        raise
+
+
+def _filled(handle: Any, gpu: Any, profile: ProfileFacts, wanted: OwnInstance) -> OwnInstance:
+    """The GPU instance with one compute instance of all its slices."""
+    info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+        gpu, _compute_number(profile), _SHARED_ENGINES, version=1
+    )
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(gpu, info.id)
+    gpu_id = int(pynvml.nvmlGpuInstanceGetInfo(gpu).id)
+    compute_id = int(pynvml.nvmlComputeInstanceGetInfo_v2(compute).id)
+    for found_gpu, found_compute, uuid in mig_devices(handle):
+        if (found_gpu, found_compute) == (gpu_id, compute_id):
+            return OwnInstance(
+                card=wanted.card,
+                part=wanted.part,
+                uuid=uuid,
+                gpu_instance=gpu_id,
+                compute_instance=compute_id,
+            )
+    raise Conflict(
+        f"GPU instance {gpu_id} of card {wanted.card} was made and the driver shows no MIG device "
+        "of it"
+    )
+
+
+def _compute_number(profile: ProfileFacts) -> int:
+    number = getattr(pynvml, f"NVML_COMPUTE_INSTANCE_PROFILE_{profile.slices}_SLICE", None)
+    if number is None:
+        raise Conflict(f"profile {profile.name} has {profile.slices} slices, which is not known")
+    return int(number)
+
+
+def _undo(gpu: Any) -> None:
+    """A half-made instance; what can't be undone now is at the next look (`mig_partition.plan`)."""
+    try:
+        _empty(gpu)
+        pynvml.nvmlGpuInstanceDestroy(gpu)
+    except pynvml.NVMLError as exc:
+        logger.warning("half-made MIG instance stays for now", extra={"error": str(exc)})
+
+
+def _destroy(instance: Instance) -> None:
+    try:
+        gpu = pynvml.nvmlDeviceGetGpuInstanceById(_card(instance.card), instance.gpu_instance)
+        _empty(gpu)
+        pynvml.nvmlGpuInstanceDestroy(gpu)
+    except pynvml.NVMLError as exc:
+        if exc.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return
+        if exc.value == pynvml.NVML_ERROR_IN_USE:
+            raise Conflict(
+                f"GPU instance {instance.gpu_instance} of card {instance.card} is used by a process"
+            ) from exc
+        raise
+
+
+def _empty(gpu: Any) -> None:
+    for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                gpu, number, _SHARED_ENGINES, version=1
+            )
+        except pynvml.NVMLError as exc:
+            if exc.value in ABSENT:
+                continue
+            raise
+        count = c_uint(_MAX_COMPUTE_INSTANCES)
+        room = (pynvml.c_nvmlComputeInstance_t * _MAX_COMPUTE_INSTANCES)()
+        pynvml.nvmlGpuInstanceGetComputeInstances(gpu, info.id, room, byref(count))
+        for compute in room[: count.value]:
+            pynvml.nvmlComputeInstanceDestroy(compute)
