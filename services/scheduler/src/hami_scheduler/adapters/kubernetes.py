@@ -110,7 +110,7 @@ class KubernetesPodApi:
 
 
 class KubernetesClaimApi:
-    """Port KubernetesClaimApi."""
+    """ResourceClaims at the API server."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api
@@ -130,7 +130,7 @@ class KubernetesClaimApi:
 
 
 class KubernetesTemplateApi:
-    """Port KubernetesTemplateApi."""
+    """ResourceClaimTemplates at the API server."""
 
     def __init__(self, api: KubeApi) -> None:
         self._api = api

@@ -108,7 +108,7 @@ class NatsGrantAnnouncer:
 
 
 class NatsNodeWitness:
-    """Port NatsNodeWitness."""
+    """What a node's kubelet has of its pods."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

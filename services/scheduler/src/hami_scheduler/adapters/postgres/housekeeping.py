@@ -131,7 +131,7 @@ class PostgresJournal:
 
 
 class PostgresCallJournal:
-    """Port PostgresCallJournal; a trigger lets nobody change or remove a call (migration 0020)."""
+    """Operators' calls; a trigger lets nobody change or remove one (migration 0020)."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -158,7 +158,7 @@ def _call_columns(call: OperatorCall) -> tuple[object, ...]:
 
 
 class PostgresRetention:
-    """Port PostgresRetention."""
+    """Retention of history."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

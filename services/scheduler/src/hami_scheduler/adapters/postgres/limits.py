@@ -79,7 +79,7 @@ MOST_MIB = 2**31 - 1
 
 
 class PostgresLimits:
-    """Port PostgresLimits."""
+    """History of limits in Postgres."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

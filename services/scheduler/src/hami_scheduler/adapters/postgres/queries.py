@@ -277,7 +277,7 @@ class PostgresQueries:
 
 @dataclass(eq=False)
 class PostgresLedgerStats:
-    """Port PostgresLedgerStats."""
+    """Figures of the ledger for the bus."""
 
     database: Database
     _: KW_ONLY

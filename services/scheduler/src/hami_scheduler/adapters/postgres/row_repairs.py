@@ -79,7 +79,7 @@ RETURNING id::text AS id, namespace, pod_name, pod_uid, true AS live,
 
 @dataclass(eq=False)
 class PostgresRowRepairs:
-    """Port PostgresRowRepairs."""
+    """Repairs of rows that contradict their witnesses."""
 
     database: Database
     _: KW_ONLY

@@ -84,7 +84,7 @@ _REPAIR_NUMBERS = "SELECT name, was, is_now FROM hami_repair_numbers()"
 
 
 class PostgresCounters:
-    """Port PostgresCounters."""
+    """Counters of cards, and numbers, compared with their rows."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
