@@ -53,7 +53,7 @@ COPY LICENSE VERSION ./
 COPY --from=hamicommon /wheels /wheels
 COPY libs libs
 RUN /build/bin/pip wheel --no-deps --no-build-isolation --wheel-dir /wheels \
-        ./libs/kubelocal ./libs/hamilocal ./libs/hamictl
+        ./libs/kubelocal ./libs/hamilocal ./libs/hamireplay ./libs/hamictl
 
 # The bill of materials is a list of what is installed, so it can't differ from it.
 FROM service-members AS service-code

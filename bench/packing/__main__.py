@@ -6,12 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.trace import Trace
-from hamictl.commands.replay import runs
 from hamictl.commands.replay.options import seeds_of
-from hamictl.view.replay import results as view
-from hamictl.view.replay.picture import picture
+from hamireplay import runs
+from hamireplay.openb import read_trace
+from hamireplay.picture import picture
+from hamireplay.results import arriving_json
+from hamireplay.trace import Trace
 
 from bench.packing import page
 from bench.packing.made import Lists, made
@@ -55,7 +55,7 @@ def _measure(
     for policy in args.policies.split(","):
         if args.again or (name, policy, seed) not in results.runs:
             found = runs.arriving(trace, [policy], [seed], ARRIVING)
-            results.take(name, view.as_json(trace, [seed], ARRIVING, found))
+            results.take(name, arriving_json(trace, [seed], ARRIVING, found))
         write(results, args.kept)
         print(name, policy, seed, flush=True)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hamicommon.simulation.replay.openb import read_trace
 from hamictl.__main__ import app
-from hamictl.commands.replay import runs
 from hamictl.input_file import MOST_BYTES
+from hamireplay import runs
+from hamireplay.openb import read_trace
 from typer.testing import CliRunner, Result
 
 from tests.waiting import PATIENCE_S
@@ -116,13 +116,13 @@ def test_with_lifetimes_programs_get_every_run(timed: tuple[str, ...]) -> None:
         (("--load", "0"), "--load is '0': a percentage from 1 to 1000 is wanted"),
         (("--mean-load", "70,x"), "--mean-load is 'x': a percentage from 1 to 300 is wanted"),
         (("--mean-load", "70"), "creation_time is absent: seconds are wanted of every pod"),
-        (("--patience", "6h"), "--patience is of use with --mean-load or --from alone"),
+        (("--patience", "6h"), "--patience is of use only with --mean-load or --from"),
         (("--mean-load", "70", "--patience", "6"), "--patience is '6': a number above 0 with s"),
         (("--pods", ""), "--nodes and --pods, or --from, are wanted"),
-        (("--since", "3d"), "--since is of use with --from ledger alone"),
+        (("--since", "3d"), "--since is of use only with --from ledger"),
         (("--from", "x.jsonl"), "--from has the pods at their own times"),
         (("--from", "x", "--pods", "", "--seeds", "7"), "--load, --mean-load and --seeds are of"),
-        (("--nodes", "-", "--pods", "-"), "standard input is one file alone"),
+        (("--nodes", "-", "--pods", "-"), "standard input is one file"),
         (("--from", "/nowhere", "--pods", ""), "/nowhere: not readable: no such file"),
         (("--from", "x", "--since", "3d", "--pods", ""), "a dump has its own period"),
         (("--from", "ledger", "--since", "3", "--pods", ""), "--since is '3': a number above 0"),

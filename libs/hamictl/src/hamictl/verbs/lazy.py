@@ -30,6 +30,8 @@ from hamictl.verbs.mistakes import sentence
 PANEL = "Every verb"
 HELP_SHOWN = "NoArgsIsHelpError"
 """Typer goes by this name, too: the class is none of its interface."""
+_EXTRA_PACKAGES = {"hamireplay": "replay"}
+"""Packages of our own that a verb may need, and the extras that bring them."""
 _EXTRA: dict[str, tuple[Any, Any]] = {
     "no_headers": (
         Annotated[
@@ -198,9 +200,21 @@ def _complain(error: typer.TyperException) -> None:
 
 
 def load(name: str, command: LazyCommand) -> Any:
-    """Imports a verb and makes it callable."""
+    """Import a verb and make it callable.
+
+    Raises: typer.TyperException when the extra that has the verb is not installed.
+    """
     module, _, attribute = command.target.partition(":")
-    target = getattr(importlib.import_module(module), attribute)
+    try:
+        target = getattr(importlib.import_module(module), attribute)
+    except ModuleNotFoundError as exc:
+        extra = _EXTRA_PACKAGES.get(exc.name or "")
+        if extra is None:
+            raise
+        raise typer.TyperException(
+            f"{name} needs the package {exc.name}, which is not installed: "
+            f"pip install 'hamictl[{extra}]'"
+        ) from None
     if not isinstance(target, typer.Typer):
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         alone.command(name, cls=VerbCommand)(presented(target))

@@ -1,32 +1,30 @@
 """`hamictl replay`: how much of a cluster's cards a policy would have in use.
 
-Nothing is changed anywhere. The pods arrive by `hamicommon.simulation.replay`; here files are read,
-and the answer is written as a table, JSON or a picture.
+Nothing is changed anywhere. The pods arrive by `hamireplay`; here files are read, and the answer is
+written as a table, JSON or a picture.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.hosts import HostChoice
-from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.policies import check_references, checked
-from hamicommon.simulation.replay.schedule import as_it_was
-from hamicommon.simulation.replay.trace import Trace
+from hamireplay import results, runs
+from hamireplay.openb import read_trace
+from hamireplay.picture import ARRIVED, OVER_TIME, picture
+from hamireplay.policies import HostChoice, check_published, checked
+from hamireplay.schedule import as_it_was
 
 from hamictl.commands.objects import Output
-from hamictl.commands.replay import runs
 from hamictl.commands.replay.dump import history_of, nodes_of
 from hamictl.commands.replay.options import percent_of, percents_of, seconds_of, seeds_of
 from hamictl.commands.runner import console, spoken_errors
 from hamictl.input_file import STDIN, read_text
-from hamictl.view.replay import churn as churn_view
-from hamictl.view.replay import results as view
-from hamictl.view.replay.picture import picture
+from hamictl.view.tables import table
 
 _ARRIVING, _CHURNING, _SEED = "130", "300", "42"
 _OWN = "binpack,fragmentation"
@@ -56,7 +54,7 @@ def replay(
         str,
         typer.Option(
             "--policy",
-            help="a comma list; docs/packing.md has them all [default: binpack,fragmentation; "
+            help="a comma list; docs/replay.md has them all [default: binpack,fragmentation; "
             "also fgd for files where no pod asks for card memory]",
         ),
     ] = "",
@@ -113,133 +111,118 @@ def replay(
                 )
             if hosts is not HostChoice.POLICY:
                 raise InvalidRequest(
-                    "--pods-without-cards is of no use with --from: a cluster's history has the "
-                    "pods with cards alone"
+                    "--pods-without-cards is of no use with --from: a cluster's history only has "
+                    "the pods with cards"
                 )
-            _look_back(source, since, nodes, checked(policy or _OWN), patience, output, svg)
-            return
-        chosen, orders = checked(policy) if policy else [], seeds_of(seeds or _SEED)
-        if patience and not mean_load:
-            raise InvalidRequest(
-                "--patience is of use with --mean-load or --from alone: else no pod waits"
-            )
-        if since:
-            raise InvalidRequest("--since is of use with --from ledger alone")
-        if not nodes or not pods:
-            raise InvalidRequest(
-                "--nodes and --pods, or --from, are wanted: docs/packing.md has their form"
-            )
-        if nodes == pods == STDIN:
-            raise InvalidRequest("--nodes and --pods are both -: standard input is one file alone")
-        given = load or (_CHURNING if mean_load else _ARRIVING)
-        target = percent_of(given, "--load", least=1, most=1000)
-        means = percents_of(mean_load, "--mean-load", least=1, most=300) if mean_load else []
-        patience_s = seconds_of(patience, "--patience") if patience else float("inf")
-        trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
-        no_fgd = trace.has_card_memory or hosts is HostChoice.EXTENDER
-        chosen = chosen or checked(_OWN if no_fgd else f"{_OWN},fgd")
-        check_references(chosen, trace, hosts)
-        if mean_load:
-            _churn(trace, chosen, orders, target, (means, patience_s), hosts, output, svg)
+            answer = _look_back(source, since, nodes, checked(policy or _OWN), patience)
         else:
-            _arrive(trace, chosen, orders, target, hosts, output, svg)
+            if patience and not mean_load:
+                raise InvalidRequest(
+                    "--patience is of use only with --mean-load or --from: else no pod waits"
+                )
+            if since:
+                raise InvalidRequest("--since is of use only with --from ledger")
+            if not nodes or not pods:
+                raise InvalidRequest(
+                    "--nodes and --pods, or --from, are wanted: docs/replay.md has their form"
+                )
+            if nodes == pods == STDIN:
+                raise InvalidRequest("--nodes and --pods are both -: standard input is one file")
+            answer = _from_files(
+                nodes, pods, policy, seeds or _SEED, load, mean_load, patience, hosts
+            )
+        _show(answer, output, svg)
 
 
-def _arrive(
-    trace: Trace,
-    policies: list[str],
-    seeds: list[int],
-    load: float,
+class _Answer(NamedTuple):
+    """Findings in every form."""
+
+    tables: Iterable[results.ResultTable]
+    sentences: Iterable[str]
+    as_json: Mapping[str, Any]
+    picture: str
+
+
+def _from_files(
+    nodes: str,
+    pods: str,
+    policy: str,
+    seeds: str,
+    load: str,
+    mean_load: str,
+    patience: str,
     hosts: HostChoice,
-    output: Output,
-    svg: Path | None,
-) -> None:
-    found = runs.arriving(trace, policies, seeds, load, hosts)
-    if svg is not None:
-        _write(svg, picture({name: one.curve() for name, one in found.items()}))
-    if output is Output.JSON:
-        console.print_json(data=view.as_json(trace, seeds, load, found) | _about(hosts))
-        return
-    for line in view.tables(trace, seeds, load, found):
-        console.print(line)
-    _note(trace, hosts)
-
-
-def _churn(
-    trace: Trace,
-    policies: list[str],
-    seeds: list[int],
-    total: float,
-    mean: tuple[list[float], float],
-    hosts: HostChoice,
-    output: Output,
-    svg: Path | None,
-) -> None:
-    """`mean`: loads as parts of 1, and for how many seconds a pod waits."""
-    mean_loads, patience_s = mean
+) -> _Answer:
+    chosen, orders = checked(policy) if policy else [], seeds_of(seeds)
+    given = load or (_CHURNING if mean_load else _ARRIVING)
+    total = percent_of(given, "--load", least=1, most=1000)
+    mean_loads = percents_of(mean_load, "--mean-load", least=1, most=300) if mean_load else []
+    patience_s = _patience_s(patience)
+    trace = read_trace(read_text(nodes), read_text(pods), nodes_file=nodes, pods_file=pods)
+    no_fgd = trace.has_card_memory or hosts is HostChoice.EXTENDER
+    chosen = chosen or checked(_OWN if no_fgd else f"{_OWN},fgd")
+    check_published(chosen, trace, hosts)
+    about = {"pods_without_cards": hosts.value}
+    if not mean_load:
+        arrived = runs.arriving(trace, chosen, orders, total, hosts)
+        return _Answer(
+            results.arriving_tables(trace, orders, total, arrived),
+            results.notes(trace, hosts),
+            results.arriving_json(trace, orders, total, arrived) | about,
+            picture({name: one.curve() for name, one in arrived.items()}, ARRIVED),
+        )
     found = runs.coming_and_going(
         trace,
-        policies,
-        seeds,
+        chosen,
+        orders,
         total=total,
         mean_loads=mean_loads,
         patience_s=patience_s,
         hosts=hosts,
     )
-    if svg is not None:
-        _write(svg, picture(churn_view.curves(found), churn_view.AXES))
-    if output is Output.JSON:
-        console.print_json(data=churn_view.as_json(trace, seeds, found) | _about(hosts))
-        return
-    for line in churn_view.tables(trace, seeds, found):
-        console.print(line)
-    _note(trace, hosts)
+    return _Answer(
+        results.churn_tables(trace, orders, found),
+        results.notes(trace, hosts),
+        results.churn_json(trace, orders, found) | about,
+        picture(results.churn_curves(found), OVER_TIME),
+    )
 
 
-def _look_back(
-    source: str,
-    since: str,
-    nodes: str,
-    policies: list[str],
-    patience: str,
-    output: Output,
-    svg: Path | None,
-) -> None:
+def _look_back(source: str, since: str, nodes: str, policies: list[str], patience: str) -> _Answer:
     history = history_of(source, since)
     trace = history.trace
-    check_references(policies, trace, HostChoice.POLICY)
+    check_published(policies, trace, HostChoice.POLICY)
     if nodes:
         trace = replace(trace, nodes=nodes_of(nodes))
-    stays, window = as_it_was(
-        trace.pods,
-        history.length_s,
-        patience_s=seconds_of(patience, "--patience") if patience else float("inf"),
-    )
+    stays, window = as_it_was(trace.pods, history.length_s, patience_s=_patience_s(patience))
     load, churned = runs.as_it_was(trace, policies, stays, window)
     found = {load / 100: churned}
+    return _Answer(
+        results.churn_tables(trace, [], found),
+        results.sentences(history, churned),
+        results.churn_json(trace, [], found) | results.history_json(history),
+        picture(results.churn_curves(found), OVER_TIME),
+    )
+
+
+def _patience_s(text: str) -> float:
+    return seconds_of(text, "--patience") if text else float("inf")
+
+
+def _show(answer: _Answer, output: Output, svg: Path | None) -> None:
     if svg is not None:
-        _write(svg, picture(churn_view.curves(found), churn_view.AXES))
+        _write(svg, answer.picture)
     if output is Output.JSON:
-        answer = churn_view.as_json(trace, [], found) | churn_view.about(history)
-        console.print_json(data=answer)
+        console.print_json(data=answer.as_json)
         return
-    for line in churn_view.tables(trace, [], found):
-        console.print(line)
-    for sentence in churn_view.sentences(history, churned):
-        console.print(sentence, highlight=False, markup=False)
-
-
-def _about(hosts: HostChoice) -> dict[str, str]:
-    return {"pods_without_cards": hosts.value}
-
-
-def _note(trace: Trace, hosts: HostChoice) -> None:
-    for sentence in (*view.notes(trace), *view.notes_on_hosts(hosts)):
+    for each in answer.tables:
+        console.print(table(*each))
+    for sentence in answer.sentences:
         console.print(sentence, highlight=False, markup=False)
 
 
 def _check_writable(path: Path) -> None:
-    """Before runs that may take hours; leaves nothing behind."""
+    """Try to write before runs that may take hours; leave nothing behind."""
     known = path.exists()
     _write(path, "", mode="a")
     if not known:

@@ -7,15 +7,10 @@ from typing import Annotated
 import typer
 from hamicommon import device_config as deviceconfig
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.history import (
-    PodHistory,
-    nodes_with_cards,
-    read_history,
-    written,
-)
-from hamicommon.simulation.replay.openb import read_nodes
-from hamicommon.simulation.replay.trace import TraceNode
 from hamicommon.vendors.registry import Vendors
+from hamireplay.history import PodHistory, nodes_with_cards, read_history, written
+from hamireplay.openb import read_nodes
+from hamireplay.trace import TraceNode
 
 from hamictl.commands.replay.ledger import history_lines
 from hamictl.commands.replay.options import seconds_of
@@ -37,7 +32,7 @@ def dump(since: Since = "30d") -> None:
 
 
 def history_of(source: str, since: str) -> PodHistory:
-    """From a dump, or of the ledger.
+    """Read the history of a dump, or of the ledger.
 
     Raises: InvalidRequest, Unavailable.
     """
@@ -46,14 +41,12 @@ def history_of(source: str, since: str) -> PodHistory:
         lines = run(history_lines(seconds_of(since or "30d", "--since")))
         return read_history("\n".join(written(lines)), LEDGER, vendors.rules)
     if since:
-        raise InvalidRequest(
-            "--since is of use with --from ledger alone: a dump has its own period"
-        )
+        raise InvalidRequest("--since is of use only with --from ledger: a dump has its own period")
     return read_history(read_text(source), source, vendors.rules)
 
 
 def nodes_of(source: str) -> list[TraceNode]:
-    """A CSV's nodes, or those of the ledger.
+    """Read the nodes of a CSV, or those of the ledger.
 
     Raises: InvalidRequest, Unavailable.
     """

@@ -26,16 +26,16 @@ from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.explain.record import request_of
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
-from hamicommon.simulation.replay.history import NodeLine, Period, PodLine
+from hamireplay.history import NodeLine, Period, PodLine
 
 from hamictl.commands.past.query import SQL_TIMEOUT_S, ledger_reader
 from hamictl.questions import QuestionClient
 from hamictl.settings import Settings
 from hamictl.target import find_target
 
-MOST_PODS = 1_000_000
+MAX_PODS = 1_000_000
 _GONE_AFTER = timedelta(minutes=10)
-"""A pod that nobody has asked for so long does not wait any more."""
+"""A pod that has not been asked for so long does not wait any more."""
 _MIB = 2**20
 
 _PODS = """
@@ -77,7 +77,7 @@ SELECT d.node, d.uuid, d.index, d.vendor, d.type, d.slots, d.memory_mib, d.core_
 
 
 async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
-    """The last `since_s` seconds, and the cards that are there now.
+    """Read the last `since_s` seconds, and the cards that are there now.
 
     Raises: Unavailable when the ledger does not answer; InvalidRequest when it has no such pod.
     """
@@ -85,11 +85,11 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
     async with ledger_reader() as connection:
         until = await connection.fetchval("SELECT now()")
         since = until - timedelta(seconds=since_s)
-        pods = await connection.fetch(_PODS, since, until, MOST_PODS + 1, timeout=SQL_TIMEOUT_S)
+        pods = await connection.fetch(_PODS, since, until, MAX_PODS + 1, timeout=SQL_TIMEOUT_S)
         cards = await connection.fetch(_CARDS, timeout=SQL_TIMEOUT_S)
-    if len(pods) > MOST_PODS:
+    if len(pods) > MAX_PODS:
         raise InvalidRequest(
-            f"more than {MOST_PODS} pods came in this time: a shorter --since is wanted"
+            f"more than {MAX_PODS} pods came in this time: a shorter --since is wanted"
         )
     lines = [line for row in pods if (line := _pod(row, since, until)) is not None]
     period = Period(since=since, until=until, cluster=await _cluster_name())
@@ -97,7 +97,7 @@ async def history_lines(since_s: float) -> list[Period | NodeLine | PodLine]:
 
 
 async def _cluster_name() -> str:
-    """As the metrics service has it; empty where that is not known or does not answer."""
+    """Ask the metrics service for the name; empty where it is not known or does not answer."""
     target = find_target(Settings())
     if not target.metrics.url:
         return ""

@@ -3,10 +3,11 @@
 from datetime import UTC, datetime
 
 import pytest
-from hamicommon.simulation.replay.churn import ChurnCourse, ChurnSummary
-from hamicommon.simulation.replay.history import PodHistory
-from hamicommon.simulation.replay.trace import Trace, TracePod
-from hamictl.view.replay.churn import sentences, tables
+from hamireplay.arriving import Summary
+from hamireplay.churn import ChurnCourse
+from hamireplay.history import PodHistory
+from hamireplay.results import churn_tables, sentences
+from hamireplay.trace import Trace, TracePod
 
 HISTORY = PodHistory(
     trace=Trace(
@@ -30,7 +31,7 @@ HISTORY = PodHistory(
 )
 
 
-def summary(card_hours: float, *, waited: int, refused: int) -> ChurnSummary:
+def summary(card_hours: float, *, waited: int, refused: int) -> Summary[ChurnCourse]:
     course = ChurnCourse(
         in_use=90.0,
         waiting=1.0,
@@ -40,7 +41,7 @@ def summary(card_hours: float, *, waited: int, refused: int) -> ChurnSummary:
         waited={"share": waited},
         refused={"1 card": refused},
     )
-    return ChurnSummary(courses=[course])
+    return Summary(courses=[course])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,9 @@ def summary(card_hours: float, *, waited: int, refused: int) -> ChurnSummary:
         ),
     ],
 )
-def test_the_answer_is_the_difference_to_the_first_policy(other: ChurnSummary, answer: str) -> None:
+def test_the_answer_is_the_difference_to_the_first_policy(
+    other: Summary[ChurnCourse], answer: str
+) -> None:
     found = {"binpack": summary(100.0, waited=9, refused=1), "fragmentation": other}
     first, *rest = sentences(HISTORY, found)
 
@@ -83,5 +86,5 @@ def test_of_a_short_history_the_hours_are_no_zeros() -> None:
     }
 
     assert "0.025 card-hours more in use than binpack" in next(sentences(HISTORY, found))
-    [shown, *_] = tables(HISTORY.trace, [], {0.5: found})
-    assert [str(cell) for cell in shown.columns[-1].cells] == ["0.100", "0.125 (+0.025)"]
+    [shown, *_] = churn_tables(HISTORY.trace, [], {0.5: found})
+    assert [row[-1] for row in shown.rows] == ["0.100", "0.125 (+0.025)"]

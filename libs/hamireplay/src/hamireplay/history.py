@@ -12,8 +12,6 @@ from datetime import datetime
 from typing import Annotated, Literal
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-
 from hamicommon.clipping import clip
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -27,20 +25,16 @@ from hamicommon.domain.requests import (
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cluster.free_cpu import UNLIMITED_CPU
 from hamicommon.placement.vendor_policy import VendorRules
-from hamicommon.simulation.replay.trace import (
-    WHOLE_CARD_MILLI,
-    Trace,
-    TraceNode,
-    TracePod,
-    usual_card_memory,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-_MOST = 2**40
-_MOST_CARDS = 1024
-"""Of one pod, or of one node."""
+from hamireplay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod, usual_card_memory
+
+_MAX = 2**40
+_MAX_CARDS = 1024
+"""Cards of one pod, or of one node."""
 
 Seconds = Annotated[float, Field(ge=0, le=2**40, allow_inf_nan=False)]
-Amount = Annotated[int, Field(ge=0, le=_MOST)]
+Amount = Annotated[int, Field(ge=0, le=_MAX)]
 
 
 class _Line(BaseModel):
@@ -48,14 +42,14 @@ class _Line(BaseModel):
 
 
 class Period(_Line):
-    """The first line."""
+    """First line of a dump."""
 
     kind: Literal["history"] = "history"
     version: Literal[1] = 1
     since: AwareDatetime
     until: AwareDatetime
     cluster: str = ""
-    """Its name; empty: it has none, or nobody could be asked."""
+    """Name of the cluster; empty: it has none, or the metrics service did not answer."""
 
 
 class NodeLine(_Line):
@@ -64,9 +58,9 @@ class NodeLine(_Line):
     kind: Literal["node"] = "node"
     name: Annotated[str, Field(min_length=1, max_length=253)]
     cpu_milli: Amount | None = None
-    """What pods may ask of the host; None: not known, and then it never runs out."""
+    """CPU that pods may ask of the host; None: not known, and then it never runs out."""
     memory_mib: Amount | None = None
-    cards: Annotated[tuple[GpuDevice, ...], Field(max_length=_MOST_CARDS)]
+    cards: Annotated[tuple[GpuDevice, ...], Field(max_length=_MAX_CARDS)]
     pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = Field(default_factory=dict)
 
 
@@ -79,16 +73,16 @@ class PodLine(_Line):
     name: str
     arrived_s: Seconds
     started_s: Seconds | None = None
-    """When it got its cards; None: it never did."""
+    """Time at which it got its cards; None: it never did."""
     ended_s: Seconds | None = None
     """None: it still ran."""
     gone_s: Seconds | None = None
-    """Of one that never got cards: when it was asked for last; None: it still waits."""
+    """Time at which a pod without cards was asked for last; None: it still waits."""
     containers: Annotated[tuple[ContainerRequest, ...], Field(min_length=1, max_length=1000)]
     selections: dict[str, Selection] = Field(default_factory=dict)
     host: HostRequest = HostRequest()
     granted_only: bool = False
-    """What it asked for is no longer known, only what it got."""
+    """True: the request is no longer known, only what was granted."""
 
 
 _LINE: TypeAdapter[Period | NodeLine | PodLine] = TypeAdapter(
@@ -98,24 +92,24 @@ _LINE: TypeAdapter[Period | NodeLine | PodLine] = TypeAdapter(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodHistory:
-    """What `read_history` found."""
+    """A dump as `read_history` found it."""
 
     trace: Trace
     since: datetime
     until: datetime
     granted_only: int
-    """Pods of which only is known what they got."""
+    """Number of pods whose request is not known, only what was granted."""
     without_host: int
-    """Nodes whose CPU is not known."""
+    """Number of nodes whose CPU is not known."""
 
     @property
     def length_s(self) -> float:
-        """Of the period."""
+        """Seconds of the period."""
         return (self.until - self.since).total_seconds()
 
 
 def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
-    """One line of JSON each, without its end."""
+    """Write one line of JSON each, without its end."""
     for line in lines:
         unnamed = isinstance(line, Period) and not line.cluster
         yield _LINE.dump_json(line, exclude={"cluster"} if unnamed else None).decode()
@@ -124,7 +118,7 @@ def written(lines: Iterable[Period | NodeLine | PodLine]) -> Iterator[str]:
 def read_history(
     text: str, source: str, rules: Mapping[str, VendorRules] | None = None
 ) -> PodHistory:
-    """The trace of a dump; `rules` has how each vendor's cards are judged.
+    """Read the trace of a dump; `rules` has how each vendor's cards are judged.
 
     Raises: InvalidRequest naming the file, the line, the field and what would be right.
     """
@@ -174,7 +168,7 @@ def read_history(
 
 
 def nodes_with_cards(lines: Iterable[Period | NodeLine | PodLine], source: str) -> list[TraceNode]:
-    """Of lines that were not written yet. Raises: InvalidRequest when there is none."""
+    """Nodes with cards among lines not written yet. Raises: InvalidRequest when there is none."""
     uuids: set[GpuUuid] = set()
     found = [_node(line, source, uuids) for line in lines if isinstance(line, NodeLine)]
     with_cards = [node for node in found if node.cards]
@@ -201,17 +195,16 @@ def _once(name: str, known: Container[str], where: str, kind: str) -> None:
 
 def _node(line: NodeLine, where: str, uuids: set[GpuUuid]) -> TraceNode:
     for card in line.cards:
-        if not (0 <= card.slots <= _MOST and 0 <= card.memory_mib <= _MOST):
-            raise InvalidRequest(f"{where}: card {clip(card.uuid)}: slots or memory below 0")
-        if not 0 <= card.core_percent <= _MOST:
-            raise InvalidRequest(f"{where}: card {clip(card.uuid)}: core_percent is below 0")
+        amounts = card.slots, card.memory_mib, card.core_percent
+        if any(not 0 <= amount <= _MAX for amount in amounts):
+            raise InvalidRequest(f"{where}: card {clip(card.uuid)}: slots, memory or cores below 0")
         _once(card.uuid, uuids, where, "card")
         uuids.add(card.uuid)
     largest = max(line.cards, key=lambda card: card.memory_mib, default=None)
     return TraceNode(
         name=NodeName(line.name),
         cpu_milli=UNLIMITED_CPU if line.cpu_milli is None else line.cpu_milli,
-        memory_mib=_MOST if line.memory_mib is None else line.memory_mib,
+        memory_mib=_MAX if line.memory_mib is None else line.memory_mib,
         cards=len(line.cards),
         model="" if largest is None else largest.type,
         card_memory_mib=0 if largest is None else largest.memory_mib,
@@ -221,38 +214,32 @@ def _node(line: NodeLine, where: str, uuids: set[GpuUuid]) -> TraceNode:
 
 
 def _checked(line: PodLine, where: str) -> PodLine:
-    times = [line.arrived_s, line.started_s, line.ended_s]
-    known = [at for at in times if at is not None]
+    known = [at for at in (line.arrived_s, line.started_s, line.ended_s) if at is not None]
     if known != sorted(known) or (line.gone_s is not None and line.gone_s < line.arrived_s):
         raise InvalidRequest(
             f"{where}: pod {clip(line.name)}: arrived_s, started_s and ended_s (or gone_s) in "
             "this order are wanted"
         )
-    wanted = list(_requests(line))
+    wanted = [one for container in line.containers for one in container.requests]
     if not wanted:
         raise InvalidRequest(f"{where}: pod {clip(line.name)} asks for no card")
     for one in wanted:
+        amounts = one.memory_mib, one.core_percent
         percent = one.memory_percent or 0
-        if not (
-            1 <= one.count <= _MOST_CARDS
-            and 0 <= one.memory_mib <= _MOST
-            and 0 <= percent <= 100
-            and 0 <= one.core_percent <= _MOST
+        if (
+            not 1 <= one.count <= _MAX_CARDS
+            or not 0 <= percent <= 100
+            or any(not 0 <= amount <= _MAX for amount in amounts)
         ):
             raise InvalidRequest(
-                f"{where}: pod {clip(line.name)}: 1 to {_MOST_CARDS} cards are wanted, with "
+                f"{where}: pod {clip(line.name)}: 1 to {_MAX_CARDS} cards are wanted, with "
                 "memory and cores not below 0"
             )
     return line
 
 
-def _requests(line: PodLine) -> Iterator[DeviceRequest]:
-    for container in line.containers:
-        yield from container.requests
-
-
 def _pod(line: PodLine, card_memory_mib: int) -> TracePod:
-    """Sums the pod up: its cards, and what it takes of each in the mean."""
+    """Sum the pod up: its cards, and what it takes of each in the mean."""
     sidecars: list[DeviceRequest] = []
     together: list[DeviceRequest] = []
     initial: list[list[DeviceRequest]] = []
@@ -293,7 +280,7 @@ def _card_count(wanted: Iterable[DeviceRequest]) -> int:
 
 
 def _milli(wanted: DeviceRequest, card_memory_mib: int) -> int:
-    """Of one card of the usual size: the greater share of cores and memory."""
+    """Part of a card of the usual size: the greater share of cores and memory."""
     memory = wanted.memory_mib_on(card_memory_mib) / card_memory_mib if card_memory_mib else 0.0
     share = max(wanted.core_percent / 100, memory)
     return min(max(round(share * WHOLE_CARD_MILLI), 1), WHOLE_CARD_MILLI)

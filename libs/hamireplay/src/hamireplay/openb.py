@@ -14,26 +14,27 @@ from collections.abc import Iterator, Mapping
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod
+
+from hamireplay.trace import WHOLE_CARD_MILLI, Trace, TraceNode, TracePod
 
 _NODE = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 _NODE_MORE = ("gpu_memory_mib",)
 _POD_MORE = ("gpu_memory_mib", "gpu_spec", "creation_time", "deletion_time")
-"""What is read besides, where a file has it."""
+"""Columns that are read besides, where a file has them."""
 _OPENB_MORE = frozenset({"qos", "pod_phase", "scheduled_time"})
-"""Columns of openb's own that are of no use here, as everybody knows who has the trace."""
-_MOST_CARDS = 1024
-"""Of one node; the largest servers have some dozens."""
-_MOST_CARDS_IN_ALL = 1_000_000
-_MOST_PODS = 1_000_000
-"""What fits into memory and a working day."""
-_MOST_DIGITS = 20
-"""Of a number: more than any limit here has, and far from what Python takes long to read."""
+"""Columns of openb's own that are of no use here, and not worth a remark."""
+_MAX_CARDS = 1024
+"""Cards of one node; the largest servers have some dozens."""
+_MAX_CARDS_IN_ALL = 1_000_000
+_MAX_PODS = 1_000_000
+"""Pods that fit into memory and a working day."""
+_MAX_DIGITS = 20
+"""Digits of a number: more than any limit has, and far from what Python takes long to read."""
 
 
 def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Trace:
-    """Both texts; nodes without a card are left out, as the published runs do.
+    """Read both texts; nodes without a card are left out, as the published runs do.
 
     Raises: InvalidRequest naming the file, the line, the column and what would be right.
     """
@@ -51,16 +52,16 @@ def read_trace(nodes: str, pods: str, *, nodes_file: str, pods_file: str) -> Tra
 
 
 def read_nodes(text: str, *, nodes_file: str) -> list[TraceNode]:
-    """Those with a card.
+    """Read the nodes that have a card.
 
     Raises: InvalidRequest as `read_trace`.
     """
     found = [node for node in _nodes(text, nodes_file) if node.cards]
     if not found:
         raise InvalidRequest(f"{nodes_file} holds no node with a card")
-    if (cards := sum(node.cards for node in found)) > _MOST_CARDS_IN_ALL:
+    if (cards := sum(node.cards for node in found)) > _MAX_CARDS_IN_ALL:
         raise InvalidRequest(
-            f"{nodes_file} has {cards} cards: at most {_MOST_CARDS_IN_ALL} are wanted"
+            f"{nodes_file} has {cards} cards: at most {_MAX_CARDS_IN_ALL} are wanted"
         )
     return found
 
@@ -76,7 +77,7 @@ def _nodes(text: str, source: str) -> Iterator[TraceNode]:
             name=NodeName(name),
             cpu_milli=_whole(row, "cpu_milli", where),
             memory_mib=_whole(row, "memory_mib", where),
-            cards=_whole(row, "gpu", where, most=_MOST_CARDS),
+            cards=_whole(row, "gpu", where, maximum=_MAX_CARDS),
             model=row["model"] or "unknown",
             card_memory_mib=_whole(row, "gpu_memory_mib", where),
         )
@@ -84,12 +85,12 @@ def _nodes(text: str, source: str) -> Iterator[TraceNode]:
 
 def _pods(text: str, source: str) -> Iterator[TracePod]:
     for number, (where, row) in enumerate(_rows(text, source, _POD)):
-        if number == _MOST_PODS:
+        if number == _MAX_PODS:
             raise InvalidRequest(
-                f"{source} has more than {_MOST_PODS} pods: a part of them is wanted"
+                f"{source} has more than {_MAX_PODS} pods: a part of them is wanted"
             )
-        cards = _whole(row, "num_gpu", where, most=_MOST_CARDS)
-        milli = _whole(row, "gpu_milli", where, most=WHOLE_CARD_MILLI)
+        cards = _whole(row, "num_gpu", where, maximum=_MAX_CARDS)
+        milli = _whole(row, "gpu_milli", where, maximum=WHOLE_CARD_MILLI)
         card_memory = _whole(row, "gpu_memory_mib", where)
         if not cards and (milli or card_memory):
             raise InvalidRequest(
@@ -152,18 +153,18 @@ def _rows(
 
 
 def _unread(text: str, source: str, columns: tuple[str, ...]) -> Iterator[str]:
-    """Columns of the first line that nobody looks at, as `source: column`."""
+    """Name the columns that are not read, as `source: column`."""
     for name in csv.DictReader(io.StringIO(text)).fieldnames or ():
         if name not in columns and name not in _OPENB_MORE:
             yield f"{source}: {clip(name)}"
 
 
-def _whole(row: Mapping[str, str], column: str, where: str, *, most: int = 2**40) -> int:
+def _whole(row: Mapping[str, str], column: str, where: str, *, maximum: int = 2**40) -> int:
     text = (row.get(column) or "0").strip()
-    plain = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
-    if not plain or int(text) > most:
+    plain = text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+    if not plain or int(text) > maximum:
         raise InvalidRequest(
-            f"{where}: {column} is {clip(text)!r}: a whole number from 0 to {most} is wanted"
+            f"{where}: {column} is {clip(text)!r}: a whole number from 0 to {maximum} is wanted"
         )
     return int(text)
 

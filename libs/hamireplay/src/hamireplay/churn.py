@@ -12,10 +12,9 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from hamicommon.simulation.replay.trace import KINDS, Held, TracePod, demand_milli
+from hamireplay.trace import KINDS, Held, ReplayCluster, TracePod, demand_milli
 
 CURVE_STEPS = 100
 """Parts of the window for which the cards in use are kept."""
@@ -32,46 +31,36 @@ class Stay(NamedTuple):
 
 
 class Window(NamedTuple):
-    """What is counted: the time from the first to the second, in seconds."""
+    """Time that is counted, in seconds."""
 
     begins_s: float
     ends_s: float
 
     @property
     def length_s(self) -> float:
-        """Of the window."""
+        """Seconds of the window."""
         return self.ends_s - self.begins_s
-
-
-class Churner(Protocol):
-    """A cluster under one policy, from which pods also go."""
-
-    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Puts the pod on a node (only on this one, where given); None when it does not fit."""
-
-    def give_back(self, pod: TracePod, held: Held) -> None:
-        """The pod has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChurnCourse:
-    """What became of one order of arrivals; pods are those that arrived in the window."""
+    """Outcome of one order of arrivals; pods are those that arrived in the window."""
 
     in_use: float
     """Percent of the cards, mean over the time."""
     waiting: float
-    """What waiting pods ask for: percent of the cards, mean over the time."""
+    """Demand of waiting pods: percent of the cards, mean over the time."""
     waiting_pods: float
-    """How many wait, mean over the time."""
+    """Number of waiting pods, mean over the time."""
     card_hours: float
-    """That pods held in the window."""
+    """Card-hours that pods held in the window."""
     arrived: int
     waited: Mapping[str, int] = field(default_factory=dict)
     """Pods that found no room when they came, by kind (`trace.KINDS`)."""
     refused: Mapping[str, int] = field(default_factory=dict)
     """Pods that never got a place: they gave up, or wait at the end."""
     mean_wait_s: float = 0.0
-    """Over all pods, 0 for those placed at once; one that still waits has waited to the end."""
+    """Over all pods, 0 for those placed immediately; one that still waits has waited to the end."""
     longest_wait_s: float = 0.0
     curve: Mapping[int, float] = field(default_factory=dict)
     """Percent of the cards in use, by percent of the window."""
@@ -79,15 +68,15 @@ class ChurnCourse:
 
 def run_churn(
     stays: Sequence[Stay],
-    churner: Churner,
+    cluster: ReplayCluster,
     window: Window,
     *,
     capacity_milli: int,
     card_memory_mib: int = 0,
     on_pod: Callable[[], object] = lambda: None,
 ) -> ChurnCourse:
-    """Lets the pods come and go; `stays` are in the order of arrival."""
-    run = _Run(churner, window, card_memory_mib)
+    """Let the pods come and go; `stays` are in the order of arrival."""
+    run = _Run(cluster, window, card_memory_mib)
     for number, stay in enumerate(stays):
         run.until(stay.arrives_s)
         run.arrive(number, stay)
@@ -108,7 +97,7 @@ class _Clock:
         self.steps = [0.0] * CURVE_STEPS
 
     def advance(self, at: float) -> None:
-        """Nothing has changed until then."""
+        """Add the amounts up to this time: nothing has changed until then."""
         at = min(at, self._window.ends_s)
         if at <= self._now:
             return
@@ -131,7 +120,7 @@ class _Clock:
 
 @dataclass(slots=True)
 class _Waiting:
-    """One that waits."""
+    """A pod that waits."""
 
     number: int
     stay: Stay
@@ -148,20 +137,20 @@ def _asks(pod: TracePod) -> Hashable:
 class _Run:
     """The state of one run; time is that of the last event."""
 
-    def __init__(self, churner: Churner, window: Window, card_memory_mib: int) -> None:
-        self._churner, self._window, self._card_memory = churner, window, card_memory_mib
+    def __init__(self, cluster: ReplayCluster, window: Window, card_memory_mib: int) -> None:
+        self._cluster, self._window, self._card_memory = cluster, window, card_memory_mib
         self._clock = _Clock(window)
         self._events: list[tuple[float, int, _Waiting | tuple[TracePod, Held]]] = []
         self._serial = 0
         self._line: dict[Hashable, deque[_Waiting]] = {}
-        """By what they ask for: where one does not fit, no other does. The first still waits."""
+        """Waiting pods by shape: where one does not fit, no other does. The first still waits."""
         self._arrived = 0
         self._waits = self._longest = 0.0
         self._waited = dict.fromkeys(KINDS, 0)
         self._refused = dict.fromkeys(KINDS, 0)
 
     def until(self, at: float) -> None:
-        """Everything that happens before this time, and at it."""
+        """Run everything that happens before this time, and at it."""
         while self._events and self._events[0][0] <= at:
             when, _, what = heapq.heappop(self._events)
             self._clock.advance(when)
@@ -172,13 +161,13 @@ class _Run:
         self._clock.advance(at)
 
     def arrive(self, number: int, stay: Stay) -> None:
-        """A pod comes."""
+        """Place a pod that comes, or let it wait."""
         counted = self._window.begins_s <= stay.arrives_s
         self._arrived += counted
         one = _Waiting(number, stay, counted)
         # Behind one of its kind that waits there is nothing to find.
         if _asks(stay.pod) not in self._line:
-            held = self._churner.take(stay.pod)
+            held = self._cluster.take(stay.pod)
             if held is not None:
                 self._start(one, held, stay.arrives_s)
                 return
@@ -200,13 +189,13 @@ class _Run:
 
     def _end(self, pod: TracePod, held: Held, at: float) -> None:
         self._clock.used -= self._demand(pod)
-        self._churner.give_back(pod, held)
+        self._cluster.give_back(pod, held)
         heads = [(line[0].number, shape) for shape, line in self._line.items()]
         heapq.heapify(heads)
         while heads:
             _, shape = heapq.heappop(heads)
             one = self._line[shape][0]
-            placed = self._churner.take(one.stay.pod, held.row)
+            placed = self._cluster.take(one.stay.pod, held.row)
             if placed is None:
                 continue
             self._leaves_line(one, at)
@@ -222,7 +211,7 @@ class _Run:
     def _leaves_line(self, one: _Waiting, at: float) -> None:
         self._clock.pods -= 1
         self._clock.asked -= self._demand(one.stay.pod)
-        self._waited_for(one, at)
+        self._add_wait(one, at)
         one.left = True
         line = self._line[_asks(one.stay.pod)]
         while line and line[0].left:
@@ -230,7 +219,7 @@ class _Run:
         if not line:
             del self._line[_asks(one.stay.pod)]
 
-    def _waited_for(self, one: _Waiting, at: float) -> None:
+    def _add_wait(self, one: _Waiting, at: float) -> None:
         if one.counted:
             wait = max(at - one.stay.arrives_s, 0.0)
             self._waits += wait
@@ -240,11 +229,11 @@ class _Run:
         return demand_milli(pod, self._card_memory)
 
     def course(self, capacity_milli: int) -> ChurnCourse:
-        """Who waits now has waited until the window's end."""
+        """Sum the run up; pods that wait now have waited until the window's end."""
         for line in self._line.values():
             for one in line:
                 if not one.left:
-                    self._waited_for(one, self._window.ends_s)
+                    self._add_wait(one, self._window.ends_s)
                     self._refused[one.stay.pod.kind] += one.counted
         length = self._window.length_s
         used, asked, pods = (total / length for total in self._clock.sums)
@@ -264,23 +253,3 @@ class _Run:
                 for number, amount in enumerate(self._clock.steps)
             },
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChurnSummary:
-    """The same policy over several seeds."""
-
-    courses: Sequence[ChurnCourse]
-
-    def mean(self, of: Callable[[ChurnCourse], float]) -> float:
-        """Of one number."""
-        return fmean(of(course) for course in self.courses)
-
-    def deviation(self, of: Callable[[ChurnCourse], float]) -> float:
-        """Its standard deviation over the seeds (of the population)."""
-        return pstdev(of(course) for course in self.courses)
-
-    def curve(self) -> Mapping[int, float]:
-        """Mean percent in use, by percent of the window."""
-        steps = self.courses[0].curve
-        return {step: fmean(course.curve[step] for course in self.courses) for step in steps}

@@ -5,11 +5,9 @@ import pytest
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.placement.cluster.cards import Int
-from hamicommon.simulation.replay.churn import Churner
-from hamicommon.simulation.replay.hosts import HostChoice, ScoredHosts
-from hamicommon.simulation.replay.placers import EnginePlacer
-from hamicommon.simulation.replay.policies import ENGINE, check_references, placer
-from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
+from hamireplay.engine import EngineCluster
+from hamireplay.policies import ENGINE, HostChoice, StockHosts, check_published, cluster_under
+from hamireplay.trace import ReplayCluster, Trace, TraceNode, TracePod
 
 NODES = [
     TraceNode(name=NodeName(name), cpu_milli=cpu, memory_mib=memory, cards=1, model="A")
@@ -27,11 +25,11 @@ def pod(cpu_milli: int, memory_mib: int = 0, cards: int = 0) -> TracePod:
     )
 
 
-def cluster(choice: HostChoice, policy: str = "binpack") -> Churner:
-    return placer(policy, Trace(nodes=NODES, pods=[pod(1000)]), NODES, choice)
+def cluster(choice: HostChoice, policy: str = "binpack") -> ReplayCluster:
+    return cluster_under(policy, Trace(nodes=NODES, pods=[pod(1000)]), NODES, choice)
 
 
-def row(under: Churner, one: TracePod) -> int | None:
+def row(under: ReplayCluster, one: TracePod) -> int | None:
     held = under.take(one)
     return None if held is None else held.row
 
@@ -94,7 +92,7 @@ def test_a_pod_that_waits_for_one_node_gets_no_other() -> None:
     assert under.take(pod(1000), 0) is None
 
 
-class Scored(EnginePlacer):
+class Scored(EngineCluster):
     """Whose scores for hosts are given."""
 
     levels: Int
@@ -103,10 +101,10 @@ class Scored(EnginePlacer):
         return self.levels[rows]
 
 
-def scored(*levels: int) -> ScoredHosts:
+def scored(*levels: int) -> StockHosts:
     under = Scored(Trace(nodes=NODES, pods=[pod(1000)]), NODES, ENGINE["binpack"])
     under.levels = np.array(levels)
-    return ScoredHosts(under, NODES)
+    return StockHosts(under, NODES, HostChoice.EXTENDER, under)
 
 
 def test_a_step_of_our_scores_counts_50_beside_kube_schedulers_own() -> None:
@@ -129,7 +127,7 @@ def test_with_equal_scores_kube_scheduler_also_evens_cpu_and_memory() -> None:
 
 def test_our_scores_send_pods_where_no_card_is_left_without_cpu() -> None:
     trace = Trace(nodes=NODES, pods=[pod(10_000, cards=1)])
-    under = placer("fragmentation", trace, NODES, HostChoice.EXTENDER)
+    under = cluster_under("fragmentation", trace, NODES, HostChoice.EXTENDER)
     assert under.take(pod(10_000, cards=1)) is not None
 
     taken = [row(under, pod(1000)) for _ in range(10)]
@@ -143,5 +141,5 @@ def test_a_published_policy_has_no_scores_for_them(policy: str) -> None:
     trace = Trace(nodes=NODES, pods=[pod(1000, cards=1)])
 
     with pytest.raises(InvalidRequest, match=f"policy {policy} has no scores for pods without"):
-        check_references([policy], trace, HostChoice.EXTENDER)
-    check_references([policy], trace, HostChoice.LEAST_ALLOCATED)
+        check_published([policy], trace, HostChoice.EXTENDER)
+    check_published([policy], trace, HostChoice.LEAST_ALLOCATED)

@@ -13,19 +13,20 @@ _DASHES = ("", "6 4", "2 3")
 
 
 class Axes(NamedTuple):
-    """What the picture counts."""
+    """Meaning of the two axes."""
 
     across: str
     up: str
     from_parting: bool = True
-    """It begins shortly before the policies part."""
+    """True: it begins shortly before the policies part."""
 
 
 ARRIVED = Axes("asked for, percent of the cards", "in use, percent of the cards")
+OVER_TIME = Axes("percent of the time", "in use, percent of the cards", from_parting=False)
 
 
 def picture(curves: Mapping[str, Mapping[int, float]], axes: Axes = ARRIVED) -> str:
-    """Percent by percent; the names at the right have the last value of each line."""
+    """Draw percent by percent; the names at the right have the last value of each line."""
     loads = sorted({at for curve in curves.values() for at in curve})
     parting = _parting(curves, loads) if axes.from_parting else 0
     loads = [at for at in loads if at >= parting] or [0]
@@ -46,7 +47,7 @@ def picture(curves: Mapping[str, Mapping[int, float]], axes: Axes = ARRIVED) -> 
 
 
 def _parting(curves: Mapping[str, Mapping[int, float]], loads: list[int]) -> int:
-    """The last multiple of 5 before two policies differ by half a percent."""
+    """Find the last multiple of 5 before two policies differ by half a percent."""
     for at in loads:
         values = [curve[at] for curve in curves.values() if at in curve]
         if values and (max(values) - min(values) > 0.5 or max(values) < at - 0.5):
@@ -59,7 +60,7 @@ def _last(curve: Mapping[int, float], loads: list[int]) -> float:
 
 
 class _Frame:
-    """Places values on the paper."""
+    """Places of values on the paper."""
 
     def __init__(self, first: int, last: int, low: int, high: int) -> None:
         self._first, self._last, self._low, self._high = first, last, low, high
@@ -73,7 +74,7 @@ class _Frame:
         return HEIGHT - _BOTTOM - part * (HEIGHT - _TOP - _BOTTOM)
 
     def axes(self, axes: Axes) -> list[str]:
-        """Lines with their numbers, and what they count."""
+        """Draw lines with their numbers, and name what they count."""
         parts = []
         for value in range(self._low, self._high + 1, max((self._high - self._low) // 10, 1)):
             y = self._y(value)
@@ -96,7 +97,7 @@ class _Frame:
         return parts
 
     def line(self, points: list[tuple[int, float]], number: int, name: str) -> list[str]:
-        """One policy, and its name in the list at the right."""
+        """Draw one policy, and its name in the list at the right."""
         colour = _COLOURS[number % len(_COLOURS)]
         dash = _DASHES[number // len(_COLOURS) % len(_DASHES)]
         way = " ".join(f"{self._x(at):.1f},{self._y(value):.1f}" for at, value in points)

@@ -1,4 +1,4 @@
-"""The product's engine as a replay's placer: a view of the trace's cluster, one pod at a time.
+"""The product's engine as a replay's cluster: a view of the trace's cards, one pod at a time.
 
 Host CPU and memory are kube-scheduler's filter, and so they are here; cards are the engine's own.
 Where a trace has no card memory, cards have more than anybody asks for and every slice
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
-from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.requests import (
     ContainerRequest,
     DeviceRequest,
@@ -24,24 +23,23 @@ from hamicommon.domain.requests import (
     Selection,
 )
 from hamicommon.placement.choice.ordering import FRAGMENTATION
-from hamicommon.placement.cluster.arrivals import Mix, PodShape, shape_of
+from hamicommon.placement.cluster.arrivals import Mix, shape_of
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import best_of
 from hamicommon.placement.host_scores import host_costs, host_levels
 from hamicommon.placement.node_costs import NodeCosts
-from hamicommon.simulation.replay.trace import Held, Trace, TraceNode, TracePod
 
-EnginePolicy = Literal["binpack", "spread", "fragmentation"]
+from hamireplay.trace import Held, Trace, TraceNode, TracePod
 
 _VENDOR = "NVIDIA"
 _NO_MEMORY_MIB = 1_000_000
-"""Of a card whose memory is not in the trace: each slice takes 1 MiB."""
+"""Memory of a card whose memory is not in the trace: each slice takes 1 MiB."""
 _SLOTS = 1000
-"""Of every card; a card of 100 percent has at most 100 slices with cores."""
+"""Slots of every card; a card of 100 percent has at most 100 slices with cores."""
 
 
-class EnginePlacer:
+class EngineCluster:
     """The trace's cluster under a policy of the engine."""
 
     def __init__(
@@ -53,46 +51,40 @@ class EnginePlacer:
         mix: Mix | None = None,
         host_in_score: bool = True,
     ) -> None:
-        """`mix`: given, in place of the one that is learned from arrivals."""
+        """Fill a view with the nodes; `mix`: given, in place of the one learned from arrivals."""
         self._policy = policy
         self._host_in_score = host_in_score
         self.view = ClusterView(trace.rules)
         self._nodes = sorted(nodes, key=lambda node: node.name)
-        self._memory_mib = {n.model: n.card_memory_mib or _NO_MEMORY_MIB for n in nodes}
         self._used: dict[GpuUuid, list[int]] = {}
         self._details: dict[GpuUuid, list[Mapping[str, Any]]] = {}
-        self._versions: dict[GpuUuid, int] = {}
-        for node in self._nodes:
-            states = [CardState(usage, 1) for usage in self._cards(node)]
+        self._places: dict[GpuUuid, tuple[int, int]] = {}
+        """Row and place of each card."""
+        memory_mib = {node.model: node.card_memory_mib or _NO_MEMORY_MIB for node in nodes}
+        for row, node in enumerate(self._nodes):
+            cards = node.devices or _cards_of(node, memory_mib[node.model])
+            states = [CardState(DeviceUsage(device=card), 1) for card in cards]
             self.view.set_node(node.name, states, pair_scores=node.pair_scores)
             if host_in_score:
                 self.view.set_free_cpu(node.name, node.cpu_milli)
+            self._places |= {card.uuid: (row, place) for place, card in enumerate(cards)}
         self._free_cpu = np.array([node.cpu_milli for node in self._nodes])
         self._free_memory = np.array([node.memory_mib for node in self._nodes])
         self._free_core = [[100] * node.cards for node in self._nodes]
-        self._places = {
-            card.device.uuid: (row, place)
-            for row, node in enumerate(self._nodes)
-            for place, card in enumerate(self._cards(node))
-        }
+        self._versions = dict.fromkeys(self._places, 1)
         self._requests: dict[object, PodRequest] = {}
         if mix is not None:
             self.view.usual.give(mix)
 
-    def place(self, pod: TracePod) -> bool:
-        """Puts the pod on a node; False when it fits nowhere."""
-        return self.take(pod) is not None
-
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """Puts it on a node, or only on this one of the nodes in the order of their names.
-
-        With `row` the pod waits, and has been seen to arrive before.
-        """
+        """Put the pod where the engine would; see `ReplayCluster`."""
         request = self._request(pod)
         if row is None:
-            self._saw(request)
-            can = (self._free_cpu >= pod.cpu_milli) & (self._free_memory >= pod.memory_mib)
-            rows = np.flatnonzero(can)
+            shape = shape_of(request)
+            if shape is not None:
+                self.view.usual.saw(shape)
+            has_room = (self._free_cpu >= pod.cpu_milli) & (self._free_memory >= pod.memory_mib)
+            rows = np.flatnonzero(has_room)
         elif self._might_hold(pod, row):
             rows = np.array([row])
         else:
@@ -100,26 +92,36 @@ class EnginePlacer:
         if not len(rows):
             return None
         if not pod.cards:
-            return self._hold(pod, Held(self._best_host(pod, rows)))
-        placement = best_of(request, self.view, rows)
-        if placement is None:
-            return None
-        details = [
-            (share.uuid, share.detail)
-            for container in placement.containers
-            for share in container.shares
-            if share.detail
-        ]
-        taken = placement.footprints()
-        return self._hold(pod, Held(self._row_of(placement.node), taken, details))
+            held = Held(self._best_host(pod, rows))
+        else:
+            placement = best_of(request, self.view, rows)
+            if placement is None:
+                return None
+            shares = [share for each in placement.containers for share in each.shares]
+            held = Held(
+                self._places[shares[0].uuid][0],
+                placement.footprints(),
+                [(share.uuid, share.detail) for share in shares if share.detail],
+            )
+        self._count(pod, held, 1)
+        return held
 
-    def _saw(self, request: PodRequest) -> None:
-        shape = shape_of(request)
-        if shape is not None:
-            self.view.usual.saw(shape)
+    def give_back(self, pod: TracePod, held: Held) -> None:
+        """Free the slices and the host of a pod that has ended."""
+        self._count(pod, held, -1)
+
+    def stranded_milli(self) -> float | None:
+        """Idle cards that no usual pod could use, by the measure of the policy `fragmentation`."""
+        if self._policy.node != FRAGMENTATION:
+            return None
+        return self.view.memory.kept(NodeCosts).stranded_milli(self.view)
+
+    def host_levels(self, cpu_milli: int, rows: Int) -> Int:
+        """Score hosts from 0 to 10, as kube-scheduler is answered for a pod without cards."""
+        return host_levels(host_costs(cpu_milli, self.view, rows))
 
     def _might_hold(self, pod: TracePod, row: int) -> bool:
-        """Whether the host has room, and cards enough have the cores: else nobody need ask."""
+        """Whether the host has room, and enough cards have the cores: else the engine need not."""
         if self._free_cpu[row] < pod.cpu_milli or self._free_memory[row] < pod.memory_mib:
             return False
         if pod.request is not None:
@@ -127,23 +129,8 @@ class EnginePlacer:
         cores = -(-pod.card_milli // 10)
         return sum(left >= cores for left in self._free_core[row]) >= pod.cards
 
-    def give_back(self, pod: TracePod, held: Held) -> None:
-        """The pod has ended."""
-        self._count(held, -1)
-        self._host(held.row, -pod.cpu_milli, -pod.memory_mib)
-
-    def stranded_milli(self) -> float | None:
-        """By the measure of the policy `fragmentation`, on all nodes."""
-        if self._policy.node != FRAGMENTATION:
-            return None
-        return self.view.memory.kept(NodeCosts).stranded_milli(self.view)
-
-    def host_levels(self, cpu_milli: int, rows: Int) -> Int:
-        """(rows,): 0..10, what kube-scheduler is answered for a pod without cards."""
-        return host_levels(host_costs(cpu_milli, self.view, rows))
-
     def _best_host(self, pod: TracePod, rows: Int) -> int:
-        """For a pod without cards: the policy looks at what its CPU means for the cards."""
+        """Place a pod without cards: by what its CPU means for the cards, or by usage."""
         if self._policy.node == FRAGMENTATION:
             scores = host_costs(pod.cpu_milli, self.view, rows)
         else:
@@ -152,22 +139,13 @@ class EnginePlacer:
         # Rows are in the order of names.
         return int(rows[scores.argmax()])
 
-    def _row_of(self, node: NodeName) -> int:
-        [row], _ = self.view.rows_of([node])
-        return int(row)
-
-    def _hold(self, pod: TracePod, held: Held) -> Held:
-        self._host(held.row, pod.cpu_milli, pod.memory_mib)
-        self._count(held, 1)
-        return held
-
-    def _host(self, row: int, cpu_milli: int, memory_mib: int) -> None:
-        self._free_cpu[row] -= cpu_milli
-        self._free_memory[row] -= memory_mib
+    def _count(self, pod: TracePod, held: Held, sign: int) -> None:
+        """Add what the pod takes of its host and cards, or take it back."""
+        row = held.row
+        self._free_cpu[row] -= sign * pod.cpu_milli
+        self._free_memory[row] -= sign * pod.memory_mib
         if self._host_in_score:
             self.view.set_free_cpu(self._nodes[row].name, int(self._free_cpu[row]))
-
-    def _count(self, held: Held, sign: int) -> None:
         for uuid, detail in held.details:
             known = self._details.setdefault(uuid, [])
             known.append(detail) if sign > 0 else known.remove(detail)
@@ -179,33 +157,15 @@ class EnginePlacer:
                 used[at] += sign * amount
             row, place = self._places[uuid]
             self._free_core[row][place] -= sign * took.core_percent
-            self._versions[uuid] = version = self._versions.get(uuid, 1) + 1
+            self._versions[uuid] += 1
             self.view.apply(
                 uuid,
                 slots=used[0],
                 memory_mib=used[1],
                 core_percent=used[2],
-                version=version,
+                version=self._versions[uuid],
                 holdings=tuple(self._details[uuid]) if uuid in detailed else None,
             )
-
-    def _cards(self, node: TraceNode) -> list[DeviceUsage]:
-        if node.devices:
-            return [DeviceUsage(device=device) for device in node.devices]
-        return [
-            DeviceUsage(
-                device=GpuDevice(
-                    uuid=GpuUuid(f"{node.name}/{index}"),
-                    index=index,
-                    vendor=_VENDOR,
-                    type=node.model,
-                    slots=_SLOTS,
-                    memory_mib=self._memory_mib[node.model],
-                    core_percent=100,
-                )
-            )
-            for index in range(node.cards)
-        ]
 
     def _request(self, pod: TracePod) -> PodRequest:
         found = self._requests.get(pod.shape)
@@ -214,19 +174,32 @@ class EnginePlacer:
         return found
 
 
+def _cards_of(node: TraceNode, memory_mib: int) -> list[GpuDevice]:
+    return [
+        GpuDevice(
+            uuid=GpuUuid(f"{node.name}/{index}"),
+            index=index,
+            vendor=_VENDOR,
+            type=node.model,
+            slots=_SLOTS,
+            memory_mib=memory_mib,
+            core_percent=100,
+        )
+        for index in range(node.cards)
+    ]
+
+
 def request_of(pod: TracePod, policy: Policy) -> PodRequest:
-    """What the engine is asked for a pod of a trace."""
+    """Make the engine's request of a pod of a trace."""
     if pod.request is not None:
         return replace(pod.request, policy=policy)
-    requests: tuple[DeviceRequest, ...] = ()
-    if pod.cards:
-        wanted = DeviceRequest(
-            vendor=_VENDOR,
-            count=pod.cards,
-            memory_mib=pod.card_memory_mib or 1,
-            core_percent=-(-pod.card_milli // 10),
-        )
-        requests = (wanted,)
+    wanted = DeviceRequest(
+        vendor=_VENDOR,
+        count=pod.cards,
+        memory_mib=pod.card_memory_mib or 1,
+        core_percent=-(-pod.card_milli // 10),
+    )
+    requests = (wanted,) if pod.cards else ()
     return PodRequest(
         uid=PodUid(pod.name),
         namespace="default",
@@ -239,7 +212,6 @@ def request_of(pod: TracePod, policy: Policy) -> PodRequest:
 
 
 def oracle(trace: Trace) -> Mix:
-    """The mix of the whole trace, known before the first pod arrives."""
+    """Return the mix of the whole trace, known before the first pod arrives."""
     shapes = (shape_of(request_of(pod, Policy())) for pod in trace.pods)
-    found: list[PodShape] = [shape for shape in shapes if shape is not None]
-    return Mix.of(found)
+    return Mix.of(shape for shape in shapes if shape is not None)

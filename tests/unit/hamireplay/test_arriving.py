@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.arrivals import arrivals, tie_order
-from hamicommon.simulation.replay.course import Course, Summary, run
-from hamicommon.simulation.replay.policies import NAMES, checked, engine_placer, placer
-from hamicommon.simulation.replay.references import BestFit, Fgd
-from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
+from hamireplay.arriving import Course, Summary, run
+from hamireplay.policies import NAMES, checked, cluster_under, engine_cluster
+from hamireplay.published import BestFit, Fgd
+from hamireplay.schedule import arrivals, tie_order
+from hamireplay.trace import Trace, TraceNode, TracePod
 
 
 def node(name: str, *, cards: int = 2, cpu: int = 8000, model: str = "A") -> TraceNode:
@@ -100,7 +100,7 @@ def test_bestfit_prefers_the_node_with_least_left() -> None:
     trace, nodes = worked_example()
     best = BestFit(trace, nodes)
 
-    assert best.place(pod("new", cpu=2000))
+    assert best.take(pod("new", cpu=2000)) is not None
     assert best.free.tolist() == [[1000, 1000], [0, 0]]
 
 
@@ -115,40 +115,40 @@ def test_references_count_one_number_per_card() -> None:
 def test_no_policy_gives_more_than_there_is(name: str) -> None:
     trace = mixed()
     order = arrivals(trace, 5, load=1.5)
-    course = run(order, placer(name, trace, trace.nodes), capacity_milli=12_000)
+    course = run(order, cluster_under(name, trace, trace.nodes), capacity_milli=12_000)
 
     assert course.arrived == len(order)
-    assert course.placed + sum(course.failed.values()) == len(order)
+    assert course.placed + sum(course.refused.values()) == len(order)
     assert 60 < course.at(150) <= 100
-    assert all(used <= load + 1 for load, used in course.allocated.items())
+    assert all(used <= load + 1 for load, used in course.curve.items())
 
 
 @pytest.mark.parametrize("name", ["binpack", "spread", "fragmentation"])
 def test_what_ends_can_be_taken_again(name: str) -> None:
     trace = mixed()
-    under = engine_placer(name, trace, trace.nodes)
+    under = engine_cluster(name, trace, trace.nodes)
     held = [(each, under.take(each)) for each in trace.pods]
     for each, slices in held:
         if slices is not None:
             under.give_back(each, slices)
 
-    fresh = engine_placer(name, trace, trace.nodes)
+    fresh = engine_cluster(name, trace, trace.nodes)
     for kind in ({"cards": 2}, {"milli": 810}):
-        while fresh.place(wanted := pod("again", **kind)):  # type: ignore[arg-type]
-            assert under.place(wanted)
-        assert not under.place(wanted)
+        while fresh.take(wanted := pod("again", **kind)):  # type: ignore[arg-type]
+            assert under.take(wanted)
+        assert not under.take(wanted)
 
 
 def test_host_cpu_is_a_filter_of_every_policy() -> None:
     trace = Trace(nodes=[node("a", cpu=1000)], pods=[pod("p", cpu=2000)])
 
-    assert not any(placer(name, trace, trace.nodes).place(trace.pods[0]) for name in NAMES)
+    assert not any(cluster_under(name, trace, trace.nodes).take(trace.pods[0]) for name in NAMES)
 
 
 def test_a_model_is_a_filter_of_every_policy() -> None:
     trace = Trace(nodes=[node("a", model="A")], pods=[pod("p", models=("B",))])
 
-    assert not any(placer(name, trace, trace.nodes).place(trace.pods[0]) for name in NAMES)
+    assert not any(cluster_under(name, trace, trace.nodes).take(trace.pods[0]) for name in NAMES)
 
 
 def test_slices_of_memory_alone_are_replayed_too() -> None:
@@ -163,20 +163,23 @@ def test_slices_of_memory_alone_are_replayed_too() -> None:
         )
     ]
     wanted = pod("p", milli=0, card_memory_mib=4000)
-    under = placer("fragmentation", Trace(nodes=nodes, pods=[wanted]), nodes)
+    under = cluster_under("fragmentation", Trace(nodes=nodes, pods=[wanted]), nodes)
 
-    assert [under.place(wanted) for _ in range(3)] == [True, True, False]
+    assert [under.take(wanted) is not None for _ in range(3)] == [True, True, False]
 
 
 def test_the_mean_and_the_deviation_are_of_all_orders() -> None:
+    def at_100(course: Course) -> float:
+        return course.at(100)
+
     both = Summary(
         courses=[
-            Course(allocated={100: 90.0}, failed={"share": 4}),
-            Course(allocated={100: 94.0}, failed={}),
+            Course(curve={100: 90.0}, refused={"share": 4}),
+            Course(curve={100: 94.0}, refused={}),
         ]
     )
 
-    assert (both.mean_at(100), both.deviation_at(100), both.failed("share")) == (92.0, 2.0, 2.0)
+    assert (both.mean(at_100), both.deviation(at_100), both.refused("share")) == (92.0, 2.0, 2.0)
 
 
 def test_an_unknown_policy_is_named() -> None:

@@ -2,9 +2,9 @@
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay import openb
-from hamicommon.simulation.replay.openb import read_trace
-from hamicommon.simulation.replay.trace import Trace, without_a_card
+from hamireplay import openb
+from hamireplay.openb import read_trace
+from hamireplay.trace import Trace, without_a_card
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\na,64000,1000,2,P100\nb,32000,1000,0,\n"
 PODS = (
@@ -74,7 +74,7 @@ def test_columns_that_nobody_looks_at_are_named_but_for_openbs_own() -> None:
 
 
 def test_more_pods_than_a_run_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(openb, "_MOST_PODS", 1)
+    monkeypatch.setattr(openb, "_MAX_PODS", 1)
 
     with pytest.raises(InvalidRequest, match=r"pods.csv has more than 1 pods: a part of them"):
         read()

@@ -1,4 +1,4 @@
-"""What is replayed: nodes and pods as plain numbers, wherever they came from.
+"""Nodes and pods of a replay as plain numbers, and the cluster that takes the pods.
 
 Cards are counted in thousandths (milli) of one card, host CPU in thousandths of a core; card memory
 is in MiB, and 0 where the trace has none.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from hamicommon.domain.allocations import Footprint
 from hamicommon.domain.devices import GpuDevice
@@ -20,7 +20,7 @@ from hamicommon.placement.vendor_policy import PairScores, VendorRules
 WHOLE_CARD_MILLI = 1000
 
 KINDS = ("no card", "share", "1 card", "2 cards", "3-4 cards", "5-8 cards", "more cards")
-"""Of pods, by what they ask for."""
+"""Kinds of pods, by what they ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class TraceNode:
 
 
 class Shape(NamedTuple):
-    """What makes two pods alike for a policy."""
+    """All that a policy sees of a pod: it treats two pods of one shape alike."""
 
     cpu_milli: int
     cards: int
@@ -70,7 +70,7 @@ class TracePod:
     """Of each card; 0: none is named."""
     arrives_s: float | None = None
     starts_s: float | None = None
-    """When it was placed; None: when it arrived."""
+    """Time of its placement; None: when it arrived."""
     ends_s: float | None = None
     """None: not before the trace ends."""
     gone_s: float | None = None
@@ -78,11 +78,11 @@ class TracePod:
     ran: bool = True
     """False: it never got a place, so how long it would run is not known."""
     request: PodRequest | None = None
-    """What a real pod asks for; the numbers above then only sum it up."""
+    """Request of a real pod; the numbers above then only sum it up."""
 
     @property
     def runs_s(self) -> float | None:
-        """How long it runs; infinite: it does not end; None: not known."""
+        """Seconds that it runs; infinite: it does not end; None: not known."""
         if not self.ran or self.arrives_s is None:
             return None
         if self.ends_s is None:
@@ -91,16 +91,12 @@ class TracePod:
 
     @property
     def shape(self) -> Shape:
-        """What makes two pods alike."""
+        """The pod as a policy sees it."""
+        asks = None
+        if self.request is not None:
+            asks = self.request.containers, tuple(sorted(self.request.selections.items()))
         return Shape(
-            self.cpu_milli,
-            self.cards,
-            self.card_milli,
-            self.card_memory_mib,
-            self.models,
-            None
-            if self.request is None
-            else (self.request.containers, tuple(sorted(self.request.selections.items()))),
+            self.cpu_milli, self.cards, self.card_milli, self.card_memory_mib, self.models, asks
         )
 
     @property
@@ -115,7 +111,7 @@ class TracePod:
 
 
 class Held(NamedTuple):
-    """What a placed pod took, to give it back when it ends."""
+    """Cards and host that a placed pod took, to give them back when it ends."""
 
     row: int
     """Of its node, in the order of names."""
@@ -124,7 +120,25 @@ class Held(NamedTuple):
     details: Sequence[tuple[GpuUuid, Mapping[str, Any]]] = ()
     """What vendors keep with slices (`DeviceShare.detail`)."""
     places: tuple[int, ...] = ()
-    """Numbers of the cards on the node, where a card has one amount alone."""
+    """Numbers of the cards on the node, where a card has only one amount."""
+
+
+class ReplayCluster(Protocol):
+    """A trace's cluster under one policy: pods come to it, and go."""
+
+    def take(self, pod: TracePod, row: int | None = None) -> Held | None:
+        """Put the pod on a node; None when it fits nowhere.
+
+        Args:
+            pod: the pod.
+            row: only this node, in the order of names: the pod waits, and has arrived before.
+        """
+
+    def give_back(self, pod: TracePod, held: Held) -> None:
+        """Free the slices and the host of a pod that has ended."""
+
+    def stranded_milli(self) -> float | None:
+        """Idle cards that no usual pod could use, in milli; None: the policy does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +150,7 @@ class Trace:
     rules: Mapping[str, VendorRules] | None = None
     """How the cards of each vendor are judged; None: all by the standard loop."""
     unread: Sequence[str] = ()
-    """Columns of the files that nobody looks at, each with its file."""
+    """Columns of the files that are not read, each with its file."""
 
     @property
     def has_card_memory(self) -> bool:
@@ -145,12 +159,22 @@ class Trace:
 
     @property
     def cards(self) -> int:
-        """Of all nodes."""
+        """Number of cards of all nodes."""
         return sum(node.cards for node in self.nodes)
+
+    @property
+    def capacity_milli(self) -> int:
+        """All cards, in milli."""
+        return self.cards * WHOLE_CARD_MILLI
+
+    @property
+    def card_memory_mib(self) -> int:
+        """Memory of the most common card; 0 where none is known."""
+        return usual_card_memory(self.nodes)
 
 
 def without_a_card(trace: Trace) -> Mapping[str, int]:
-    """How many pods name only models that no node has, by these models; what they ask is refused.
+    """Count the pods that name only models that no node has, by these models; all are refused.
 
     A name is a part of a model's, as where real pods name a type.
     """
@@ -164,7 +188,7 @@ def without_a_card(trace: Trace) -> Mapping[str, int]:
 
 
 def demand_milli(pod: TracePod, card_memory_mib: int) -> int:
-    """What a pod takes of the cluster's cards: of each, the greater share of cores and memory."""
+    """Part of the cluster's cards that a pod takes: the greater share of cores and memory."""
     share = pod.card_milli
     if pod.card_memory_mib and card_memory_mib:
         share = max(share, -(-pod.card_memory_mib * WHOLE_CARD_MILLI // card_memory_mib))
@@ -173,8 +197,8 @@ def demand_milli(pod: TracePod, card_memory_mib: int) -> int:
 
 def usual_card_memory(nodes: Iterable[TraceNode]) -> int:
     """MiB of the most common card; 0 where none is known."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for node in nodes:
         if node.card_memory_mib:
-            counts[node.card_memory_mib] = counts.get(node.card_memory_mib, 0) + node.cards
+            counts[node.card_memory_mib] += node.cards
     return max(counts, key=lambda mib: (counts[mib], mib), default=0)

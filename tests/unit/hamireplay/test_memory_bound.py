@@ -2,10 +2,10 @@
 
 import pytest
 from hamicommon.domain.ids import NodeName
-from hamicommon.simulation.replay.arrivals import arrivals, tie_order
-from hamicommon.simulation.replay.course import Course, run
-from hamicommon.simulation.replay.policies import placer
-from hamicommon.simulation.replay.trace import Trace, TraceNode, TracePod
+from hamireplay.arriving import Course, run
+from hamireplay.policies import cluster_under
+from hamireplay.schedule import arrivals, tie_order
+from hamireplay.trace import Trace, TraceNode, TracePod
 
 CARD_MIB = 25_000
 PERCENTS = (65, 65, 65, 47, 47, 47, 47, 32, 32, 32)
@@ -45,7 +45,7 @@ def course(policy: str, seed: int, *, of_memory: bool = True) -> Course:
     pods, memory_mib = trace(of_memory=of_memory), CARD_MIB if of_memory else 0
     return run(
         arrivals(pods, seed, load=1.3, card_memory_mib=memory_mib),
-        placer(policy, pods, tie_order(pods.nodes, seed)),
+        cluster_under(policy, pods, tie_order(pods.nodes, seed)),
         capacity_milli=pods.cards * 1000,
         card_memory_mib=memory_mib,
     )
@@ -63,4 +63,4 @@ def test_more_of_the_memory_is_in_use_than_with_binpack(seed: int) -> None:
 
 @pytest.mark.parametrize("policy", ["fragmentation", "binpack-cards"])
 def test_memory_is_granted_as_cores_are(policy: str) -> None:
-    assert course(policy, 1).allocated == course(policy, 1, of_memory=False).allocated
+    assert course(policy, 1).curve == course(policy, 1, of_memory=False).curve

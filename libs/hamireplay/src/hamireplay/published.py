@@ -1,4 +1,4 @@
-"""What others have published, re-implemented to compare with: BestFit and FGD. Replay only.
+"""Published policies, re-implemented to compare with: BestFit and FGD. Replay only.
 
 Formulas: hkust-adsl/kubernetes-scheduler-simulator at 8f3d641, the artefact of "Beware of
 Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (Weng et al.,
@@ -15,23 +15,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.trace import (
-    WHOLE_CARD_MILLI,
-    Held,
-    Shape,
-    Trace,
-    TraceNode,
-    TracePod,
-)
+
+from hamireplay.trace import WHOLE_CARD_MILLI, Held, Shape, Trace, TraceNode, TracePod
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-_MOST_CPU_MILLI = 128_000
-_MOST_CARDS_MILLI = 8_000
+_MAX_CPU_MILLI = 128_000
+_MAX_CARDS_MILLI = 8_000
 """BestFit's fixed maxima: the largest node of openb."""
 _COVERED = 0.95
 """FGD looks at the most common shapes that together make up so much of the pods."""
@@ -39,19 +32,19 @@ _COVERED = 0.95
 
 @dataclass(slots=True)
 class _Remembered:
-    """What nodes scored for one shape of pod, and at which version of the node."""
+    """Scores of nodes for one shape of pod, and the version of each node that they are of."""
 
     seen: Ints
     score: Ints
     card: Ints
 
 
-class _Reference(ABC):
+class PublishedPolicy(ABC):
     """Nodes in the order of their names, one number per card; scored again when changed."""
 
     @classmethod
     def check(cls, trace: Trace) -> None:
-        """Raises: InvalidRequest when it can't count what the trace's pods ask for."""
+        """Raise InvalidRequest when the policy can't count what the trace's pods ask for."""
         if trace.has_card_memory:
             raise InvalidRequest(
                 "bestfit and fgd count one number per card, and the trace's pods ask for memory of "
@@ -73,12 +66,8 @@ class _Reference(ABC):
         self._version = np.ones(len(nodes), np.int64)
         self._known: dict[Hashable, _Remembered] = {}
 
-    def place(self, pod: TracePod) -> bool:
-        """Puts the pod on the node with the highest score."""
-        return self.take(pod) is not None
-
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
-        """As `place`, or only on this one of the nodes in the order of their names."""
+        """Put the pod on the node with the highest score; see `ReplayCluster`."""
         among = np.arange(len(self.cpu)) if row is None else np.array([row])
         rows = among[self._feasible(pod, among)]
         if not len(rows):
@@ -97,16 +86,16 @@ class _Reference(ABC):
         return held
 
     def give_back(self, pod: TracePod, held: Held) -> None:
-        """The pod has ended."""
+        """Free the cards of a pod that has ended."""
         self._count(pod, held, -1)
 
     def stranded_milli(self) -> float | None:
-        """Not known to a policy that has no usual pods."""
+        """None: a policy without usual pods does not know."""
         return None
 
     @abstractmethod
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
-        """(rows,) each: the higher the better, and the card of a share."""
+        """Scores of the rows, the higher the better, and the card of a share on each."""
 
     def _feasible(self, pod: TracePod, rows: Ints) -> Bools:
         can: Bools = (self.cpu[rows] >= pod.cpu_milli) & (self.memory[rows] >= pod.memory_mib)
@@ -117,7 +106,7 @@ class _Reference(ABC):
         return can
 
     def accepts(self, models: tuple[str, ...]) -> Bools:
-        """By model, whether a pod that names these may use it."""
+        """Whether a pod that names these models may use a card, by model."""
         return np.array([not models or model in models for model in self.models])
 
     def _cards_of(self, row: int, pod: TracePod, card: int) -> tuple[int, ...]:
@@ -137,24 +126,24 @@ def _is_share(pod: TracePod) -> bool:
 
 
 def _first(free: Ints, pod: TracePod) -> Ints:
-    """The first cards that fit, as many as the pod wants."""
+    """First cards that fit, as many as the pod wants."""
     return np.flatnonzero(free >= pod.card_milli)[: pod.cards]
 
 
-class BestFit(_Reference):
+class BestFit(PublishedPolicy):
     """Least is left of the host's CPU and of the node's cards; a share goes to the tightest."""
 
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
-        """Absolute leftovers, so small nodes look full."""
+        """Score by absolute leftovers, so small nodes look full."""
         free = self.free[rows]
-        cpu = (self.cpu[rows] - pod.cpu_milli) / _MOST_CPU_MILLI
-        cards = (free.sum(axis=1) - pod.cards * pod.card_milli) / _MOST_CARDS_MILLI
+        cpu = (self.cpu[rows] - pod.cpu_milli) / _MAX_CPU_MILLI
+        cards = (free.sum(axis=1) - pod.cards * pod.card_milli) / _MAX_CARDS_MILLI
         score = np.trunc(100 * (1 - 0.5 * cpu - 0.5 * cards)).astype(np.int64)
         tight = np.where(free >= pod.card_milli, free, 2 * WHOLE_CARD_MILLI)
         return score, tight.argmin(axis=1)
 
 
-class Fgd(_Reference):
+class Fgd(PublishedPolicy):
     """Fragmentation gradient descent: the node whose idle cards lose least of their use.
 
     It knows the shapes of the whole trace beforehand (an oracle), as published.
@@ -162,7 +151,7 @@ class Fgd(_Reference):
 
     @classmethod
     def check(cls, trace: Trace) -> None:
-        """Raises: InvalidRequest, also where usual pods take parts of several cards."""
+        """Raise InvalidRequest also where usual pods take parts of several cards."""
         super().check(trace)
         for shape, _ in _usual(trace):
             if shape.cards > 1 and shape.card_milli < WHOLE_CARD_MILLI:
@@ -192,7 +181,7 @@ class Fgd(_Reference):
                 self._whole[accepted, level:, cards:] += count / total
 
     def scores(self, pod: TracePod, rows: Ints) -> tuple[Ints, Ints]:
-        """floor(100 * sigmoid(F before - F after)), in cards."""
+        """Score by floor(100 * sigmoid(F before - F after)), in cards."""
         model, free = self.model[rows], self.free[rows]
         before = self._fragmented(model, self.cpu[rows], free)
         cpu = self.cpu[rows] - pod.cpu_milli
@@ -213,7 +202,7 @@ class Fgd(_Reference):
         return float(self._fragmented(self.model, self.cpu, self.free).sum())
 
     def _fragmented(self, model: Ints, cpu: Ints, free: Ints) -> Floats:
-        """(rows,): F, milli of the idle cards that a usual pod can't use, weighted by its share."""
+        """Return F by row: milli of idle cards that usual pods cannot use, weighted."""
         level = np.searchsorted(self._cpus, cpu, side="right")
         usable = self._share[model[:, None], level[:, None], free // 10]
         whole = (free == WHOLE_CARD_MILLI).sum(axis=1)
@@ -222,7 +211,7 @@ class Fgd(_Reference):
         return lost
 
     def _after_share(self, model: Ints, cpu: Ints, free: Ints, milli: int) -> Floats:
-        """(rows, cards): F with the share on each card; NaN where it does not fit."""
+        """Return F by row and card, with the share on that card; NaN where it does not fit."""
         level = np.searchsorted(self._cpus, cpu, side="right")[:, None]
         kind = model[:, None]
         left = np.maximum(free - milli, 0)
@@ -237,10 +226,10 @@ class Fgd(_Reference):
 
 
 def _usual(trace: Trace) -> list[tuple[Shape, int]]:
-    """The most common shapes, with how many pods each has.
+    """Most common shapes, with the number of pods of each.
 
-    Of shapes that are equally common the largest comes first, as in the artefact: which of them the
-    cut leaves out is half a point of gpuspec25.
+    Among equally common shapes the largest comes first, as in the artefact: which of them the cut
+    leaves out is half a point of gpuspec25.
     """
     counts = Counter(pod.shape for pod in trace.pods)
     found: list[tuple[Shape, int]] = []
@@ -257,6 +246,6 @@ def _commonness(counted: tuple[Shape, int]) -> tuple[int, int, int, int, str]:
 
 
 def _sigmoid(gain: Floats) -> Floats:
-    """The published rounding, 0..100: one step is about 40 milli near 50."""
+    """Round as published, to 0..100: one step is about 40 milli near 50."""
     with np.errstate(invalid="ignore", over="ignore"):
         return np.floor(100 / (1 + np.exp(-gain / WHOLE_CARD_MILLI)))

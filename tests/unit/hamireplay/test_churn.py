@@ -2,13 +2,12 @@
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.arrivals import arrivals
-from hamicommon.simulation.replay.churn import ChurnCourse, Stay, Window, run_churn
-from hamicommon.simulation.replay.policies import NAMES, engine_placer, placer
-from hamicommon.simulation.replay.schedule import FOREVER, as_it_was, by_load, offered
-from hamicommon.simulation.replay.trace import Trace, TracePod
+from hamireplay.churn import ChurnCourse, Stay, Window, run_churn
+from hamireplay.policies import NAMES, cluster_under, engine_cluster
+from hamireplay.schedule import FOREVER, arrivals, as_it_was, by_load, offered
+from hamireplay.trace import Trace, TracePod
 
-from tests.unit.hamicommon.simulation.replay.test_course import mixed, node, pod
+from tests.unit.hamireplay.test_arriving import mixed, node, pod
 
 ONE = Trace(nodes=[node("n", cards=1)], pods=[pod("p")])
 
@@ -18,7 +17,7 @@ def churned(
 ) -> ChurnCourse:
     return run_churn(
         stays,
-        placer(policy, trace, trace.nodes),
+        cluster_under(policy, trace, trace.nodes),
         Window(0.0, until),
         capacity_milli=1000 * trace.cards,
     )
@@ -84,7 +83,7 @@ def test_patience_ends_a_wait() -> None:
 def test_who_came_before_the_window_is_not_counted_but_holds_cards() -> None:
     stays = [Stay(pod("a"), 0, 70), Stay(pod("b"), 60, 10)]
     course = run_churn(
-        stays, placer("binpack", ONE, ONE.nodes), Window(50.0, 100.0), capacity_milli=1000
+        stays, cluster_under("binpack", ONE, ONE.nodes), Window(50.0, 100.0), capacity_milli=1000
     )
     assert course.arrived == 1
     assert course.in_use == pytest.approx(60)
@@ -96,7 +95,7 @@ def test_who_came_before_the_window_is_not_counted_but_holds_cards() -> None:
 def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) -> None:
     trace = mixed(nodes=3, pods=60)
     stays, _ = as_it_was(timed(2, trace))
-    cluster = placer(policy, trace, trace.nodes)
+    cluster = cluster_under(policy, trace, trace.nodes)
 
     course = run_churn(stays, cluster, Window(0.0, 5000.0), capacity_milli=1000 * trace.cards)
 
@@ -104,7 +103,7 @@ def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) ->
     demand = sum(s.pod.cards * s.pod.card_milli * s.runs_s for s in stays) / 1000 / 3600
     assert course.card_hours == pytest.approx(demand)
     whole = [pod(f"w{number}") for number in range(trace.cards)]
-    assert all(cluster.place(each) for each in whole)
+    assert all(cluster.take(each) for each in whole)
 
 
 def test_a_wait_ends_as_soon_as_any_node_has_room() -> None:
@@ -114,7 +113,7 @@ def test_a_wait_ends_as_soon_as_any_node_has_room() -> None:
 
     class EveryNode:
         def __init__(self) -> None:
-            self.cluster = engine_placer("binpack", trace, trace.nodes)
+            self.cluster = engine_cluster("binpack", trace, trace.nodes)
             self.late = 0
 
         def take(self, one: TracePod, row: int | None = None):  # type: ignore[no-untyped-def]

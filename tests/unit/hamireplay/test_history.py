@@ -10,8 +10,8 @@ from hamicommon.domain.devices import GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, HostRequest, Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.simulation.replay.churn import run_churn
-from hamicommon.simulation.replay.history import (
+from hamireplay.churn import run_churn
+from hamireplay.history import (
     NodeLine,
     Period,
     PodHistory,
@@ -20,8 +20,8 @@ from hamicommon.simulation.replay.history import (
     read_history,
     written,
 )
-from hamicommon.simulation.replay.policies import ENGINE, placer
-from hamicommon.simulation.replay.schedule import as_it_was
+from hamireplay.policies import ENGINE, cluster_under
+from hamireplay.schedule import as_it_was
 
 from tests.unit.hamicommon.simulation.objects import every_vendor
 
@@ -113,7 +113,7 @@ def test_it_is_replayed_on_its_own_cards_by_the_engine(policy: str) -> None:
     stays, window = as_it_was(found.trace.pods, found.length_s)
     course = run_churn(
         stays,
-        placer(policy, found.trace, found.trace.nodes),
+        cluster_under(policy, found.trace, found.trace.nodes),
         window,
         capacity_milli=1000,
         card_memory_mib=40_000,
@@ -138,7 +138,7 @@ def test_slices_that_a_vendor_keeps_details_of_are_given_back() -> None:
     )
     stays, window = as_it_was(found.trace.pods, found.length_s)
     course = run_churn(
-        stays, placer("binpack", found.trace, found.trace.nodes), window, capacity_milli=1000
+        stays, cluster_under("binpack", found.trace, found.trace.nodes), window, capacity_milli=1000
     )
     # The card's only place for the profile is taken until the first has ended.
     assert course.longest_wait_s == pytest.approx(290)
@@ -148,7 +148,7 @@ def test_slices_that_a_vendor_keeps_details_of_are_given_back() -> None:
 def test_published_policies_count_one_number_per_card_and_refuse() -> None:
     found = read(PERIOD, NODE, asking("u"))
     with pytest.raises(InvalidRequest, match="bestfit and fgd count one number per card"):
-        placer("fgd", found.trace, found.trace.nodes)
+        cluster_under("fgd", found.trace, found.trace.nodes)
 
 
 def changed(line: Period | NodeLine | PodLine, **more: object) -> str:
@@ -184,7 +184,7 @@ FIRST, NODES, POD = (changed(line) for line in (PERIOD, NODE, asking("u")))
         ),
         (
             (FIRST, changed(NodeLine(name="n", cards=(card("c", memory_mib=-1),)))),
-            "card c: slots or memory below 0",
+            "card c: slots, memory or cores below 0",
         ),
     ],
 )

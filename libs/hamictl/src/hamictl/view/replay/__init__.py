@@ -1,1 +1,0 @@
-"""How a replay is shown."""
