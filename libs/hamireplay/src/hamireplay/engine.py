@@ -22,13 +22,12 @@ from hamicommon.domain.requests import (
     Policy,
     Selection,
 )
-from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.arrivals import Mix, shape_of
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import best_of
 from hamicommon.placement.host_scores import host_costs, host_levels
-from hamicommon.placement.node_costs import NodeCosts
+from hamicommon.placement.node_policies import FRAGMENTATION, fragmentation
 
 from hamireplay.trace import Held, Trace, TraceNode, TracePod
 
@@ -114,7 +113,7 @@ class EngineCluster:
         """Idle cards that no usual pod could use, by the measure of the policy `fragmentation`."""
         if self._policy.node != FRAGMENTATION:
             return None
-        return self.view.memory.kept(NodeCosts).stranded_milli(self.view)
+        return fragmentation(self.view).stranded_milli(self.view)
 
     def host_levels(self, cpu_milli: int, rows: Int) -> Int:
         """Score hosts from 0 to 10, as kube-scheduler is answered for a pod without cards."""

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.host_scores import EXTENDER_WEIGHT
+from hamicommon.placement.node_policies import FRAGMENTATION
 
 from hamireplay.engine import EngineCluster, oracle
 from hamireplay.published import BestFit, Fgd

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest
 from hamicommon.explain.record import DecisionRecord, detail_bytes, record_of, request_json
-from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
+from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.placement.node_scores import NodeScores
 
 from tests.unit.hamicommon.placement.clusters import card, pod, view_of

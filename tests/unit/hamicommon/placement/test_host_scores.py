@@ -11,7 +11,7 @@ from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.host_scores import host_costs, host_levels, host_scores
-from hamicommon.placement.node_costs import STEP_MILLI
+from hamicommon.placement.node_policies import STEP_MILLI
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -113,7 +113,7 @@ def test_an_answer_holds_until_the_node_changes() -> None:
 
 
 def test_thousands_of_nodes_are_answered_as_a_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hamicommon.placement.node_costs._AT_ONCE", 2)
+    monkeypatch.setattr("hamicommon.fragmentation.policy._MAX_TOGETHER", 2)
     nodes = {f"n{at}": (1500 * at, node(f"n{at}", IDLE, FULL)) for at in range(7)}
     rows: Int = np.arange(7)
 

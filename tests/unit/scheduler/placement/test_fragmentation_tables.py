@@ -8,10 +8,11 @@ import pytest
 from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest
+from hamicommon.fragmentation.policy import Fragmentation
+from hamicommon.fragmentation.tables import Tables
 from hamicommon.placement.cluster.arrivals import shape_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
-from hamicommon.placement.fragmentation.current import CurrentTables, tables_of
 
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
@@ -19,6 +20,10 @@ from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 def asked(core_percent: int) -> PodRequest:
     wanted = cards(memory_mib=1, core_percent=core_percent)
     return pod(wanted, node="fragmentation", gpu=("fragmentation",))
+
+
+def tables_of(view: ClusterView) -> Tables:
+    return view.memory.kept(Fragmentation).tables.of(view)
 
 
 def arrive(view: ClusterView, core_percent: int, times: int = 40) -> None:
@@ -30,7 +35,7 @@ def arrive(view: ClusterView, core_percent: int, times: int = 40) -> None:
 
 async def test_a_decision_goes_by_the_tables_of_before_until_others_are_made() -> None:
     view = view_of({"a": [card("a")], "b": [card("b")]})
-    maker, current = TableMaker(view), view.memory.kept(CurrentTables)
+    maker = TableMaker(view)
     arrive(view, 80)
     assert decide(asked(80), view).placement is not None
     first = tables_of(view)
@@ -41,7 +46,7 @@ async def test_a_decision_goes_by_the_tables_of_before_until_others_are_made() -
     assert made is not first
     assert made.mix is view.usual.mix
     assert made.lost.any()
-    assert current.wanted is None
+    assert view.memory.kept(Fragmentation).pending() is None
 
     arrive(view, 30, 400)
     assert decide(asked(30), view).placement is not None
@@ -55,13 +60,14 @@ async def test_a_new_kind_of_card_is_placed_on_before_its_tables_are_made() -> N
     maker = TableMaker(view)
     arrive(view, 80)
     tables_of(view)
-    order = view.memory.kept(CurrentTables).wanted
-    assert order is not None
+    make = view.memory.kept(Fragmentation).pending()
+    assert make is not None
     new = NodeName("b")
     view.set_node(new, [CardState(card("b", type="other"), 1)])
 
     assert decide(asked(80), view, candidates=[new]).placement is not None
-    view.memory.kept(CurrentTables).put(order, order.made())
+    put = make()
+    put()
     assert not tables_of(view).lost.any(), "tables of other kinds of cards are of no use"
     await maker.once()
     assert tables_of(view).lost.any()

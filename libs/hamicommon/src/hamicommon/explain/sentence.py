@@ -17,7 +17,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
 from hamicommon.explain.wording import cards, counted, group, listed, selection
-from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.placement.rules import REASONS, Rule
 from hamicommon.placement.unschedulable import ShortfallTable

@@ -2,9 +2,9 @@
 
 In: a `PodRequest` and the `ClusterView`; out: a `Placement`, or a `Refusal` with the reason for
 every candidate. Pure and deterministic: the same request and view give the same answer. Nodes are
-chosen by their usage before the placement (binpack: fullest, spread: emptiest) or by what it would
-strand (fragmentation: least, `node_costs.py`); of equal nodes the first by name. `filter.py` does
-the walk over the containers. The scheduler then reserves.
+chosen by their usage before the placement (binpack: fullest, spread: emptiest) or by a policy that
+scores them itself (`node_policies.py`); of equal nodes the first by name. `filter.py` does the walk
+over the containers. The scheduler then reserves.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
-from hamicommon.placement.choice.ordering import FRAGMENTATION
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit, fit_with_picks
-from hamicommon.placement.node_costs import Costs, NodeCosts
+from hamicommon.placement.node_policies import NodeCosts, node_policy
 from hamicommon.placement.node_scores import MOST_PARTS, NodeScores
 from hamicommon.placement.score import own_scores, vendor_scores, wants_scores
 from hamicommon.placement.unschedulable import Refusal, Step, refusal_of
@@ -96,7 +95,7 @@ def decide(
     return Decision(
         placement=judged.placement(int(ranked[-1])),
         refusal=None,
-        scores=_scores(view, survivors, scores, ranked, judged.known),
+        scores=_scores(view, survivors, scores, ranked, judged.costs),
         view_version=view.version,
     )
 
@@ -111,10 +110,9 @@ def feasible(
     _check(request)
     rows, unknown = view.rows_of(candidates)
     found = fit_with_picks(request, view, rows, ())
-    scores, costs = view.scores(found.survivors), None
-    if request.policy.node == FRAGMENTATION:
-        costs = view.memory.kept(NodeCosts).of(request, view, found.survivors)
-        scores = costs.scores
+    policy = node_policy(request.policy.node, view)
+    costs = None if policy is None else policy.nodes(request, view, found.survivors)
+    scores = view.scores(found.survivors) if costs is None else costs.scores
     if wants_scores(request, view):
         scores = scores + vendor_scores(request, view, found.survivors, found.grants)
     placements = {}
@@ -144,9 +142,10 @@ def prioritize(
     if not len(rows):
         return result
     scores = view.scores(rows)
-    if request.policy.node == FRAGMENTATION:
+    policy = node_policy(request.policy.node, view)
+    if policy is not None:
         # A node that does not fit strands nothing, and is the last choice all the same.
-        costs = view.memory.kept(NodeCosts).of(request, view, rows)
+        costs = policy.nodes(request, view, rows)
         result.update((view.name(row), 0) for row in rows.tolist())
         rows, scores = costs.rows, costs.scores
         if not len(rows):
@@ -185,8 +184,10 @@ class _Judged:
     rows: Int
     scores: Floats
     dropped: list[Step] | None = None
-    known: Costs | WalkedShape | None = None
-    """What is kept of the rows."""
+    costs: NodeCosts | None = None
+    """Of a policy that scores nodes itself."""
+    walked: WalkedShape | None = None
+    """What is kept of the rows under any other."""
 
     def steps(self) -> list[Step]:
         """Where the others dropped out."""
@@ -197,10 +198,10 @@ class _Judged:
     def placement(self, at: int) -> Placement:
         """On the row at this position."""
         row, containers = self.rows[at : at + 1], None
-        if isinstance(self.known, Costs):
-            containers = self.known.grants(at, self.request, self.view)
-        elif self.known is not None:
-            containers = self.known.grants(int(row[0]), self.request, self.view)
+        if self.costs is not None:
+            containers = self.costs.grants(at, self.request, self.view)
+        elif self.walked is not None:
+            containers = self.walked.grants(int(row[0]), self.request, self.view)
         if containers is None:
             fitted = fit_with_picks(self.request, self.view, row, self.without_cards)
             containers = fitted.grants[0]
@@ -211,18 +212,18 @@ class _Judged:
 def _judged(
     request: PodRequest, view: ClusterView, rows: Int, without_cards: Collection[GpuUuid]
 ) -> _Judged:
-    known: Costs | WalkedShape | None = None
-    steps = None
-    if request.policy.node == FRAGMENTATION:
-        known = view.memory.kept(NodeCosts).of(request, view, rows, without_cards)
-        survivors, scores = known.rows, known.scores
+    costs = walked = steps = None
+    policy = node_policy(request.policy.node, view)
+    if policy is not None:
+        costs = policy.nodes(request, view, rows, without_cards)
+        survivors, scores = costs.rows, costs.scores
     else:
-        walked = view.memory.kept(KeptWalks)
-        known = kept = None if without_cards else walked.of(request, view, rows)
-        if kept is None:
+        kept = view.memory.kept(KeptWalks)
+        walked = None if without_cards else kept.of(request, view, rows)
+        if walked is None:
             survivors, steps = fit(request, view, rows, without_cards)
         else:
-            survivors = rows[kept.fits[rows]]
+            survivors = rows[walked.fits[rows]]
         scores = view.scores(survivors)
     if len(survivors) and wants_scores(request, view):
         scores = scores + own_scores(request, view, survivors, without_cards)
@@ -234,7 +235,8 @@ def _judged(
         rows=survivors,
         scores=scores,
         dropped=steps,
-        known=known,
+        costs=costs,
+        walked=walked,
     )
 
 
@@ -249,9 +251,9 @@ def _scores(
     rows: Int,
     scores: Floats,
     ranked: Int,
-    known: Costs | WalkedShape | None,
+    costs: NodeCosts | None,
 ) -> NodeScores:
-    parts = known.parts(ranked[-MOST_PARTS:]) if isinstance(known, Costs) else None
+    parts = None if costs is None else costs.parts(ranked[-MOST_PARTS:])
     return NodeScores(view.names_by_row(), rows[ranked], scores[ranked], parts)
 
 

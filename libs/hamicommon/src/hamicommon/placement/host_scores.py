@@ -1,4 +1,4 @@
-"""Where a pod without cards does the least harm: by what its CPU would strand of a node's cards.
+"""Scores of nodes for a pod without cards, by what its CPU would strand of the nodes' cards.
 
 The node policy `fragmentation` for pods that are not ours to place: kube-scheduler asks for scores
 and adds them to its own. `hamictl replay` places such pods by the same costs.
@@ -14,21 +14,21 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import TOP_PRIORITY
-from hamicommon.placement.node_costs import STEP_MILLI, NodeCosts
+from hamicommon.placement.node_policies import STEP_MILLI, fragmentation
 
 EXTENDER_WEIGHT = 5
-"""Of these scores in kube-scheduler's sum, in every configuration that we ship: one step is then
-half of what a plugin's whole range is (docs/packing.md, "Pods without cards")."""
+"""Weight of these scores in kube-scheduler's sum, in each configuration that we ship: one step is
+then half of what a plugin's whole range is (docs/packing.md, "Pods without cards")."""
 _BEST_WITH_CARDS = TOP_PRIORITY - 1
 
 
 def host_costs(cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
-    """(rows,): the highest is the best; minus what the pod would strand, in whole steps."""
-    return view.memory.kept(NodeCosts).of_host(cpu_milli, view, rows).scores
+    """Score the rows: minus what the pod would strand, in whole steps."""
+    return fragmentation(view).hosts(cpu_milli, view, rows)
 
 
 def host_levels(costs: Floats) -> Int:
-    """(rows,): of nodes with cards, 9 the best of them, one less for each step that is lost more.
+    """Make levels of the scores of nodes with cards: 9 for the best, one less for each step more.
 
     Nine steps are kept apart; a node that strands more than that is the last choice as it is.
     """
@@ -42,7 +42,7 @@ def host_levels(costs: Floats) -> Int:
 def host_scores(
     cpu_milli: int, view: ClusterView, candidates: Collection[NodeName]
 ) -> dict[NodeName, int]:
-    """0..10 per candidate, 10 the most preferred; `cpu_milli` is what the pod asks for.
+    """Score each candidate from 0 to 10, the most preferred; the pod asks for `cpu_milli`.
 
     A node without a card that we know of gets 10: nothing is lost there. Where a node's free CPU
     is not known, nothing is known to be lost on it either: it gets the best of a node with cards.

@@ -25,7 +25,7 @@ from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json
-from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
 

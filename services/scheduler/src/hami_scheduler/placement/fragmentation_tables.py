@@ -11,7 +11,7 @@ import logging
 import time
 
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.fragmentation.current import CurrentTables
+from hamicommon.placement.node_policies import fragmentation
 
 logger = logging.getLogger(__name__)
 
@@ -21,33 +21,28 @@ LATE_S = 5.0
 
 
 class TableMaker:
-    """Makes what decisions on this view want."""
+    """Makes the tables that decisions on a view want."""
 
     def __init__(self, cluster: ClusterView, *, late_s: float = LATE_S) -> None:
-        self._current = cluster.memory.kept(CurrentTables)
-        self._current.defer()
+        self._policy = fragmentation(cluster)
+        self._policy.defer()
         self._late_s = late_s
 
     async def once(self) -> None:
-        """One round; returns when the tables that were wanted are in use."""
-        order = self._current.wanted
-        if order is None:
+        """Run one round; it ends when the tables that were wanted are in use."""
+        make = self._policy.pending()
+        if make is None:
             return
         began = time.monotonic()
-        making = asyncio.create_task(asyncio.to_thread(order.made))
+        making = asyncio.create_task(asyncio.to_thread(make))
         done, _ = await asyncio.wait({making}, timeout=self._late_s)
         if not done:
             logger.warning(
                 "the tables of the node policy fragmentation are late: pods are placed by those "
                 "of before",
-                extra={"after_s": self._late_s, "shapes": len(order.mix.shapes)},
+                extra={"after_s": self._late_s},
             )
-        tables = await making
-        self._current.put(order, tables)
-        logger.info(
-            "the usual pods have changed",
-            extra={
-                "shapes": len(order.mix.shapes),
-                "took_ms": round(1000 * (time.monotonic() - began), 1),
-            },
-        )
+        put = await making
+        put()
+        took_ms = round(1000 * (time.monotonic() - began), 1)
+        logger.info("the usual pods have changed", extra={"took_ms": took_ms})

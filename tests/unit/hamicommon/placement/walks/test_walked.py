@@ -4,7 +4,8 @@ import pytest
 from hamicommon.domain.allocations import Placement
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.placement import engine, filter, node_costs
+from hamicommon.fragmentation import policy
+from hamicommon.placement import engine, filter
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import ClusterView
@@ -62,7 +63,7 @@ def test_only_changed_nodes_are_walked_and_the_answer_is_the_same(
         walked.append(len(rows))
         return filter.fit_with_places(request, view, rows, *rest)
 
-    monkeypatch.setattr(node_costs, "fit_with_places", counted)
+    monkeypatch.setattr(policy, "fit_with_places", counted)
     # A chosen row is not walked again for the cards that it gives.
     monkeypatch.delattr(engine, "fit_with_picks")
     for version in range(2, 6):

@@ -12,9 +12,7 @@ import numpy as np
 
 from hamicommon.domain.requests import DeviceRequest, Policy, ScoreWeights
 from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
-
-FRAGMENTATION = "fragmentation"
-"""The card policy whose scores are not of usage (`fragmentation/card_costs.py`); stands alone."""
+from hamicommon.placement.node_policies import FRAGMENTATION
 
 _SCORE_WEIGHT = np.float32(10)
 

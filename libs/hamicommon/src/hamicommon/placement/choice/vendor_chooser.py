@@ -17,11 +17,9 @@ from hamicommon.domain.requests import DeviceRequest, Policy, Selection
 from hamicommon.placement.choice import ordering
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.cluster.cache import Answers
-from hamicommon.placement.cluster.cards import Bools, Cards, Floats, Int
+from hamicommon.placement.cluster.cards import Bools, Cards, Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.fragmentation.card_costs import stranded_by_card
-from hamicommon.placement.fragmentation.current import tables_of
-from hamicommon.placement.fragmentation.states import states_of
+from hamicommon.placement.node_policies import node_policy
 from hamicommon.placement.predicates import Ask, typed_as
 from hamicommon.placement.rules import RULES, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen
@@ -59,8 +57,10 @@ class VendorChoosers:
         """(positions, places): places from the least to the most preferred."""
         cards, request = self.cards.take(positions), self.ask.request
         prior = None if self.prior is None else self.prior[positions]
-        if self.policy.gpu == (ordering.FRAGMENTATION,):
-            scores = self._gains(positions)
+        own = node_policy(self.policy.gpu[0], self.view) if len(self.policy.gpu) == 1 else None
+        if own is not None:
+            ask = self.ask.take(np.arange(len(self.rows))[positions])
+            scores = own.cards(ask, self.view, self.rows[positions], cards, self.cpu_milli)
         else:
             counted = typed_as(self.view.models, request.vendor)
             scores = ordering.card_scores(cards, self.policy.weights, request, counted)
@@ -69,20 +69,6 @@ class VendorChoosers:
     @property
     def _numa_first(self) -> bool:
         return self.policy.numa_first or self.selection.numa_bind
-
-    def _gains(self, positions: Int | slice) -> Floats:
-        """(positions, places): the less a slice strands there, the higher.
-
-        Of several cards that are asked for together the fullest are taken.
-        """
-        view, cards = self.view, self.cards.take(positions)
-        rows = self.rows[positions]
-        if self.ask.request.count > 1:
-            return -(cards.free_core + cards.free_memory).astype(np.float32)
-        ask = self.ask.take(np.arange(len(self.rows))[positions])
-        now = states_of(cards, view.free_cpu(rows) - self.cpu_milli)
-        costs = stranded_by_card(tables_of(view), now, cards, ask.need, ask.fits(cards))
-        return -costs.astype(np.float32)
 
     def rows_that_need_it(self) -> Bools:
         """(rows,): where the vendor wants the chooser asked."""

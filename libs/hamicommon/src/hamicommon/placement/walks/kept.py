@@ -1,8 +1,8 @@
 """Which nodes take a pod of one shape, and on which cards, kept while they stay as they were.
 
 A burst is mostly pods of one template, and between two of them a node or two have changed: only
-these are walked again. The policy `fragmentation` keeps its own (`node_costs.py`), and so do
-choosers of vendors (`choice/chooser_answers.py`).
+these are walked again. The policy `fragmentation` keeps its own, and so do choosers of vendors
+(`choice/chooser_answers.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class KeptWalks:
             met.before = True
             return None
         if met.walked is None:
-            met.walked = WalkedShape(view.room, 0)
+            met.walked = WalkedShape(view.room)
         return met.walked if _up_to_date(met.walked, request, view, rows) else None
 
 

@@ -1,4 +1,4 @@
-"""What a walk over a pod's containers found, kept by row of the view as costs are."""
+"""Findings of a walk over a pod's containers, kept by row of the view as costs are."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import PodRequest
 from hamicommon.placement.choice.picks import Picks
+from hamicommon.placement.cluster.cache import ByRow
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.fragmentation.kept_rows import KnownShape
 
 Grants = tuple[ContainerGrant, ...]
 
@@ -19,7 +19,7 @@ _AMOUNTS = ("places", "memory", "core", "slots")
 
 
 def shape_key(request: PodRequest) -> Hashable:
-    """Equal for pods that find the same on the same nodes."""
+    """Return a key that is equal for pods that find the same on the same nodes."""
     return (
         tuple((container.role, container.requests) for container in request.containers),
         tuple(sorted(request.selections.items(), key=lambda item: item[0])),
@@ -27,18 +27,19 @@ def shape_key(request: PodRequest) -> Hashable:
     )
 
 
-class WalkedShape(KnownShape):
-    """Costs of one shape of pod, and the cards that each of its requests would take."""
+class WalkedShape(ByRow):
+    """Rows that take one shape of pod, and the cards that each of its requests would take."""
 
-    def __init__(self, rows: int, lots: int) -> None:
-        super().__init__(rows, lots)
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.fits = np.zeros(rows, np.bool_)
         self._chosen = np.zeros(rows, np.bool_)
-        """Rows where a vendor's chooser decided: what it answered is not kept."""
+        """Rows where a vendor's chooser decided: its answers are not kept."""
         self._picks: tuple[Picks, ...] = ()
         """One per request; arrays are (rows, count)."""
 
     def keep(self, rows: Int, found: Sequence[Picks]) -> None:
-        """What the requests take of these rows, all of which fit."""
+        """Keep what the requests take of these rows, all of which fit."""
         if not self._picks:
             self._picks = tuple(_empty(picks, len(self.fits)) for picks in found)
         self._chosen[rows] = False
@@ -49,31 +50,24 @@ class WalkedShape(KnownShape):
                 self._chosen[rows] |= [answer is not None for answer in picks.chosen]
 
     def grants(self, row: int, request: PodRequest, view: ClusterView) -> Grants | None:
-        """What every container gets on the row; None: it has to be walked."""
+        """Return what every container gets on the row; None: it has to be walked."""
         if self._chosen[row] or not self._picks:
             return None
-        return grants_of(self._picks, row, row, request, view)
-
-
-def grants_of(
-    picks: Sequence[Picks], at: int, row: int, request: PodRequest, view: ClusterView
-) -> Grants:
-    """What every container gets; `at`: the position in the picks of this row of the view."""
-    usages = view.usages(row)
-    return tuple(
-        ContainerGrant(
-            index=index,
-            name=container.name,
-            role=container.role,
-            shares=tuple(
-                share
-                for each in picks
-                if each.container == index
-                for share in each.shares(at, usages, view)
-            ),
+        usages = view.usages(row)
+        return tuple(
+            ContainerGrant(
+                index=index,
+                name=container.name,
+                role=container.role,
+                shares=tuple(
+                    share
+                    for each in self._picks
+                    if each.container == index
+                    for share in each.shares(row, usages, view)
+                ),
+            )
+            for index, container in enumerate(request.containers)
         )
-        for index, container in enumerate(request.containers)
-    )
 
 
 def _empty(picks: Picks, rows: int) -> Picks:

@@ -1,4 +1,4 @@
-"""What the usual pods need of cards: of one card, of several, and of some models alone."""
+"""Needs of the usual pods: of one card, of several, and of certain models only."""
 
 from __future__ import annotations
 
@@ -6,23 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from hamicommon.domain.devices import GpuDevice
+from hamicommon.fragmentation.remainders import CARD, Float64
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.cluster.cards import Bools, Int
-from hamicommon.placement.fragmentation.cuts import CARD
 from hamicommon.placement.predicates import type_codes
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
-
-Float64 = npt.NDArray[np.float64]
 
 PERMILLE = 1000
 
 
 class CardNeed(NamedTuple):
-    """What a shape needs of one card of a model."""
+    """Need of a shape for one card of a model."""
 
     core: int
     """Percent of the card, rounded up; at least 1, because a card without cores takes nobody."""
@@ -35,9 +32,29 @@ class CardNeed(NamedTuple):
     """0..1 and not rounded."""
 
     @property
+    def part(self) -> float:
+        """The greater part of the card, 0..1."""
+        return max(self.core_part, self.memory_part)
+
+    @property
     def percents(self) -> tuple[int, int]:
         """Percent of the card's cores and of its memory; 1..100 each."""
         return self.core, self.memory_percent
+
+
+class UsualPod(NamedTuple):
+    """A shape of the mix with what it needs of every model's cards."""
+
+    shape: PodShape
+    part: float
+    """Of all arrivals."""
+    needs: Sequence[CardNeed | None]
+    """By model; None: it can't use such a card."""
+
+    @property
+    def usable(self) -> list[CardNeed]:
+        """Needs of the models that it can use."""
+        return [need for need in self.needs if need is not None]
 
 
 class Lots(NamedTuple):
@@ -47,11 +64,11 @@ class Lots(NamedTuple):
     cpu_milli: Int
     """At least 1."""
     parts: Float64
-    """Of all arrivals."""
+    """Parts of all arrivals."""
     rivals: Float64
     """Together with the lots that want as many cards of the same models."""
     milli: Float64
-    """What one pod takes of cards."""
+    """Milli that one pod takes of cards."""
     accepts: Bools
     """(models, lots): whether it may use such a card."""
 
@@ -65,27 +82,25 @@ class Confined(NamedTuple):
     models: Bools
     """(sets, models): which belong to it."""
     milli: Float64
-    """(sets,): what an arrival takes of such cards because it has to, mean over all arrivals; with
+    """(sets,): milli of such cards that an arrival has to take, mean over all arrivals; with
     the remainder that nobody can use then."""
     square: Float64
     """(sets,): the mean of its square."""
 
 
-Needs = Sequence[Sequence[CardNeed | None]]
-"""Of each shape of a mix, of each model."""
-
-
-def needs_of(
+def usual_pods(
     mix: Mix, models: Sequence[GpuDevice | None], rules: Callable[[str], VendorRules]
-) -> Needs:
-    """What every shape needs of a card of every model; None: it can't use such a card."""
-    return [[_need(shape, model, rules) for model in models] for shape in mix.shapes]
+) -> list[UsualPod]:
+    """Return the shapes of the mix with their needs."""
+    return [
+        UsualPod(shape, part, [_need(shape, model, rules) for model in models])
+        for shape, part in zip(mix.shapes, mix.parts.tolist(), strict=True)
+    ]
 
 
 def _need(
     shape: PodShape, model: GpuDevice | None, rules: Callable[[str], VendorRules]
 ) -> CardNeed | None:
-    """None: the shape can't use such a card."""
     request = shape.request
     if model is None or type_codes([model], request.vendor, shape.selection)[0] != Rule.FITS:
         return None
@@ -105,70 +120,65 @@ def _need(
 
 
 def rounded_up(amount: int, whole: int, *, of: int) -> int:
-    """Percent (`of` 100) or permille (1000) of the whole: in integers, because 55 of 100 are more
-    than 55 percent as floating point has them."""
+    """Percent (`of` 100) or permille (1000) of the whole.
+
+    In integers, because 55 of 100 are more than 55 percent as floating point has them.
+    """
     return -(-amount * of // whole)
 
 
-def mean_milli(mix: Mix, needs: Needs) -> float:
-    """What one arrival takes of cards."""
-    total = 0.0
-    for shape, part, line in zip(mix.shapes, mix.parts.tolist(), needs, strict=True):
-        usable = [need for need in line if need is not None]
-        if usable:
-            size = sum(max(need.core_part, need.memory_part) for need in usable) / len(usable)
-            total += part * shape.request.count * size * PERMILLE
-    return total
+def mean_taken(usual: Sequence[UsualPod], amount: Callable[[CardNeed], float]) -> float:
+    """Cards that one arrival takes by this amount, mean over the models that it can use."""
+    return sum(
+        pod.part * pod.shape.request.count / len(pod.usable) * sum(map(amount, pod.usable))
+        for pod in usual
+        if pod.usable
+    )
 
 
-def lots_of(mix: Mix, needs: Needs, models: int) -> Lots:
-    """The shapes that want several cards."""
-    chosen = [
-        (shape, part, line)
-        for shape, part, line in zip(mix.shapes, mix.parts.tolist(), needs, strict=True)
-        if shape.request.count > 1 and any(need is not None for need in line)
-    ]
-    cards = np.array([shape.request.count for shape, _, _ in chosen], np.int64)
-    parts = np.array([part for _, part, _ in chosen])
+def lots_of(usual: Sequence[UsualPod], models: int) -> Lots:
+    """Return the shapes that want several cards."""
+    chosen = [pod for pod in usual if pod.shape.request.count > 1 and pod.usable]
+    cards = np.array([pod.shape.request.count for pod in chosen], np.int64)
+    parts = np.array([pod.part for pod in chosen])
     accepts = np.zeros((models, len(chosen)), np.bool_)
-    milli = np.zeros(len(chosen))
-    for number, (shape, _, line) in enumerate(chosen):
-        accepts[:, number] = [need is not None for need in line]
-        size = max(max(need.core_part, need.memory_part) for need in line if need is not None)
-        milli[number] = shape.request.count * size * PERMILLE
+    for number, pod in enumerate(chosen):
+        accepts[:, number] = [need is not None for need in pod.needs]
     rivals = (cards[:, None] == cards) & (accepts.T.astype(np.int64) @ accepts > 0)
     return Lots(
         cards=cards,
-        cpu_milli=np.array([max(shape.cpu_milli, 1) for shape, _, _ in chosen], np.int64),
+        cpu_milli=np.array([max(pod.shape.cpu_milli, 1) for pod in chosen], np.int64),
         parts=parts,
         rivals=rivals @ parts,
-        milli=milli,
+        milli=cards
+        * np.array([max(need.part for need in pod.usable) for pod in chosen])
+        * PERMILLE,
         accepts=accepts,
     )
 
 
-def confined_to(mix: Mix, needs: Needs, worth: Float64) -> Confined:
-    """The sets of models; `worth`: as `Tables.worth`."""
-    usable = [np.array([need is not None for need in line], np.bool_) for line in needs]
+def confined_to(usual: Sequence[UsualPod], grantable: Float64) -> Confined:
+    """Return the sets of models; `grantable`: as `Tables.grantable`."""
+    usable = [np.array([need is not None for need in pod.needs], np.bool_) for pod in usual]
     masks = list({mask.tobytes(): mask for mask in usable if mask.any()}.values())
     contested = [
         mask
         for mask in masks
         if any((mask & other).any() and (other & ~mask).any() for other in masks)
     ]
-    sets: Bools = np.array(contested, np.bool_).reshape(len(contested), len(worth))
+    sets: Bools = np.array(contested, np.bool_).reshape(len(contested), len(grantable))
     milli, square = np.zeros(len(sets)), np.zeros(len(sets))
-    for shape, part, line, mask in zip(mix.shapes, mix.parts.tolist(), needs, usable, strict=True):
+    for pod, mask in zip(usual, usable, strict=True):
         inside = (sets | ~mask).all(axis=1)
         if mask.any() and inside.any():
-            costs = [_cost(need, worth[at]) for at, need in enumerate(line) if need is not None]
-            taken = shape.request.count * sum(costs) / len(costs)
-            milli[inside] += part * taken
-            square[inside] += part * taken**2
+            costs = [_cost(need, grantable[at]) for at, need in enumerate(pod.needs) if need]
+            taken = pod.shape.request.count * sum(costs) / len(costs)
+            milli[inside] += pod.part * taken
+            square[inside] += pod.part * taken**2
     return Confined(sets, milli, square)
 
 
-def _cost(need: CardNeed, worth: Float64) -> float:
-    """Milli that a slice really costs a card: also what is lost of the remainder that it leaves."""
+def _cost(need: CardNeed, grantable: Float64) -> float:
+    """Milli that a slice costs a card, with what is lost of the remainder that it leaves."""
     core, memory = need.percents
-    return PERMILLE - float(worth[CARD - core, CARD - memory])
+    return PERMILLE - float(grantable[CARD - core, CARD - memory])

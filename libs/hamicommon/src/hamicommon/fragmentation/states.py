@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
+from hamicommon.fragmentation.demand import PERMILLE
+from hamicommon.fragmentation.remainders import CARD, Float64
 from hamicommon.placement.cluster.cards import Bools, Cards, Int
-from hamicommon.placement.fragmentation.cuts import CARD
-from hamicommon.placement.fragmentation.demand import PERMILLE
+from hamicommon.placement.predicates import Needs
 
 _KEY: Int = np.array(
     [2 * (CARD + 1) * (PERMILLE + 1), PERMILLE + 1, 1, (CARD + 1) * (PERMILLE + 1)]
 )[:, None, None]
-"""Makes a number of its own of a card's model, free parts and idleness."""
+"""Factors that make one number of a card's model, free parts and idleness."""
 _WHOLE: Int = np.array([CARD, PERMILLE])[:, None, None]
 
 
@@ -58,27 +60,27 @@ class States:
 
     @classmethod
     def empty(cls, states: int, places: int) -> States:
-        """Without a card."""
+        """States without a card."""
         cards = np.zeros((4, states, places), np.int64)
         return cls(cards=cards, cpu=np.zeros(states, np.int64))
 
     def take(self, states: Int) -> States:
-        """A copy of some of them."""
+        """Copy some of them."""
         return States(cards=self.cards[:, states], cpu=self.cpu[states])
 
     def less_cpu(self, cpu_milli: int) -> States:
-        """The same cards on hosts that have so much less left."""
+        """Return the same cards on hosts that have so much less left."""
         return States(cards=self.cards, cpu=self.cpu - cpu_milli)
 
     def followed_by(self, others: States) -> States:
-        """A copy of both."""
+        """Copy both into one."""
         return States(
             cards=np.concatenate((self.cards, others.cards), axis=1),
             cpu=np.concatenate((self.cpu, others.cpu)),
         )
 
     def put(self, states: Int, others: States) -> None:
-        """Writes the others in place of some of them."""
+        """Write the others in place of some of them."""
         self.cards[:, states] = others.cards
         self.cpu[states] = others.cpu
 
@@ -102,11 +104,11 @@ def _later(width: int) -> Bools:
 
 
 def states_of(cards: Cards, cpu: Int) -> States:
-    """The table's rows as they are."""
-    return States(cards=amounts_of(cards), cpu=cpu)
+    """Return the table's rows as they are."""
+    return States(cards=_amounts_of(cards), cpu=cpu)
 
 
-def amounts_of(cards: Cards) -> Int:
+def _amounts_of(cards: Cards) -> Int:
     """(4, nodes, places): as `States.cards`."""
     usable = (cards.status == 0) & (cards.free_slots > 0) & (cards.model != 0)
     found = np.empty((4, *usable.shape), np.int64)
@@ -121,3 +123,54 @@ def amounts_of(cards: Cards) -> Int:
     found[3] = cards.free_slots >= cards.slots
     found *= usable
     return found
+
+
+class Outcomes(NamedTuple):
+    """States that a plain pod could leave rows in; every row has one or more."""
+
+    states: States
+    row: Int
+    """(outcomes,): which of the rows."""
+    taken: Int
+    """(outcomes, count): the cards that it takes there, in the order picked."""
+
+    def best(self, stranded: Float64, numa: Int) -> Int:
+        """(rows,): which outcome of each row strands least; `numa` is (rows, places).
+
+        Among equal cards that of the highest NUMA node wins, and there the last: the walk of a
+        container takes them in that order, and compares in as many digits (`choice/ordering.py`).
+        """
+        if self.taken.shape[1] > 1:
+            return self.row
+        rows, width = numa.shape
+        cost = np.full((rows, width), np.inf, np.float32)
+        number = np.zeros((rows, width), np.int64)
+        at = self.row, self.taken[:, 0]
+        cost[at], number[at] = stranded, np.arange(len(stranded))
+        equal = cost == cost.min(axis=1, keepdims=True)
+        preferred = np.where(equal, numa, np.iinfo(np.int64).min)
+        place = width - 1 - preferred[:, ::-1].argmax(axis=1)
+        best: Int = number[np.arange(rows), place]
+        return best
+
+
+def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> Outcomes:
+    """Find the outcomes of `count` cards of every row; `now` has the CPU that is left after it.
+
+    One slice may go on any card where it fits: of cards that are alike only the last is asked.
+    Several go where the walk of a container would put them, on the fullest cards.
+    """
+    memory, core, slots = need.memory_on(cards), need.core_on(cards), need.slots_on(cards)
+    if count == 1:
+        rows, places = np.nonzero(fitting & ~now.later_alike(fitting))
+        then = now.take(rows)
+        with_slice = _amounts_of(cards.less(slots=slots, memory=memory, core=core))
+        then.cards[:, np.arange(len(rows)), places] = with_slice[:, rows, places]
+        return Outcomes(then, rows, places[:, None])
+    full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
+    walked = np.lexsort((-cards.numa[:, ::-1], full[:, ::-1]), axis=1)[:, :count]
+    taken = np.zeros(fitting.shape, np.bool_)
+    places = fitting.shape[1] - 1 - walked
+    np.put_along_axis(taken, places, values=True, axis=1)
+    after = cards.less(slots=taken * slots, memory=taken * memory, core=taken * core)
+    return Outcomes(states_of(after, now.cpu), np.arange(len(fitting)), places)

@@ -5,8 +5,8 @@ from math import ceil
 
 import pytest
 from hamicommon.domain.requests import DeviceRequest
+from hamicommon.fragmentation.demand import CardNeed, rounded_up, usual_pods
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
-from hamicommon.placement.fragmentation.demand import CardNeed, needs_of, rounded_up
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,8 +15,8 @@ from tests.unit.hamicommon.placement import clusters
 
 def need(wanted: DeviceRequest, memory_mib: int = 16_000) -> CardNeed | None:
     view = clusters.view_of({"n": [clusters.card("c", memory_mib=memory_mib)]})
-    found = needs_of(Mix.of([PodShape(request=wanted)]), view.models, view.rules)
-    return found[0][-1]
+    [found] = usual_pods(Mix.of([PodShape(request=wanted)]), view.models, view.rules)
+    return found.needs[-1]
 
 
 def slice_of(*, core: int = 0, mib: int = 1, percent: int | None = None) -> DeviceRequest:

@@ -1,11 +1,11 @@
-"""How much of nodes' idle cards is stranded, in milli of a card: what the policy makes least of.
+"""Milli of nodes' idle cards that are stranded: the amount that the policy keeps small.
 
 Three parts, each 0 on a node without an idle card:
 
 * what the usual pods could not use as the node is now, each weighted by its part of the arrivals
   (FGD's measure; Weng et al., USENIX ATC 2023);
 * what they could not use of two more of their kind, because the host's CPU ends before its cards;
-* what is lost of every remainder, however well the rest is used (`prices`).
+* what is lost of every remainder, however well the rest is used (`remainders`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from hamicommon.fragmentation.demand import PERMILLE
+from hamicommon.fragmentation.remainders import CARD, Float64
+from hamicommon.fragmentation.states import States
+from hamicommon.fragmentation.tables import Tables
 from hamicommon.placement.cluster.cards import Int
-from hamicommon.placement.fragmentation.cuts import CARD
-from hamicommon.placement.fragmentation.demand import PERMILLE, Float64
-from hamicommon.placement.fragmentation.states import States
-from hamicommon.placement.fragmentation.tables import Tables
 
 _Number = TypeVar("_Number", np.int64, np.float64)
 
@@ -28,7 +28,7 @@ NOW, AHEAD, REMAINDERS = 0.5, 0.5, 1.0
 
 
 def stranded(tables: Tables, states: States) -> Float64:
-    """(states,): milli of cards."""
+    """(states,): milli of cards that are stranded."""
     cpus, cores, memories = tables.levels
     # All cores are free of a card on which only memory is granted, yet nobody gets it whole.
     core = np.minimum(states.core, CARD - 1 + states.idle)
@@ -40,10 +40,10 @@ def stranded(tables: Tables, states: States) -> Float64:
     total = _sum(free)
     # Cards of one node are of one model, but for a few: the largest number stands for them.
     kind = np.maximum.reduce(model, axis=1)
-    whole = np.minimum(_sum(states.idle), tables.most_cards)
+    whole = np.minimum(_sum(states.idle), tables.max_cards)
     half = whole // 2
     # With all idle cards, with half of them, and these with half of the CPU.
-    at = (kind * cpus + np.array((cpu, cpu, half_cpu))) * (tables.most_cards + 1)
+    at = (kind * cpus + np.array((cpu, cpu, half_cpu))) * (tables.max_cards + 1)
     together, together_half, both_half = tables.several[at + np.array((whole, half, half))]
     now = total - _sum(free * lone) - together * whole * PERMILLE
     left = np.minimum(states.core * 10, memory)
@@ -69,13 +69,13 @@ def stranded(tables: Tables, states: States) -> Float64:
 
 
 def _sum(of: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
-    """(states,): over the places; the method of an array takes twice as long for a few."""
+    """(states,): sum over the places; the method of an array takes twice as long for a few."""
     found: npt.NDArray[_Number] = np.add.reduce(of, axis=1)
     return found
 
 
 def _lone(tables: Tables, model: Int, cpu: Int, core: Int, memory: Int) -> Float64:
-    """Part of the pods that one card with so much left suffices."""
+    """Part of the pods for which one card with so much left is enough."""
     cpus, cores, memories = tables.levels
     at = ((model * cpus + cpu) * cores + tables.core_level[core]) * memories
     found: Float64 = tables.usable[at + tables.memory_level[memory]]

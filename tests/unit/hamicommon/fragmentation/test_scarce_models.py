@@ -2,12 +2,11 @@
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, Selection
-from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.fragmentation.bid_prices import MODEL_WEIGHT
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide, feasible
-from hamicommon.placement.fragmentation.scarce_models import WEIGHT
-from hamicommon.placement.node_costs import STEP_MILLI
+from hamicommon.placement.node_policies import FRAGMENTATION, STEP_MILLI
 from hamicommon.placement.node_scores import StrandedParts
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +39,7 @@ def test_the_last_cards_of_a_model_cost_a_pod_that_runs_anywhere() -> None:
     view = cluster(Mix.of([ANY] * 5 + [CHOOSY] * 5), t4=2, a100=8)
 
     found = parts(view, "a0-NVIDIA-T4").scarce_models_milli
-    assert 800 * WEIGHT < found <= 1000 * WEIGHT
+    assert 800 * MODEL_WEIGHT < found <= 1000 * MODEL_WEIGHT
     assert parts(view, "b0-NVIDIA-A100").scarce_models_milli == 0
 
 

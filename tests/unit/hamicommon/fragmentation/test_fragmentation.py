@@ -7,12 +7,12 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, HostRequest, PodRequest
-from hamicommon.placement.choice.ordering import FRAGMENTATION
+from hamicommon.fragmentation.remainders import lost_by_one
 from hamicommon.placement.cluster.arrivals import Mix, PodShape, ShapeCounts, shape_of
 from hamicommon.placement.cluster.cache import Memory
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide, feasible, prioritize
-from hamicommon.placement.fragmentation.prices import lost_by_remainder
+from hamicommon.placement.node_policies import FRAGMENTATION
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,11 +132,11 @@ def test_a_node_that_does_not_fit_is_the_last_choice_of_prioritize() -> None:
 def test_a_remainder_is_worth_the_slices_that_really_cost_something(left: int, lost: int) -> None:
     sizes, asked = np.array([16, 47, 81]), np.array([2.0, 30.0, 68.0])
 
-    assert lost_by_remainder(sizes, asked / 100)[left] == pytest.approx(lost, abs=1)
+    assert lost_by_one(sizes, asked / 100)[left] == pytest.approx(lost, abs=1)
 
 
 def test_small_slices_that_come_often_make_every_remainder_of_use() -> None:
-    lost = lost_by_remainder(np.array([5, 80]), np.array([0.9, 0.1]))
+    lost = lost_by_one(np.array([5, 80]), np.array([0.9, 0.1]))
 
     assert lost[20] == pytest.approx(0, abs=1e-6)
     assert lost[22] == pytest.approx(20, abs=1e-6)
@@ -147,7 +147,7 @@ def test_small_slices_that_come_often_make_every_remainder_of_use() -> None:
 def test_no_remainder_loses_more_than_it_is(asked: list[tuple[int, int]]) -> None:
     counts = dict(asked)
     sizes = np.array(sorted(counts))
-    lost = lost_by_remainder(sizes, np.array([float(counts[size]) for size in sizes.tolist()]))
+    lost = lost_by_one(sizes, np.array([float(counts[size]) for size in sizes.tolist()]))
 
     assert (lost >= 0).all()
     assert (lost <= np.arange(101) * 10 + 1e-6).all()

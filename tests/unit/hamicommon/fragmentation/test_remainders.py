@@ -5,10 +5,14 @@ from itertools import product
 import numpy as np
 import pytest
 from hamicommon.domain.requests import DeviceRequest
+from hamicommon.fragmentation.remainders import (
+    CARD,
+    Cuts,
+    lost_by_both,
+    lost_by_one,
+)
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from hamicommon.placement.engine import place
-from hamicommon.placement.fragmentation.cuts import CARD, OneAmount, TwoAmounts
-from hamicommon.placement.fragmentation.prices import lost_by_both, lost_by_remainder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +45,7 @@ def test_no_way_of_cutting_is_worth_more(
         if np.array(slices) @ cores <= core and np.array(slices) @ memories <= memory
     )
 
-    assert TwoAmounts(cores, memories).worth(prices)[core, memory] == pytest.approx(best)
+    assert Cuts(cores, memories).worth(prices)[core, memory] == pytest.approx(best)
 
 
 @settings(max_examples=30)
@@ -57,7 +61,7 @@ def test_the_dearest_slices_fit_on_a_card_and_cost_what_it_is_worth(
     found: list[tuple[int, int, int]],
 ) -> None:
     cores, memories, prices = columns(found)
-    cuts = TwoAmounts(cores, memories)
+    cuts = Cuts(cores, memories)
     worth, slices = cuts.best(prices)
 
     assert slices @ cores <= CARD
@@ -73,8 +77,8 @@ def test_slices_of_two_equal_amounts_are_cut_as_those_of_one(
 ) -> None:
     one = {size: price / CARD for size, price in found}
     each, prices = np.array(list(one)), np.array(list(one.values()))
-    both = TwoAmounts(each, each).worth(prices)
-    alone = OneAmount(each).worth(prices)
+    both = Cuts(each, each).worth(prices)
+    alone = Cuts(each, np.zeros_like(each)).worth(prices)[:, 0]
 
     assert both == pytest.approx(alone[np.minimum.outer(np.arange(CARD + 1), np.arange(CARD + 1))])
 
@@ -87,7 +91,7 @@ def test_what_is_left_for_a_slice_of_memory_is_not_lost_with_few_cores() -> None
     assert lost[40, 80] < 300
     assert lost[80, 40] < 300
     assert lost[40, 40] == pytest.approx(400)
-    assert lost_by_remainder(np.array([60]), np.array([1.0]))[40] == pytest.approx(400)
+    assert lost_by_one(np.array([60]), np.array([1.0]))[40] == pytest.approx(400)
 
 
 @settings(max_examples=20)

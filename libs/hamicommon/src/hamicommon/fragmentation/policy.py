@@ -1,0 +1,331 @@
+"""Costs of nodes and cards under the node policy `fragmentation`, kept until a row changes.
+
+Costs are kept per shape of pod and row of the view, and only rows that have changed since are asked
+again, as vendors' answers are (`cluster/cache.py`). A plain pod (one request, the standard loop) is
+answered from arrays; any other pod walks over the changed rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.domain.requests import DeviceRequest, PodRequest
+from hamicommon.fragmentation.bid_prices import grantable, model_prices, place_prices, places
+from hamicommon.fragmentation.remainders import Float64
+from hamicommon.fragmentation.states import States, outcomes, states_of
+from hamicommon.fragmentation.stranded import stranded
+from hamicommon.fragmentation.tables import CurrentTables, Tables
+from hamicommon.placement.choice.picks import Picks
+from hamicommon.placement.choice.vendor_chooser import asks_chooser
+from hamicommon.placement.cluster.cache import ByRow, Latest
+from hamicommon.placement.cluster.cards import Cards, Floats, Int
+from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.placement.filter import ANY_CARD, fit_with_places
+from hamicommon.placement.node_policies import FRAGMENTATION, STEP_MILLI
+from hamicommon.placement.node_scores import Parts
+from hamicommon.placement.predicates import Ask, needs, type_codes
+from hamicommon.placement.walks.walked import WalkedShape, shape_key
+
+_MAX_SHAPES = 256
+"""Shapes whose costs are kept, the latest; on 5000 nodes one takes about 600 kB."""
+
+_MAX_TOGETHER = 1000
+"""Rows whose costs are computed together: the arrays of more fit into no processor's cache."""
+
+
+class _HostCosts(ByRow):
+    """Costs of so much CPU by row of the view, for pods without cards."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__(rows)
+        self.cost = np.zeros(rows)
+
+
+class _ShapeCosts(WalkedShape):
+    """Costs of one shape of pod by row of the view, and the cards that it would take."""
+
+    def __init__(self, rows: int, lots: int) -> None:
+        super().__init__(rows)
+        self.cost = np.zeros(rows)
+        self.lost = np.zeros((rows, lots))
+        """Places for pods with several cards that the row would have less."""
+        self.taken = np.zeros(rows)
+        """Milli that could be granted of the row's cards, and no longer could."""
+
+
+class Costs(NamedTuple):
+    """Rows that fit, and what the pod would strand on each; see `NodeCosts`."""
+
+    rows: Int
+    node: Float64
+    """(rows,): milli that the node's cards lose."""
+    whole: Float64
+    """(rows,): milli for the places that pods with several cards lose."""
+    models: Float64
+    """(rows,): milli that pods lose which can do with few models of cards only."""
+    known: _ShapeCosts
+
+    @property
+    def scores(self) -> Floats:
+        """Score of each row: minus the cost, in whole steps."""
+        return _in_steps(self.node + self.whole + self.models)
+
+    def parts(self, at: Int) -> Parts:
+        """Parts that the scores at these positions are made of."""
+        return self.node[at], self.whole[at], self.models[at]
+
+    def grants(
+        self, at: int, request: PodRequest, view: ClusterView
+    ) -> tuple[ContainerGrant, ...] | None:
+        """Grants of every container on the row at this position; None: walk for them."""
+        return self.known.grants(int(self.rows[at]), request, view)
+
+
+class Fragmentation:
+    """The policy for one view under its mix of usual pods; see `NodePolicy`."""
+
+    def __init__(self) -> None:
+        self.tables = CurrentTables()
+        self.defer, self.pending = self.tables.defer, self.tables.pending
+        self._used: Tables | None = None
+        """Tables of what is kept below."""
+        self._shape = (-1, -1)
+        self._known: Latest[_ShapeCosts] = Latest(_MAX_SHAPES)
+        self._hosts: Latest[_HostCosts] = Latest(_MAX_SHAPES)
+        """By thousandths of a core."""
+        self._now = _NodesNow(0, 0, 0)
+
+    def nodes(
+        self,
+        request: PodRequest,
+        view: ClusterView,
+        rows: Int,
+        without_cards: Collection[GpuUuid] = (),
+    ) -> Costs:
+        """Find which of the rows take the pod, and what that would strand."""
+        tables = self._current(view)
+        if without_cards:
+            known = self._new(view)
+            self._walk(known, tables, request, view, rows, without_cards)
+        else:
+            known = self._up_to_date(tables, request, view, rows)
+        rows = rows[known.fits[rows]]
+        now, count = self._now, len(view.nodes)
+        idle = float(now.idle_milli[:count].sum())
+        of_place = place_prices(tables, now.places[:count].sum(axis=0), idle)
+        of_model = model_prices(tables, now.model[:count], now.grantable[:count], idle)
+        none = np.zeros(len(rows))
+        whole = known.lost[rows] @ of_place if of_place.any() else none
+        scarce = of_model[now.model[rows]] * known.taken[rows] if of_model.any() else none
+        return Costs(rows, known.cost[rows], whole, scarce, known)
+
+    def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards, cpu_milli: int) -> Floats:
+        """Score cards: the less a slice strands there, the higher; see `NodePolicy`.
+
+        Of several cards that are asked for together the fullest are taken.
+        """
+        if ask.request.count > 1:
+            return -(cards.free_core + cards.free_memory).astype(np.float32)
+        now = states_of(cards, view.free_cpu(rows) - cpu_milli)
+        fitting = ask.fits(cards)
+        could = outcomes(now, cards, ask.need, 1, fitting)
+        cost = np.full(fitting.shape, np.inf)
+        cost[could.row, could.taken[:, 0]] = stranded(self.tables.of(view), could.states)
+        return -cost.astype(np.float32)
+
+    def hosts(self, cpu_milli: int, view: ClusterView, rows: Int) -> Floats:
+        """Score rows for a pod without cards, by what its CPU would strand of the nodes' cards."""
+        tables = self._current(view)
+        known = self._hosts.get(cpu_milli, lambda: _HostCosts(view.room))
+        changed = view.changed(rows)
+        stale = np.flatnonzero(known.stale(rows, changed))
+        for start in range(0, len(stale), _MAX_TOGETHER):
+            some = stale[start : start + _MAX_TOGETHER]
+            asked = rows[some]
+            states = self._now.states.take(asked).less_cpu(cpu_milli)
+            after = self._now.value(tables, asked, states)
+            known.cost[asked] = after - self._now.stranded[asked]
+            known.saw(asked, changed[some])
+        return _in_steps(known.cost[rows])
+
+    def stranded_milli(self, view: ClusterView) -> float:
+        """Idle cards of all nodes that no usual pod could use, in milli."""
+        every = np.arange(len(view.nodes))
+        self._now.value(self._current(view), every)
+        return float(self._now.stranded[every].sum())
+
+    def _current(self, view: ClusterView) -> Tables:
+        """Return the tables; everything else is up to date with the view afterwards."""
+        tables, shape = self.tables.of(view), view.shape
+        if tables is not self._used or shape != self._shape:
+            self._used, self._shape = tables, shape
+            self._known.clear()
+            self._hosts.clear()
+            self._now = _NodesNow(*shape, len(tables.lots.cards))
+        self._now.refresh(view, tables)
+        return tables
+
+    def _new(self, view: ClusterView) -> _ShapeCosts:
+        return _ShapeCosts(view.room, self._now.places.shape[1])
+
+    def _up_to_date(
+        self, tables: Tables, request: PodRequest, view: ClusterView, rows: Int
+    ) -> _ShapeCosts:
+        """Ask the rows that have changed since the last pod of this shape."""
+        key = shape_key(request), request.host.cpu_milli
+        known = self._known.get(key, lambda: self._new(view))
+        changed = view.changed(rows)
+        stale = known.stale(rows, changed)
+        asked = rows[stale]
+        if len(asked):
+            ask = _plain(request, view, asked)
+            if ask is None:
+                self._walk(known, tables, request, view, asked, ())
+            else:
+                self._ask(known, tables, ask, request, view, asked)
+            known.saw(asked, changed[stale])
+        return known
+
+    def _ask(
+        self,
+        known: _ShapeCosts,
+        tables: Tables,
+        ask: Ask,
+        request: PodRequest,
+        view: ClusterView,
+        rows: Int,
+    ) -> None:
+        """Ask a plain pod's request of all rows at once."""
+        cards = view.table(rows)
+        fitting = ask.fits(cards)
+        fits = fitting.sum(axis=1) >= ask.request.count
+        known.fits[rows] = fits
+        if not fits.all():
+            kept = np.flatnonzero(fits)
+            rows, cards, fitting = rows[kept], cards.take(kept), fitting[kept]
+        if not len(rows):
+            return
+        now = self._now.states.take(rows).less_cpu(request.host.cpu_milli)
+        could = outcomes(now, cards, ask.need, ask.request.count, fitting)
+        after = self._now.value(tables, rows, could.states)
+        best = could.best(after, cards.numa)
+        taken = could.taken[best]
+        memory, core, slots = ask.need.amounts_at(cards, taken)
+        picks = Picks(
+            container=next(n for n, c in enumerate(request.containers) if c.requests),
+            vendor=ask.request.vendor,
+            places=taken,
+            memory=memory,
+            core=core,
+            slots=slots,
+        )
+        known.keep(rows, (picks,))
+        self._note(known, tables, rows, after[best], could.states.take(best))
+
+    def _walk(
+        self,
+        known: _ShapeCosts,
+        tables: Tables,
+        request: PodRequest,
+        view: ClusterView,
+        rows: Int,
+        without_cards: Collection[GpuUuid],
+    ) -> None:
+        """Let any pod's containers meet the nodes one after the other, as they will."""
+        known.fits[rows] = False
+        rows, found = fit_with_places(request, view, rows, without_cards)
+        if not len(rows):
+            return
+        known.fits[rows] = True
+        known.keep(rows, found)
+        cards = view.table(rows).fresh()
+        for picks in found:
+            if request.containers[picks.container].role != "init":
+                picks.spend(cards)
+        then = states_of(cards, view.free_cpu(rows) - request.host.cpu_milli)
+        self._note(known, tables, rows, self._now.value(tables, rows, then), then)
+
+    def _note(
+        self, known: _ShapeCosts, tables: Tables, rows: Int, after: Float64, then: States
+    ) -> None:
+        known.cost[rows] = after - self._now.stranded[rows]
+        known.lost[rows] = self._now.places[rows] - places(tables.lots, then)
+        if len(tables.confined.models):
+            known.taken[rows] = self._now.grantable[rows] - grantable(tables, then)
+
+
+class _NodesNow(ByRow):
+    """Rows as they are: states, what is stranded, room for pods with several cards."""
+
+    def __init__(self, rows: int, places: int, lots: int) -> None:
+        """Make room; `places`: for cards, on each row."""
+        super().__init__(rows)
+        self.states = States.empty(rows, places)
+        self.stranded = np.zeros(rows)
+        self.unvalued = np.zeros(rows, np.bool_)
+        """Rows of which `stranded` is older than the state."""
+        self.places = np.zeros((rows, lots), np.int64)
+        self.idle_milli = np.zeros(rows)
+        self.model = np.zeros(rows, np.int64)
+        self.grantable = np.zeros(rows)
+        """Milli that can still be granted of the row's cards, where a model of them is scarce."""
+
+    def refresh(self, view: ClusterView, tables: Tables) -> None:
+        """Look again at the rows that have changed."""
+        every = slice(0, len(view.nodes))
+        changed = view.changed(every)
+        rows = np.flatnonzero(self.stale(every, changed))
+        if len(rows):
+            states = states_of(view.table(rows), view.free_cpu(rows))
+            self.states.put(rows, states)
+            self.unvalued[rows] = True
+            self.places[rows] = places(tables.lots, states)
+            self.idle_milli[rows] = tables.idle_milli(states.core, states.memory).sum(axis=1)
+            if len(tables.confined.models):
+                self.model[rows] = states.model.max(axis=1)
+                self.grantable[rows] = grantable(tables, states)
+            self.saw(rows, changed[rows])
+
+    def value(self, tables: Tables, rows: Int, beside: States | None = None) -> Float64:
+        """Value the states `beside`, together with those rows that are not valued yet."""
+        rows = rows[self.unvalued[rows]]
+        if not len(rows):
+            return np.zeros(0) if beside is None else stranded(tables, beside)
+        states = self.states.take(rows)
+        found = stranded(tables, states if beside is None else states.followed_by(beside))
+        self.stranded[rows], self.unvalued[rows] = found[: len(rows)], False
+        return found[len(rows) :]
+
+
+def _in_steps(cost: Float64) -> Floats:
+    steps: Floats = np.rint(cost / STEP_MILLI).astype(np.float32)
+    return steps * np.float32(-STEP_MILLI)
+
+
+def _plain(request: PodRequest, view: ClusterView, rows: Int) -> Ask | None:
+    """Prepare the only request of a pod that takes the first cards that fit, in our order.
+
+    None: it has several, or other wishes, or a vendor's chooser has to be asked of these rows.
+    """
+    asked: list[DeviceRequest] = [one for c in request.containers for one in c.requests]
+    if len(asked) != 1 or request.policy.gpu != (FRAGMENTATION,) or request.policy.numa_first:
+        return None
+    [wanted] = asked
+    selection = request.selections.get(wanted.vendor, ANY_CARD)
+    if selection.use_uuids or selection.avoid_uuids or selection.numa_bind:
+        return None
+    if asks_chooser(wanted, selection, view, rows):
+        return None
+    rules = view.rules(wanted.vendor)
+    return Ask(
+        request=wanted,
+        rules=rules,
+        type_codes=type_codes(view.models, wanted.vendor, selection),
+        need=needs(view.models, wanted, selection, rules),
+        mutex=False,
+    )
