@@ -1,6 +1,6 @@
 """The engine offline: Node and Pod objects in, a verdict for one pod out. Pure.
 
-`holdings` reads what placed pods hold, `cluster` puts it on the nodes' cards, `verdict` asks the
-engine, `cases` speaks the batch form of `hamictl simulate --jsonl`. `POST /v1/simulate` of the
-scheduler asks the same of its live view.
+`cluster` reads the objects, `verdict` asks the engine about one pod, `planner` about several with
+admission before it, `fitting` how many more fit: the scheduler's `/v1/simulate`, and `hamictl
+simulate`, `lint` and `fits`. `cases` has the batch form of `hamictl simulate --jsonl`.
 """

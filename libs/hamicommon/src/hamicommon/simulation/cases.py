@@ -8,7 +8,7 @@ an entry for every container.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -20,12 +20,9 @@ from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import read_cluster
-from hamicommon.simulation.verdict import SimulatedNode, SimulationResult, judge
+from hamicommon.simulation.verdict import judge
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
 from hamicommon.vendors.registry import Vendors
-
-UNFILTERED = "unfiltered"
-"""`chosen` of a pod that asks for no card."""
 
 _NOT_COMPARED = frozenset(
     {
@@ -44,7 +41,7 @@ _NOT_COMPARED = frozenset(
 _WANTED = 'a case is wanted: {"name": ..., "in": {"nodes": [...], "pods": [...], "pod": {...}}}'
 
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
-"""No time is part of an answer."""
+"""Time of all answers: none is part of one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +56,13 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulator:
-    """Answers cases; holds nothing between them."""
+    """Answers to cases; nothing is kept between them."""
 
     vendors: Vendors
     defaults: Policy = field(default=DEFAULT_POLICY)
 
     def answer_line(self, line: str | bytes, number: int) -> Json:
-        """The answer to one line of the file; a line that can't be read gets one with `error`."""
+        """Answer one line of the file; a line that can't be read gets an answer with `error`."""
         name = ""
         try:
             value = _parsed(line)
@@ -79,7 +76,7 @@ class Simulator:
         return {"name": name, "nodes": {}, "chosen": None, "error": f"line {number}: {error}"}
 
     def answer(self, case: Case) -> Json:
-        """The answer to one case.
+        """Answer one case.
 
         Raises: InvalidRequest when an object has not the shape of a Node or Pod.
         """
@@ -90,45 +87,13 @@ class Simulator:
             types = {state.usage.device.type for state in cluster.view.cards(node)}
             return as_hami_writes(annotations, types, self.vendors)
 
-        return {"name": case.name} | as_json(verdict, written)
-
-
-Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
-
-
-def as_json(
-    verdict: SimulationResult, written: Writer = lambda node, annotations: annotations
-) -> Json:
-    """A verdict as answers write it: `nodes`, `chosen` and `error`.
-
-    `written` may change the annotations of a node that fits.
-    """
-    return {
-        "nodes": {
-            name: _node_json(name, answer, verdict, written)
-            for name, answer in verdict.nodes.items()
-        },
-        "chosen": UNFILTERED if verdict.unfiltered else verdict.chosen,
-        "error": verdict.error,
-    }
-
-
-def _node_json(
-    name: NodeName, answer: SimulatedNode, verdict: SimulationResult, written: Writer
-) -> Json:
-    if verdict.unfiltered:
-        return {"fits": True, "unfiltered": True}
-    if verdict.error:
-        return {"fits": False, "error": verdict.error}
-    if not answer.fits:
-        return {"fits": False, "reason": answer.reason}
-    return {"fits": True, "annotations": written(name, answer.annotations)}
+        return {"name": case.name} | verdict.as_json(written)
 
 
 def as_hami_writes(
     annotations: Mapping[str, str], card_types: set[str], vendors: Vendors
 ) -> dict[str, str]:
-    """The annotations of a placed pod in HAMi's wording (protocol 4.6 d, TRAP-1).
+    """Write the annotations of a placed pod in HAMi's wording (protocol 4.6 d, TRAP-1).
 
     HAMi keeps the empty entry of a container without a card only where the vendor's name is also
     the type of a card of the node.

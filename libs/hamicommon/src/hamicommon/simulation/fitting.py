@@ -27,7 +27,7 @@ from hamicommon.vendors.registry import Vendors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittingPods:
-    """So many more pods fit on a node."""
+    """Number of pods that still fit on a node."""
 
     node: NodeName
     pods: int
@@ -42,7 +42,7 @@ def fitting(
     most: int,
     defaults: Policy = DEFAULT_POLICY,
 ) -> Iterator[FittingPods]:
-    """Node by node, at most `most` pods on each; `view` stays as it is.
+    """Count node by node, at most `most` pods on each; `view` stays as it is.
 
     Raises: InvalidRequest when admission would refuse the pod, or it asks for no card.
     """
@@ -60,7 +60,7 @@ def fitting(
 
 
 def _likeness(view: ClusterView, node: NodeName) -> Hashable:
-    """Equal for nodes that differ in names alone."""
+    """Return a key that is equal for nodes that only differ in names."""
     rows, _ = view.rows_of([node])
     [row] = rows.tolist()
     places = {uuid: place for place, uuid in enumerate(view.uuids(row))}

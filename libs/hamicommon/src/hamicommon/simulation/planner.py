@@ -1,4 +1,4 @@
-"""What would become of pods that people are about to create, one after the other.
+"""Answers for pods that people are about to create, one after the other.
 
 Each pod first goes through admission, as it would in the cluster, and each finds on the cards what
 the pods before it took.
@@ -27,7 +27,6 @@ from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.simulation.cases import as_json
 from hamicommon.simulation.cluster import Cluster
 from hamicommon.simulation.verdict import SimulatedNode, SimulationResult, judge
 from hamicommon.vendors.pod_request import DEFAULT_POLICY
@@ -42,21 +41,21 @@ class Planned:
     namespace: str
     verdict: SimulationResult
     warnings: tuple[str, ...] = ()
-    """What the webhook would warn the user of."""
+    """Warnings that the webhook would give."""
     summary: str = ""
-    """Why it would go there, or nowhere, in one sentence."""
+    """Reason in one sentence why it would go there, or nowhere."""
     changes: tuple[str, ...] = ()
-    """What would let a pod fit that fits nowhere; each alone suffices."""
+    """Changes that would let a pod fit that fits nowhere; each is enough."""
 
     def as_json(self) -> Json:
-        """The answer in the form of `cases`, with annotations as our own scheduler writes them."""
+        """Write the answer, with annotations as our own scheduler writes them."""
         return {
             "name": self.name,
             "namespace": self.namespace,
             "warnings": list(self.warnings),
             "summary": self.summary,
             "changes": list(self.changes),
-        } | as_json(self.verdict)
+        } | self.verdict.as_json()
 
 
 def plan(
@@ -67,7 +66,7 @@ def plan(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
 ) -> Iterator[Planned]:
-    """Answers in the order of the pods; `cluster.view` is filled up on the way."""
+    """Answer in the order of the pods; `cluster.view` is filled up on the way."""
     for pod in pods:
         answer = planned(pod, cluster, vendors, now=now, defaults=defaults)
         chosen = answer.verdict.chosen
@@ -117,7 +116,7 @@ def planned(
 
 
 def summary_of(verdict: SimulationResult, cluster: Cluster) -> str:
-    """The sentence of the pod's event, as the scheduler would write it; empty for a mistake."""
+    """Return the sentence of the pod's event, as the scheduler writes it; empty for a mistake."""
     if verdict.unfiltered:
         return "it asks for no card, so kube-scheduler alone decides"
     if verdict.request is None or verdict.refusal is None:
@@ -151,7 +150,7 @@ def _changes(
 
 
 def take(cluster: Cluster, node: NodeName, containers: tuple[ContainerGrant, ...]) -> None:
-    """Puts a placement on the node's cards, in the view of `cluster`."""
+    """Put a placement on the node's cards, in the view of `cluster`."""
     taken = {footprint.uuid: footprint for footprint in footprints(containers)}
     shares = [share for container in containers for share in container.shares]
     states = []

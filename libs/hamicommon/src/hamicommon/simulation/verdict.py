@@ -1,8 +1,8 @@
-"""Which nodes would take a pod and why the others refuse it, and where the pod would go."""
+"""Verdict on one pod: which nodes would take it, why the others refuse it, where it would go."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -21,6 +21,12 @@ from hamicommon.vendors.interface.vendor import Placed
 from hamicommon.vendors.pod_request import DEFAULT_POLICY, pod_request
 from hamicommon.vendors.registry import Vendors
 
+UNFILTERED = "unfiltered"
+"""`chosen` of a pod that asks for no card."""
+
+Writer = Callable[[NodeName, Mapping[str, str]], Mapping[str, str]]
+"""Writes the annotations of a node that fits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedNode:
@@ -28,11 +34,11 @@ class SimulatedNode:
 
     fits: bool
     reason: str = ""
-    """HAMi's reason; empty when it fits."""
+    """Reason as HAMi writes it; empty when it fits."""
     containers: tuple[ContainerGrant, ...] = ()
-    """What every container would get, in spec order."""
+    """Grants of every container, in spec order."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """What all vendors would write on the pod, with the times of the given moment."""
+    """Annotations that all vendors would write, with the times of the given moment."""
     score: float = 0.0
 
 
@@ -45,11 +51,29 @@ class SimulationResult:
     unfiltered: bool = False
     """The pod asks for no card: kube-scheduler alone decides, every node is let through."""
     error: str = ""
-    """Why nothing could be decided: the pod's own mistake."""
+    """Mistake of the pod for which nothing could be decided."""
     request: PodRequest | None = None
-    """What the pod asks for; None when that could not be read."""
+    """Request of the pod; None when that could not be read."""
     refusal: Refusal | None = None
     """Of the nodes that do not fit."""
+
+    def as_json(self, written: Writer = lambda node, annotations: annotations) -> Json:
+        """Write the answer: `nodes`, `chosen` and `error`."""
+        return {
+            "nodes": {name: self._node_json(name, written) for name in self.nodes},
+            "chosen": UNFILTERED if self.unfiltered else self.chosen,
+            "error": self.error,
+        }
+
+    def _node_json(self, name: NodeName, written: Writer) -> Json:
+        answer = self.nodes[name]
+        if self.unfiltered:
+            return {"fits": True, "unfiltered": True}
+        if self.error:
+            return {"fits": False, "error": self.error}
+        if not answer.fits:
+            return {"fits": False, "reason": answer.reason}
+        return {"fits": True, "annotations": written(name, answer.annotations)}
 
 
 def judge(
@@ -60,7 +84,7 @@ def judge(
     now: datetime,
     defaults: Policy = DEFAULT_POLICY,
 ) -> SimulationResult:
-    """What the scheduler would answer if the pod came now; nothing is reserved.
+    """Answer as the scheduler would if the pod came now; nothing is reserved.
 
     A mistake of the pod is `SimulationResult.error`.
     """
