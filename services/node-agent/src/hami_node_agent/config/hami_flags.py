@@ -1,7 +1,7 @@
 """Flags and variables of HAMi's device plugin, and names that our settings had before.
 
 A DaemonSet written for HAMi's plugin runs our agent with its command line; `docs/node-agent.md` has
-the table (protocol 5.1). Both sets are deprecated: whoever uses one is told so by one line a name.
+the table (protocol 5.1). Both sets are deprecated: each name that is used has one line in the log.
 """
 
 from __future__ import annotations
