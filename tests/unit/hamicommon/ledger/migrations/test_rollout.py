@@ -13,6 +13,15 @@ from hamicommon.ledger.migrations.rollout import unfinished, until_over
 NEW, OLD = "registry/hami-scheduler:0.2.0", "registry/hami-scheduler:0.1.0"
 
 
+def containers(image: str) -> list[dict[str, Any]]:
+    """As k8s/base has them; a mesh adds one of its own."""
+    return [
+        {"name": "kube-scheduler", "image": "registry/kube-scheduler:v1.36.2"},
+        {"name": "scheduler", "image": image},
+        {"name": "istio-proxy", "image": "registry/proxyv2:1.27.0"},
+    ]
+
+
 def a_deployment(image: str = NEW, **status: int) -> dict[str, Any]:
     whole = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
     return {
@@ -20,7 +29,7 @@ def a_deployment(image: str = NEW, **status: int) -> dict[str, Any]:
         "spec": {
             "replicas": 2,
             "selector": {"matchLabels": {"app": "s"}},
-            "template": {"spec": {"containers": [{"image": image}]}},
+            "template": {"spec": {"containers": containers(image)}},
         },
         "status": whole | status,
     }
@@ -29,7 +38,7 @@ def a_deployment(image: str = NEW, **status: int) -> dict[str, Any]:
 def a_pod(image: str, *, app: str = "s", phase: str = "Running") -> dict[str, Any]:
     return {
         "metadata": {"name": "p", "labels": {"app": app}},
-        "spec": {"containers": [{"image": image}]},
+        "spec": {"containers": containers(image)},
         "status": {"phase": phase},
     }
 
@@ -64,6 +73,13 @@ def test_a_replica_that_is_still_ending_is_waited_for() -> None:
     assert why == "p of an older version is still ending"
 
 
+def test_a_deployment_without_our_container_is_named() -> None:
+    deployment = a_deployment()
+    deployment["spec"]["template"]["spec"]["containers"] = containers(NEW)[:1]
+
+    assert unfinished(deployment, [], NEW) == "hami-scheduler has no container scheduler"
+
+
 def test_another_service_of_the_same_version_and_a_digest_are_no_older_version() -> None:
     for image in ("hami-metrics:0.2.0", "elsewhere:5000/hami-metrics:0.2.0", "x@sha256:0"):
         assert unfinished(a_deployment(image=image), [a_pod(image)], NEW) is None
@@ -87,7 +103,8 @@ async def test_an_api_server_that_is_away_in_between_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(rollout, "POLL_S", 0.0)
-    pods = {"items": [a_pod(NEW)]}
+    job = {"metadata": {"name": "p"}, "spec": {"containers": [{"image": NEW}]}}
+    pods = {"items": [job, a_pod(NEW)]}
     api = ApiServer(
         Unavailable("no answer in 10 s"), pods, Forbidden("roles are not read yet"), pods,
         a_deployment(),

@@ -23,12 +23,16 @@ LONGEST_S = 3600.0
 def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None:
     """Why the Deployment is not all of `image`'s version; None: it is.
 
-    `pods` are those of its namespace; one that is still ending counts, since it still serves.
+    Our container of `hami-NAME` is `NAME`. `pods` are those of its namespace; one that is still
+    ending counts, since it still serves.
     """
     name, wanted = deployment["metadata"]["name"], deployment["spec"].get("replicas", 1)
-    [container] = deployment["spec"]["template"]["spec"]["containers"]
-    if not _same_version(container["image"], image):
-        return f"{name} is to run {container['image']}, and this is {image}"
+    container = name.removeprefix("hami-")
+    template_image = _image_of(deployment["spec"]["template"], container)
+    if template_image is None:
+        return f"{name} has no container {container}"
+    if not _same_version(template_image, image):
+        return f"{name} is to run {template_image}, and this is {image}"
     status = deployment.get("status", {})
     if status.get("observedGeneration", 0) < deployment["metadata"]["generation"]:
         return f"{name}'s last change is not taken up yet"
@@ -39,9 +43,9 @@ def unfinished(deployment: Json, pods: Sequence[Json], image: str) -> str | None
     for pod in pods:
         if not labels <= (pod["metadata"].get("labels") or {}).items():
             continue
-        [container] = pod["spec"]["containers"]
         over = pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-        if not over and not _same_version(container["image"], image):
+        pod_image = _image_of(pod, container)
+        if not over and (pod_image is None or not _same_version(pod_image, image)):
             return f"{pod['metadata']['name']} of an older version is still ending"
     return None
 
@@ -80,12 +84,20 @@ async def _why_not(
     own = next((each for each in pods if each["metadata"]["name"] == pod), None)
     if own is None:
         raise Unavailable(f"the API server knows no pod {namespace}/{pod}")
-    [container] = own["spec"]["containers"]
+    # Our container is the first: what a cluster injects comes after it.
+    image = own["spec"]["containers"][0]["image"]
     for name in deployments:
         found = await api.get(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
-        if why := unfinished(found, pods, container["image"]):
+        if why := unfinished(found, pods, image):
             return why
     return None
+
+
+def _image_of(template: Json, container: str) -> str | None:
+    """Return the image of this container; others (kube-scheduler, injected ones) have versions of
+    their own."""
+    containers = template["spec"]["containers"]
+    return next((each["image"] for each in containers if each["name"] == container), None)
 
 
 def _same_version(one: str, other: str) -> bool:
