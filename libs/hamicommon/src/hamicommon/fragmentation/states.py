@@ -125,7 +125,7 @@ def _amounts_of(cards: Cards) -> Int:
     return found
 
 
-class Outcomes(NamedTuple):
+class StatesAfter(NamedTuple):
     """States that a plain pod could leave rows in; every row has one or more."""
 
     states: States
@@ -154,7 +154,7 @@ class Outcomes(NamedTuple):
         return best
 
 
-def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> Outcomes:
+def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools) -> StatesAfter:
     """Find the outcomes of `count` cards of every row; `now` has the CPU that is left after it.
 
     One slice may go on any card where it fits: of cards that are alike only the last is asked.
@@ -166,11 +166,11 @@ def outcomes(now: States, cards: Cards, need: Needs, count: int, fitting: Bools)
         then = now.take(rows)
         with_slice = _amounts_of(cards.less(slots=slots, memory=memory, core=core))
         then.cards[:, np.arange(len(rows)), places] = with_slice[:, rows, places]
-        return Outcomes(then, rows, places[:, None])
+        return StatesAfter(then, rows, places[:, None])
     full = np.where(fitting, cards.free_core + cards.free_memory, np.iinfo(np.int64).max)
     walked = np.lexsort((-cards.numa[:, ::-1], full[:, ::-1]), axis=1)[:, :count]
     taken = np.zeros(fitting.shape, np.bool_)
     places = fitting.shape[1] - 1 - walked
     np.put_along_axis(taken, places, values=True, axis=1)
     after = cards.less(slots=taken * slots, memory=taken * memory, core=taken * core)
-    return Outcomes(states_of(after, now.cpu), np.arange(len(fitting)), places)
+    return StatesAfter(states_of(after, now.cpu), np.arange(len(fitting)), places)

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 _MOST_BYTES = 1_000_000
 
 
-class UsualPod(BaseModel):
+class UsualPodEntry(BaseModel):
     """One shape; fields are those of a pod's limits, without the vendor's prefix."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +52,7 @@ class UsualPod(BaseModel):
         )
 
 
-_FILE = TypeAdapter(Annotated[tuple[UsualPod, ...], Field(min_length=1, max_length=1000)])
+_FILE = TypeAdapter(Annotated[tuple[UsualPodEntry, ...], Field(min_length=1, max_length=1000)])
 
 
 def read_usual_pods(path: Path) -> Mix:
