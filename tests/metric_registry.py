@@ -23,13 +23,13 @@ from hami_node_agent.metrics.health import (
     BindingCollector,
     BulkheadCollector,
     CardCollector,
+    MigCollector,
     RegionCollector,
     RemovalCollector,
     RestoredFilesCollector,
 )
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
-from hami_node_agent.metrics.mig import MigCollector
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation
 from hami_scheduler.metrics import SchedulerInstruments

@@ -52,7 +52,7 @@ def _of_a_node() -> Iterator[Metric]:
     from hami_node_agent.allocation.late_binding_rules import BindingWay
     from hami_node_agent.devices.mig_partition import PartitionPlan
     from hami_node_agent.enforcement.checker import Checked
-    from hami_node_agent.metrics import collectors, health, limits, mig
+    from hami_node_agent.metrics import collectors, health, limits
     from hami_node_agent.usage.regions.directory import Regions
     from hami_node_agent.usage.sampler import Observation
     from hamicommon.process.bulkhead import Bulkhead
@@ -79,7 +79,7 @@ def _of_a_node() -> Iterator[Metric]:
         health.RestoredFilesCollector(nothing),
         health.AuthorityCollector({}),
         limits.LimitCollector(Checked, lambda _uid: None, stale_s=1.0),
-        mig.MigCollector(nothing),
+        health.MigCollector(nothing),
     ):
         yield from each.collect()
 

@@ -10,8 +10,7 @@ import httpx
 import pytest
 from aiohttp import web
 from hami_node_agent.metrics import http_server as subject
-from hami_node_agent.metrics.http_server import serving
-from hami_node_agent.metrics.routes import make_routes
+from hami_node_agent.metrics.http_server import make_routes, serving
 from hamicommon.access.checks import Access, ApiCaller, Right
 from hamicommon.errors import Unavailable
 from prometheus_client import CollectorRegistry, Gauge

@@ -50,12 +50,11 @@ from hami_node_agent.metrics.health import (
     AuthorityCollector,
     BindingCollector,
     BulkheadCollector,
+    MigCollector,
     RemovalCollector,
     RestoredFilesCollector,
 )
-from hami_node_agent.metrics.http_server import serving
-from hami_node_agent.metrics.mig import MigCollector
-from hami_node_agent.metrics.routes import make_routes
+from hami_node_agent.metrics.http_server import make_routes, serving
 
 logger = logging.getLogger(__name__)
 

@@ -34,8 +34,7 @@ from hami_node_agent.config.settings import Settings
 from hami_node_agent.config.sources import configured, environment
 from hami_node_agent.dra.server import DriverSockets
 from hami_node_agent.inventory.publisher import BINDING_ANNOTATION
-from hami_node_agent.metrics.http_server import serving
-from hami_node_agent.metrics.routes import make_routes
+from hami_node_agent.metrics.http_server import make_routes, serving
 
 logger = logging.getLogger(__name__)
 

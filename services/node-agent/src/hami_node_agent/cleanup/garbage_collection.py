@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from operator import methodcaller
 from typing import Protocol
 
@@ -84,49 +84,42 @@ class _Retry:
     """On the monotonic clock."""
 
 
+@dataclass(eq=False)
 class Sweeper:
     """Looks for pods that left."""
 
-    def __init__(
-        self,
-        state: NodeState,
-        *,
-        pods: PodLookup,
-        kubelet_state: KubeletState,
-        processes: Processes,
-        files: PodFiles,
-        reports: Reports,
-        interval_s: float,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._state = state
-        self._pods = pods
-        self._kubelet_state = kubelet_state
-        self._processes = processes
-        self._files = files
-        self._reports = reports
-        self._interval_s = interval_s
-        self._strays = Strays(state, kubelet_state=kubelet_state, files=files)
-        self._retries: dict[str, _Retry] = {}
-        """By pod: those whose last look failed."""
-        self._reported_to_stay: set[str] = set()
-        """Allocations whose pods this process reported as running on."""
+    state: NodeState
+    _: KW_ONLY
+    pods: PodLookup
+    kubelet_state: KubeletState
+    processes: Processes
+    files: PodFiles
+    reports: Reports
+    interval_s: float
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _retries: dict[str, _Retry] = field(default_factory=dict, init=False)
+    """By pod: those whose last look failed."""
+    _reported_to_stay: set[str] = field(default_factory=set, init=False)
+    """Allocations whose pods this process reported as running on."""
+    _strays: Strays = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._strays = Strays(self.state, kubelet_state=self.kubelet_state, files=self.files)
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
-        await every(self._interval_s, self.sweep, name="sweep")
+        await every(self.interval_s, self.sweep, name="sweep")
 
     async def sweep(self) -> None:
         """One round. Raises: Unavailable when somebody can't be asked."""
-        if not self._pods.live:
+        if not self.pods.live:
             return
         suspects = self._suspects()
         uids = {suspect.pod_uid for suspect in suspects}
         self._retries = {uid: retry for uid, retry in self._retries.items() if uid in uids}
         due = [suspect for suspect in suspects if self._is_due(suspect)]
         if due:
-            kept = await self._kubelet_state.pods()
+            kept = await self.kubelet_state.pods()
             for suspect in due:
                 await self._check(suspect, kept)
         await self._strays.sweep()
@@ -139,7 +132,7 @@ class Sweeper:
         """One that fails is looked at again after a pause; the others do not wait for it."""
         uid = suspect.pod_uid
         try:
-            with self._bulkhead.item("sweep", uid):
+            with self.bulkhead.item("sweep", uid):
                 await self._look_at(suspect, kept)
                 self._retries.pop(uid, None)
                 return
@@ -147,7 +140,7 @@ class Sweeper:
         except HamiError as exc:
             error = clip(str(exc))
         retry = self._retries.setdefault(
-            uid, _Retry(Backoff(self._interval_s, max(self._interval_s, RETRY_LAST_S)))
+            uid, _Retry(Backoff(self.interval_s, max(self.interval_s, RETRY_LAST_S)))
         )
         pause_s = retry.backoff.failed()
         retry.at_s = time.monotonic() + pause_s
@@ -169,16 +162,16 @@ class Sweeper:
         the kubelet gave to another pod than was meant) shows only that the pod was here.
         """
         # Nobody's yet: PreStartContainer finds out whose, or `strays.py` that nobody is.
-        records = [record for record in self._state.saved.records.values() if record.pod_uid]
+        records = [record for record in self.state.saved.records.values() if record.pod_uid]
         here = {record.pod_uid for record in records}
         bound = (
             grant
-            for grant in self._state.book.grants.values()
+            for grant in self.state.book.grants.values()
             if grant.state in _BOUND or grant.pod_uid in here
         )
         found: dict[str, _Suspect] = {}
         everything: list[NodeGrant | Record] = [*bound, *records]
-        latest = [known for known in everything if not self._pods.knows(known.pod_uid)]
+        latest = [known for known in everything if not self.pods.knows(known.pod_uid)]
         latest.sort(key=lambda known: (bool(known.allocation_id), known.token))
         for known in latest:
             found[known.pod_uid] = _Suspect(
@@ -194,36 +187,36 @@ class Sweeper:
         """Raises: Unavailable when somebody can't be asked."""
         if not suspect.name:
             # Of a pod that took another's answer before our watch knew it there is only its uid.
-            holdings = await self._kubelet_state.holdings()
+            holdings = await self.kubelet_state.holdings()
             there = any(holding.pod_uid == suspect.pod_uid for holding in holdings)
         else:
-            there = self._has(kept, suspect) or await self._pods.still_there(
+            there = self._has(kept, suspect) or await self.pods.still_there(
                 namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
             )
-        return not there and not await asyncio.to_thread(self._processes.populated, suspect.pod_uid)
+        return not there and not await asyncio.to_thread(self.processes.populated, suspect.pod_uid)
 
     async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
         """Of one that has not left. Raises: Unavailable when the API server can't be asked.
 
         A kubelet keeps pods that are over for a while: only processes run on.
         """
-        ended = self._state.book.whole and self._state.book.of(suspect.pod_uid) is None
+        ended = self.state.book.whole and self.state.book.of(suspect.pod_uid) is None
         if not (ended and suspect.name and suspect.allocation_id):
             return False
         if suspect.allocation_id in self._reported_to_stay:
             return False
-        if not await asyncio.to_thread(self._processes.populated, suspect.pod_uid):
+        if not await asyncio.to_thread(self.processes.populated, suspect.pod_uid):
             return False
-        return not await self._pods.still_there(
+        return not await self.pods.still_there(
             namespace=suspect.namespace, name=suspect.name, pod_uid=suspect.pod_uid
         )
 
     async def _report_that_it_stays(self, suspect: _Suspect) -> None:
         logger.warning("pod runs on without a grant", extra={"pod_uid": suspect.pod_uid})
-        report = self._reports.stays(
+        report = self.reports.stays(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
-        await self._state.change(methodcaller("with_report", report))
+        await self.state.change(methodcaller("with_report", report))
         self._reported_to_stay.add(suspect.allocation_id)
 
     def _has(self, kept: frozenset[tuple[str, str]], suspect: _Suspect) -> bool:
@@ -232,12 +225,12 @@ class Sweeper:
             return False
         # The name may be a successor's. The kubelet admits that one only after it is done with
         # its predecessor, because it can't have both under one name.
-        return self._pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
+        return self.pods.uid_of(suspect.namespace, suspect.name) in ("", suspect.pod_uid)
 
     async def _forget(self, suspect: _Suspect) -> None:
         held = await self._held_by_others(suspect)
         shared = await self._shared(suspect)
-        grant, book = self._state.book.of(suspect.pod_uid), self._state.book
+        grant, book = self.state.book.of(suspect.pod_uid), self.state.book
         if grant is not None:
             book = book.without(
                 grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
@@ -247,7 +240,7 @@ class Sweeper:
         reporting = bool(suspect.allocation_id) and not (shared and grant is None)
         if reporting or not shared:
             logger.info("pod terminated", extra={"pod_uid": suspect.pod_uid, "pod": suspect.name})
-        report = self._reports.gone(
+        report = self.reports.gone(
             allocation_id=suspect.allocation_id, pod_uid=suspect.pod_uid, token=suspect.token
         )
 
@@ -255,17 +248,17 @@ class Sweeper:
             after = passed_on(saved, book).without_pod(suspect.pod_uid, but=shared)
             return after.with_report(report) if reporting else after
 
-        left = passed_on(self._state.saved, book)
+        left = passed_on(self.state.saved, book)
         kept = held | shared
         records = [record for record in left.of_pod(suspect.pod_uid) if record.nonce not in kept]
-        await self._state.change(edit)
-        grant = self._state.book.of(suspect.pod_uid)
+        await self.state.change(edit)
+        grant = self.state.book.of(suspect.pod_uid)
         if grant is not None:
-            self._state.book = self._state.book.without(
+            self.state.book = self.state.book.without(
                 grant.allocation_id, grant.pod_uid, grant.token, heard_at=time.monotonic()
             )
         await asyncio.to_thread(
-            self._files.remove_pod,
+            self.files.remove_pod,
             [record.cache_dir for record in records],
             [record.nonce for record in records],
         )
@@ -276,9 +269,9 @@ class Sweeper:
         The kubelet gives them to a second pod without asking us, and the grant of that one may not
         be known yet: records, limits and account are kept for it. Raises: Unavailable.
         """
-        records = self._state.saved.of_pod(suspect.pod_uid)
+        records = self.state.saved.of_pod(suspect.pod_uid)
         own = frozenset(record.nonce for record in records if not record.device_ids)
-        return own & await self._kubelet_state.claimed() if own else own
+        return own & await self.kubelet_state.claimed() if own else own
 
     async def _held_by_others(self, suspect: _Suspect) -> frozenset[str]:
         """Nonces of answers that the kubelet keeps for other pods: they may have taken this pod's.
@@ -287,7 +280,7 @@ class Sweeper:
         """
         return frozenset(
             holding.answer.nonce
-            for holding in await self._kubelet_state.holdings()
+            for holding in await self.kubelet_state.holdings()
             if holding.answer is not None and holding.pod_uid != suspect.pod_uid
         )
 

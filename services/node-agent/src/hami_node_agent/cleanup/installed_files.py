@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -89,28 +90,27 @@ class InstalledFiles(Protocol):
         """Remove one; failures are logged."""
 
 
+@dataclass(eq=False)
 class FileRestorer:
     """Compares the files with what they should be, again and again."""
 
-    def __init__(
-        self, files: InstalledFiles, state: NodeState, *, bulkhead: Bulkhead | None = None
-    ) -> None:
-        self._files = files
-        self._state = state
-        self._bulkhead = bulkhead or Bulkhead()
-        self.restored: Counter[str] = Counter()
-        """How often files of each name were written again; the log has their paths."""
-        self.problem = ""
-        """Why a file can't be written again, which keeps pods off the node; or empty."""
+    files: InstalledFiles
+    state: NodeState
+    _: KW_ONLY
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    restored: Counter[str] = field(default_factory=Counter, init=False)
+    """How often files of each name were written again; the log has their paths."""
+    problem: str = field(default="", init=False)
+    """Why a file can't be written again, which keeps pods off the node; or empty."""
 
     async def run(self) -> None:
         """Run until cancelled."""
-        await every(RESTORE_INTERVAL_S, self.once, name="files", bulkhead=self._bulkhead)
+        await every(RESTORE_INTERVAL_S, self.once, name="files", bulkhead=self.bulkhead)
 
     async def once(self) -> None:
         """Look once. Raises: Unavailable."""
         try:
-            installed = await asyncio.to_thread(self._files.restore_installed)
+            installed = await asyncio.to_thread(self.files.restore_installed)
             for path, wrong in installed.items():
                 self._note(path, wrong)
             await self._restore_limits()
@@ -128,40 +128,36 @@ class FileRestorer:
         for record in suspects:
             # One that was written since has another file to be.
             if still_wrong.get(record.nonce) is record:
-                await asyncio.to_thread(self._files.write_limits, record)
-                path = self._files.limits_dir(record.nonce) / "limits"
+                await asyncio.to_thread(self.files.write_limits, record)
+                path = self.files.limits_dir(record.nonce) / "limits"
                 self._note(path, f"it was not what {record.pod_uid}/{record.container} was granted")
 
     async def _wrong(self) -> list[Record]:
-        records = list(self._state.saved.records.values())
-        return await asyncio.to_thread(self._files.wrong_limits, records)
+        records = list(self.state.saved.records.values())
+        return await asyncio.to_thread(self.files.wrong_limits, records)
 
     def _note(self, path: Path, wrong: str) -> None:
         self.restored[path.name] += 1
         logger.error("file written again", extra={"path": str(path), "reason": wrong})
 
 
+@dataclass(eq=False)
 class OldLibraries:
     """Removes libraries that nobody names.
 
     The kubelet keeps an Allocate answer, and with it the library's path, for the pod's whole life:
     a container that restarts months later mounts the version of that day. A version goes only when
     two readings in a row do not name it: an answer just given is not in the checkpoint yet.
+
+    `mounted_paths`: of answers in the kubelet's checkpoint; `described`: of CDI files (blocking).
+    Both raise: Unavailable.
     """
 
-    def __init__(
-        self,
-        files: InstalledFiles,
-        mounted_paths: Callable[[], Awaitable[frozenset[str]]],
-        *,
-        described: Callable[[], frozenset[str]] = frozenset,
-    ) -> None:
-        """`mounted_paths`: of answers in the kubelet's checkpoint; `described`: of CDI files
-        (blocking). Both raise: Unavailable."""
-        self._files = files
-        self._mounted_paths = mounted_paths
-        self._described = described
-        self._unnamed: frozenset[Path] = frozenset()
+    files: InstalledFiles
+    mounted_paths: Callable[[], Awaitable[frozenset[str]]]
+    _: KW_ONLY
+    described: Callable[[], frozenset[str]] = frozenset
+    _unnamed: frozenset[Path] = field(default_factory=frozenset, init=False)
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -170,13 +166,13 @@ class OldLibraries:
     async def look(self) -> None:
         """Look once; nothing is removed while the checkpoint can't be read."""
         try:
-            named = await self._mounted_paths() | await asyncio.to_thread(self._described)
+            named = await self.mounted_paths() | await asyncio.to_thread(self.described)
         except Unavailable as exc:
             logger.debug("old libraries not checked", extra={"error": str(exc)})
             self._unnamed = frozenset()
             return
-        old = await asyncio.to_thread(self._files.old_libraries)
+        old = await asyncio.to_thread(self.files.old_libraries)
         unnamed = frozenset(path for path in old if str(path) not in named)
         for path in sorted(unnamed & self._unnamed):
-            await asyncio.to_thread(self._files.remove_library, path)
+            await asyncio.to_thread(self.files.remove_library, path)
         self._unnamed = unnamed - self._unnamed

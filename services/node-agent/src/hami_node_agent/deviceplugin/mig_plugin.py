@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from uuid import uuid4
 
 from hamicommon.domain.ids import GpuUuid
@@ -29,24 +30,21 @@ from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.state import Signal
 
 
+@dataclass(eq=False)
 class MigCards:
     """Health of the cards in MIG mode, by the rules of all cards."""
 
-    def __init__(
-        self,
-        probe: DeviceProbe,
-        cards: frozenset[GpuUuid],
-        *,
-        xids: XidPolicy,
-        probe_interval_s: float,
-        xid_quiet_s: float,
-    ) -> None:
-        self._probe = probe
-        self._health = dict.fromkeys(cards, Health())
-        self._xids = xids
-        self._interval_s = probe_interval_s
-        self._quiet_s = xid_quiet_s
-        self.changed = Signal()
+    probe: DeviceProbe
+    cards: frozenset[GpuUuid]
+    _: KW_ONLY
+    xids: XidPolicy
+    probe_interval_s: float
+    xid_quiet_s: float
+    changed: Signal = field(default_factory=Signal, init=False)
+    _health: dict[GpuUuid, Health] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._health = dict.fromkeys(self.cards, Health())
 
     def healthy(self, card: GpuUuid) -> bool:
         """Whether the card's instances may be used."""
@@ -54,17 +52,17 @@ class MigCards:
 
     def on_xid(self, card: GpuUuid, xid: int) -> None:
         """The card reported an error; which of its instances is meant is not asked."""
-        if self._xids.matters(xid):
+        if self.xids.matters(xid):
             now = time.monotonic()
-            self._set(card, after_xid(self._health[card], xid, now=now, quiet_s=self._quiet_s))
+            self._set(card, after_xid(self._health[card], xid, now=now, quiet_s=self.xid_quiet_s))
 
     async def run(self) -> None:
         """Probes until cancelled."""
-        await every(self._interval_s, self._probe_all, name="MIG cards")
+        await every(self.probe_interval_s, self._probe_all, name="MIG cards")
 
     async def _probe_all(self) -> None:
         try:
-            failing = await self._probe.failing()
+            failing = await self.probe.failing()
         except Unavailable as exc:
             failing = dict.fromkeys(self._health, Failure(reason=str(exc), certain=False))
         now = time.monotonic()

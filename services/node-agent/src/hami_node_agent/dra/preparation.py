@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import SliceKey, slices_name
@@ -65,25 +65,17 @@ class Prepared:
     cdi_devices: tuple[str, ...]
 
 
+@dataclass(eq=False)
 class ClaimPreparation:
     """The NodePrepareResources use case."""
 
-    def __init__(
-        self,
-        node: NodePorts,
-        slices: DescribedSlices,
-        *,
-        api: ClaimReader,
-        bus: RequestBus,
-        node_name: str,
-    ) -> None:
-        self._state = node.state
-        self._pods = node.pods
-        self._api = api
-        self._bus = bus
-        self._slices = slices
-        self._node = node_name
-        self._turn = asyncio.Lock()
+    node: NodePorts
+    slices: DescribedSlices
+    _: KW_ONLY
+    api: ClaimReader
+    bus: RequestBus
+    node_name: str
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         """The claim's devices, when its pod's slices are granted and described.
@@ -121,11 +113,11 @@ class ClaimPreparation:
         except HamiError as exc:
             logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
-                await self._pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
+                await self.node.pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
             raise
 
     async def _claim(self, namespace: str, name: str) -> Json:
-        return await self._api.claim(namespace, name)
+        return await self.api.claim(namespace, name)
 
     async def _pods_of(self, claim: Json) -> list[Json]:
         """The pods of this node that hold the claim, and are not over. Raises: NotFound,
@@ -133,8 +125,8 @@ class ClaimPreparation:
         metadata, found = claim["metadata"], []
         for one in pods_of(claim):
             with suppress(NotFound):
-                pod = await self._api.pod(metadata["namespace"], one["name"])
-                here = pod["spec"].get("nodeName") == self._node
+                pod = await self.api.pod(metadata["namespace"], one["name"])
+                here = pod["spec"].get("nodeName") == self.node_name
                 over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
                 if pod["metadata"]["uid"] == one["uid"] and here and not over:
                     found.append(pod)
@@ -157,21 +149,23 @@ class ClaimPreparation:
     async def _granted(self, pod: Json) -> NodeGrant:
         """Raises: Conflict with the ledger's reason, Unavailable when nobody can be asked."""
         metadata = pod["metadata"]
-        known = self._state.book.of(metadata["uid"])
+        known = self.node.state.book.of(metadata["uid"])
         if known is not None and known.claimed:
             return known
-        reply = await self._bus.request(
-            claims_subject(self._node),
+        reply = await self.bus.request(
+            claims_subject(self.node_name),
             ClaimsRequest(
-                node=self._node,
+                node=self.node_name,
                 pod_uid=metadata["uid"],
                 namespace=metadata["namespace"],
                 pod_name=metadata["name"],
             ),
             timeout_s=ASK_TIMEOUT_S,
         )
-        refused = await entered(self._state, reply, pod_uid=metadata["uid"], node=self._node)
-        known = self._state.book.of(metadata["uid"])
+        refused = await entered(
+            self.node.state, reply, pod_uid=metadata["uid"], node=self.node_name
+        )
+        known = self.node.state.book.of(metadata["uid"])
         if refused or known is None:
             raise Conflict(refused or "the pod's grant has ended already")
         return known
@@ -199,7 +193,7 @@ class ClaimPreparation:
         """What is there for the container: its own, or that of another holder of its slices."""
         known = self._record_of(grant.pod_uid, container.name)
         if known is None or known.allocation_id != grant.allocation_id:
-            known = self._state.saved.records.get(slices_name(container.keys))
+            known = self.node.state.saved.records.get(slices_name(container.keys))
         return known
 
     async def _settle(self, grant: NodeGrant, container: ContainerClaims) -> bool:
@@ -210,22 +204,22 @@ class ClaimPreparation:
         granted = grant.container(container.name)
         if granted is None:
             raise Conflict(f"the pod's grant has no slices for container {container.name}")
-        env = await self._pods.container_env(grant, container.name)
+        env = await self.node.pods.container_env(grant, container.name)
         known = self._known(grant, container)
         if known is not None:
-            await asyncio.to_thread(self._slices.put, known, env)
+            await asyncio.to_thread(self.slices.put, known, env)
             if known.allocation_id != grant.allocation_id:
-                await self._state.change(lambda saved: self._slices.recorded(saved, grant))
+                await self.node.state.change(lambda saved: self.slices.recorded(saved, grant))
             return False
         # Always the same: what an agent made before it was killed is written again, and not beside;
         # and the kubelet has the same for all pods of a claim.
         nonce = slices_name(container.keys)
-        fresh = self._slices.record(nonce, frozenset(), grant, granted, env)
-        there = await asyncio.to_thread(self._slices.in_place, fresh)
+        fresh = self.slices.record(nonce, frozenset(), grant, granted, env)
+        there = await asyncio.to_thread(self.slices.in_place, fresh)
         record = there or fresh
-        await self._state.change(
-            lambda saved: self._slices.recorded(saved, grant, record),
-            first=lambda: (self._slices.put if there else self._slices.make)(record, env),
+        await self.node.state.change(
+            lambda saved: self.slices.recorded(saved, grant, record),
+            first=lambda: (self.slices.put if there else self.slices.make)(record, env),
         )
         logger.info(
             "claim prepared",
@@ -238,7 +232,7 @@ class ClaimPreparation:
         return True
 
     def _record_of(self, pod_uid: str, container: str) -> Record | None:
-        records = self._state.saved.records.values()
+        records = self.node.state.saved.records.values()
         return next((r for r in records if r.belongs_to(pod_uid, container)), None)
 
     def _names(

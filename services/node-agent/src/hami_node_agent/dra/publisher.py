@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon.errors import HamiError
 from hamicommon.process.backoff import Backoff
@@ -25,24 +26,18 @@ RETRY_FIRST_S = 0.5
 RETRY_LAST_S = 30.0
 
 
+@dataclass(eq=False)
 class SlicePublisher:
     """Publishes one node's cards to kube-scheduler."""
 
-    def __init__(
-        self,
-        store: SliceStore,
-        cards: CardTracker,
-        state: NodeState,
-        *,
-        node: str,
-    ) -> None:
-        self._store = store
-        self._cards = cards
-        self._state = state
-        self._node = node
-        self._registered = False
-        self._changed = Signal()
-        self.published = False
+    store: SliceStore
+    cards: CardTracker
+    state: NodeState
+    _: KW_ONLY
+    node: str
+    _registered: bool = field(default=False, init=False)
+    _changed: Signal = field(default_factory=Signal, init=False)
+    published: bool = field(default=False, init=False)
 
     def registered(self) -> None:
         """The kubelet knows the driver: slices from now on can be prepared."""
@@ -52,9 +47,9 @@ class SlicePublisher:
     async def run(self) -> None:
         """Until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._store.run(self._changed.notify), name="slices-watch")
-            tasks.create_task(self._pass_on(self._cards.changed), name="slices-cards")
-            tasks.create_task(self._pass_on(self._state.book_changed), name="slices-grants")
+            tasks.create_task(self.store.run(self._changed.notify), name="slices-watch")
+            tasks.create_task(self._pass_on(self.cards.changed), name="slices-cards")
+            tasks.create_task(self._pass_on(self.state.book_changed), name="slices-grants")
             tasks.create_task(self._keep(), name="slices")
 
     async def _pass_on(self, signal: Signal) -> None:
@@ -69,7 +64,7 @@ class SlicePublisher:
             seen = self._changed.version
             wait_s: float | None = None
             try:
-                if self._registered and self._store.synced:
+                if self._registered and self.store.synced:
                     await self._write()
                 backoff.succeeded()
             except HamiError as exc:
@@ -82,12 +77,12 @@ class SlicePublisher:
             await asyncio.sleep(SETTLE_S)
 
     async def _write(self) -> None:
-        grants = self._state.book.grants.values()
-        devices = offered_devices(self._cards.devices(), grants)
-        now = self._store.slices.get(slice_name(self._node))
-        body = wanted_slice(self._node, await self._store.node_uid(), devices, now)
+        grants = self.state.book.grants.values()
+        devices = offered_devices(self.cards.devices(), grants)
+        now = self.store.slices.get(slice_name(self.node))
+        body = wanted_slice(self.node, await self.store.node_uid(), devices, now)
         if body is not None:
-            await self._store.write(body)
+            await self.store.write(body)
             logger.info(
                 "ResourceSlice written",
                 extra={"devices": len(devices), "generation": body["spec"]["pool"]["generation"]},

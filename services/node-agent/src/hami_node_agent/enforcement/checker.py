@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Unavailable
@@ -74,61 +74,53 @@ class Checked:
     """It has looked for long enough to know that somebody who is not here does nothing wrong."""
 
 
+@dataclass(eq=False)
 class LimitChecker:
-    """Compares what processes hold with what their containers were granted."""
+    """Compares what processes hold with what their containers were granted.
 
-    def __init__(
-        self,
-        monitor: Monitor,
-        state: NodeState,
-        pods: KnownPods,
-        kubelet_state: KubeletState,
-        *,
-        policy: CheckPolicy,
-        devices: Callable[[], tuple[DeviceSample, ...]],
-        bulkhead: Bulkhead | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`devices`: the last samples of the cards."""
-        self._bulkhead = bulkhead or Bulkhead()
-        self._monitor = monitor
-        self._state = state
-        self._pods = pods
-        self._kubelet_state = kubelet_state
-        self._policy = policy
-        self._devices = devices
-        self._clock = clock
-        self._began_s: float | None = None
-        self._unresolved: Mapping[tuple[str, int], int] = {}
-        self._asked: dict[ContainerKey, tuple[float, str]] = {}
-        """When the kubelet was asked about a container, and what is to be stated of it."""
-        self._limits: tuple[object, object, Mapping[ContainerKey, Mapping[str, Limit]]] | None = (
-            None
-        )
-        """The records and ended pods that they were made of, and they."""
-        self.checked = Checked()
+    `devices`: the last samples of the cards.
+    """
+
+    monitor: Monitor
+    state: NodeState
+    pods: KnownPods
+    kubelet_state: KubeletState
+    _: KW_ONLY
+    policy: CheckPolicy
+    devices: Callable[[], tuple[DeviceSample, ...]]
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    clock: Callable[[], float] = time.monotonic
+    _began_s: float | None = field(default=None, init=False)
+    _unresolved: Mapping[tuple[str, int], int] = field(default_factory=dict, init=False)
+    _asked: dict[ContainerKey, tuple[float, str]] = field(default_factory=dict, init=False)
+    """When the kubelet was asked about a container, and what is to be stated of it."""
+    _limits: tuple[object, object, Mapping[ContainerKey, Mapping[str, Limit]]] | None = field(
+        default=None, init=False
+    )
+    """The records and ended pods that they were made of, and they."""
+    checked: Checked = field(default_factory=Checked, init=False)
 
     async def next_check(self, seen: int) -> int:
         """Waits for the look after that version and checks it; returns its version."""
-        version = await self._monitor.looks.wait(seen)
-        with self._bulkhead.item("limits", "look"):
-            await self.check(self._monitor.last_look)
+        version = await self.monitor.looks.wait(seen)
+        with self.bulkhead.item("limits", "look"):
+            await self.check(self.monitor.last_look)
         return version
 
     async def check(self, look: MonitorLook) -> None:
         """One look."""
-        now_s = self._clock()
+        now_s = self.clock()
         if self._began_s is None:
             self._began_s = now_s
-        ended = self._pods.seen().ended
+        ended = self.pods.seen().ended
         limits = self._limits_now(ended)
         view = self._view(look, limits)
         facts = await self._with_elsewhere(view.facts, now_s)
         standings = advance(
             self.checked.standings,
-            judge(facts, self._policy.tolerance),
+            judge(facts, self.policy.tolerance),
             now_s=now_s,
-            timing=self._policy.timing,
+            timing=self.policy.timing,
             gone=frozenset[str](ended),
         )
         self._log_changes(standings)
@@ -137,14 +129,14 @@ class LimitChecker:
             standings=standings,
             totals=view.totals,
             looked_s=now_s,
-            settled=now_s - self._began_s >= 2 * self._policy.timing.grace_s,
+            settled=now_s - self._began_s >= 2 * self.policy.timing.grace_s,
         )
 
     def _limits_now(self, ended: frozenset[PodUid]) -> Mapping[ContainerKey, Mapping[str, Limit]]:
         """Both are replaced when they change, and never changed."""
-        records, before = self._state.saved.records, self._limits
+        records, before = self.state.saved.records, self._limits
         if before is None or before[0] is not records or before[1] is not ended:
-            found = limits_of(records.values(), ended=ended, controlled=self._policy.controlled)
+            found = limits_of(records.values(), ended=ended, controlled=self.policy.controlled)
             before = self._limits = (records, ended, found)
         return before[2]
 
@@ -155,24 +147,24 @@ class LimitChecker:
             sample.uuid: None
             if sample.memory_used_bytes is None
             else sample.memory_used_bytes // MIB
-            for sample in self._devices()
+            for sample in self.devices()
         }
         return view_of(
             look,
             resolver=Resolver(
-                self._pods,
+                self.pods,
                 limits,
-                self._policy.exempt_namespaces,
-                beside(self._state.saved.records, self._state.book),
+                self.policy.exempt_namespaces,
+                beside(self.state.saved.records, self.state.book),
             ),
             limits=limits,
             directories={
                 record.cache_dir: ContainerKey(record.pod_uid, record.container)
-                for record in self._state.saved.records.values()
+                for record in self.state.saved.records.values()
             }
             if look.unreadable
             else {},
-            cards=self._state.cards,
+            cards=self.state.cards,
             used_mib=used.get,
             before=self._unresolved,
         )
@@ -189,7 +181,7 @@ class LimitChecker:
             try:
                 held = {
                     ContainerKey(holding.pod_uid, holding.container)
-                    for holding in await self._kubelet_state.holdings()
+                    for holding in await self.kubelet_state.holdings()
                 }
                 answers = dict.fromkeys(new & held, _ELSEWHERE)
                 answers |= await self._by_claims(new - held)
@@ -210,13 +202,13 @@ class LimitChecker:
         if not owners:
             return {}
         try:
-            claiming = await self._kubelet_state.claiming()
+            claiming = await self.kubelet_state.claiming()
         except Unavailable:
             # Where PodResources can't be read, no tenant is to be hidden by that.
             claiming = frozenset()
         found = {}
         for owner in owners:
-            pod = self._pods.name_of(owner.pod_uid)
+            pod = self.pods.name_of(owner.pod_uid)
             named = pod is not None and (pod.namespace, pod.name, owner.container) in claiming
             found[owner] = _BY_CLAIM if named else ""
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
@@ -31,44 +32,39 @@ MOST_OF_A_REASON = 500
 _Reported = tuple[tuple[LimitKey, LimitState, float], ...]
 
 
+@dataclass(eq=False)
 class LimitPublisher:
     """Publishes what the checker found."""
 
-    def __init__(
-        self,
-        checker: LimitChecker,
-        bus: Publisher,
-        name_of: Callable[[str], PodRef | None],
-        *,
-        node: str,
-        agent_id: str,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._checker = checker
-        self._bus = bus
-        self._name_of = name_of
-        self._node = node
-        self._agent_id = agent_id
-        self._clock = clock
-        self._sequence = 0
-        self._outage = Outage(
+    checker: LimitChecker
+    bus: Publisher
+    name_of: Callable[[str], PodRef | None]
+    _: KW_ONLY
+    node: str
+    agent_id: str
+    clock: Callable[[], float] = time.monotonic
+    _sequence: int = field(default=0, init=False)
+    _outage: Outage = field(
+        default_factory=lambda: Outage(
             logger,
             failed="limit checks not published, retrying",
             again="limit checks published again",
-        )
-        self._reported: _Reported | None = None
-        self._reported_s = float("-inf")
+        ),
+        init=False,
+    )
+    _reported: _Reported | None = field(default=None, init=False)
+    _reported_s: float = field(default_factory=lambda: float("-inf"), init=False)
 
     async def run(self) -> None:
         """Checks and publishes with every look until cancelled."""
         seen = 0
         while True:
-            seen = await self._checker.next_check(seen)
+            seen = await self.checker.next_check(seen)
             await self.publish()
 
     async def publish(self) -> None:
         """Publishes the last check if it is news, or if it is time to."""
-        checked, now_s = self._checker.checked, self._clock()
+        checked, now_s = self.checker.checked, self.clock()
         if checked.looked_s is None:
             return
         open_ = [
@@ -84,10 +80,10 @@ class LimitPublisher:
         self._sequence += 1
         message = self._message(checked, open_, now_s)
         try:
-            await self._bus.publish(
-                events.limits_subject(self._node),
+            await self.bus.publish(
+                events.limits_subject(self.node),
                 message,
-                message_id=f"{self._agent_id}:limits:{self._sequence}",
+                message_id=f"{self.agent_id}:limits:{self._sequence}",
             )
         except Unavailable as exc:
             # The next look tries again, with what is so then.
@@ -106,8 +102,8 @@ class LimitPublisher:
             for key, standing in worst[: events.MOST_FINDINGS]
         )
         return LimitCheck(
-            node=self._node,
-            agent_id=self._agent_id,
+            node=self.node,
+            agent_id=self.agent_id,
             sequence=self._sequence,
             checked_at=now,
             containers=sum(
@@ -118,7 +114,7 @@ class LimitPublisher:
         )
 
     def _finding(self, key: LimitKey, standing: Standing, since: datetime) -> LimitFinding:
-        pod = self._name_of(key.pod_uid)
+        pod = self.name_of(key.pod_uid)
         judgement = standing.judgement
         return LimitFinding(
             pod_uid=key.pod_uid,

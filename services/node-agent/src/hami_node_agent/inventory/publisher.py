@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -42,61 +43,56 @@ class NodeAnnotator(Protocol):
         """Merges. Raises: HamiError."""
 
 
+@dataclass(eq=False)
 class InventoryPublisher:
     """Publishes one node's inventory."""
 
-    def __init__(
-        self,
-        cards: CardTracker,
-        bus: Publisher,
-        *,
-        node: str,
-        agent_id: str,
-        heartbeat_s: float,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._cards = cards
-        self._bus = bus
-        self._node = node
-        self._agent_id = agent_id
-        self._heartbeat_s = heartbeat_s
-        self._sequence = 0
-        self._outage = Outage(
+    cards: CardTracker
+    bus: Publisher
+    _: KW_ONLY
+    node: str
+    agent_id: str
+    heartbeat_s: float
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _sequence: int = field(default=0, init=False)
+    _outage: Outage = field(
+        default_factory=lambda: Outage(
             logger, failed="inventory not published, retrying", again="inventory published again"
-        )
-        self.published = False
+        ),
+        init=False,
+    )
+    published: bool = field(default=False, init=False)
 
     async def run(self) -> None:
         """Publishes until cancelled; a failure is followed by another try, not by silence."""
-        backoff = Backoff(RETRY_S, self._heartbeat_s)
+        backoff = Backoff(RETRY_S, self.heartbeat_s)
         while True:
-            seen = self._cards.changed.version
+            seen = self.cards.changed.version
             self.published = await self._publish()
             if self.published:
                 backoff.succeeded()
-            await self._cards.changed.wait(
-                seen, self._heartbeat_s if self.published else backoff.failed()
+            await self.cards.changed.wait(
+                seen, self.heartbeat_s if self.published else backoff.failed()
             )
 
     async def _publish(self) -> bool:
         self._sequence += 1
         inventory = events.Inventory(
-            node=self._node,
-            agent_id=self._agent_id,
+            node=self.node,
+            agent_id=self.agent_id,
             sequence=self._sequence,
             observed_at=datetime.now(UTC),
             devices=tuple(self._described()),
             pair_scores={
                 str(uuid): {str(peer): score for peer, score in row.items()}
-                for uuid, row in self._cards.pair_scores.items()
+                for uuid, row in self.cards.pair_scores.items()
             },
         )
         try:
-            await self._bus.publish(
-                events.inventory_subject(self._node),
+            await self.bus.publish(
+                events.inventory_subject(self.node),
                 inventory,
-                message_id=f"{self._agent_id}:{self._sequence}",
+                message_id=f"{self.agent_id}:{self._sequence}",
             )
         except Unavailable as exc:
             self._outage.failed(exc)
@@ -107,8 +103,8 @@ class InventoryPublisher:
     def _described(self) -> list[events.InventoryDevice]:
         """A card that can't be described is not offered; the others are."""
         found: list[events.InventoryDevice] = []
-        for device in self._cards.devices():
-            with self._bulkhead.item("inventory", device.uuid):
+        for device in self.cards.devices():
+            with self.bulkhead.item("inventory", device.uuid):
                 found.append(inventory_device(device))
         return found
 

@@ -1,12 +1,15 @@
-"""Metrics of the agent itself: cards' health, unreadable regions, failures, certificates."""
+"""Metrics of the agent itself: cards' health, MIG instances, files, failures, certificates.
+
+HAMi shows none of them; what containers and cards use is in `collectors.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from hamicommon.domain.devices import GpuDevice
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.moments import CertificateExpiry, ShownCertificate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -14,191 +17,166 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.cleanup.installed_files import FileRestorer
 from hami_node_agent.devices.health import HealthCause
+from hami_node_agent.inventory.mig_instances import MigInstances
+from hami_node_agent.inventory.tracker import CardTracker
+from hami_node_agent.metrics.collectors import ZONE
 from hami_node_agent.usage.regions.directory import Regions
 
 
-class RegionCollector(Collector):
-    """What could not be read or written of the containers' regions."""
+def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in sorted(counts.items()):
+        family.add_metric([value], count)
+    return family
 
-    def __init__(self, regions: Regions) -> None:
-        self._regions = regions
+
+@dataclass(eq=False)
+class RegionCollector(Collector):
+    """Failures to read or write the containers' regions."""
+
+    regions: Regions
 
     def collect(self) -> Iterator[Metric]:
-        """Failures since the start, and how many there are now."""
-        failures = CounterMetricFamily(
+        """Yield failures since the start, and how many there are now."""
+        yield _by_label(
             "hami_node_agent_region_failures",
             "Tries to read or write a container's region that failed, by kind",
-            labels=["kind"],
+            "kind",
+            self.regions.failures,
         )
-        for kind, count in sorted(self._regions.failures.items()):
-            failures.add_metric([kind], count)
-        yield failures
         yield GaugeMetricFamily(
             "hami_node_agent_unreadable_regions",
             "Containers whose region could not be read in the last round",
-            value=self._regions.unreadable,
+            value=self.regions.unreadable,
         )
 
 
-class LeftoversNow(Protocol):
+class Leftovers(Protocol):
     """Directories of pods that are gone, as `HostFiles` has them."""
 
     @property
     def to_remove(self) -> int:
-        """Those that are not removed yet."""
+        """Number of those that are not removed yet."""
 
     @property
     def removal_failures(self) -> Mapping[str, int]:
         """Tries that failed since the start, by the system's error."""
 
 
+@dataclass(eq=False)
 class RemovalCollector(Collector):
-    """What pods left behind."""
+    """Directories that pods left behind."""
 
-    def __init__(self, leftovers: LeftoversNow) -> None:
-        self._leftovers = leftovers
+    leftovers: Leftovers
 
     def collect(self) -> Iterator[Metric]:
-        """How many wait, and what failed."""
+        """Yield how many wait, and what failed."""
         yield GaugeMetricFamily(
             "hami_node_agent_directories_to_remove",
             "Directories of containers that are gone, not removed yet",
-            value=self._leftovers.to_remove,
+            value=self.leftovers.to_remove,
         )
-        failures = CounterMetricFamily(
+        yield _by_label(
             "hami_node_agent_removal_failures",
             "Tries to remove such a directory that failed, by error",
-            labels=["error"],
+            "error",
+            self.leftovers.removal_failures,
         )
-        for error, count in sorted(self._leftovers.removal_failures.items()):
-            failures.add_metric([error], count)
-        yield failures
 
 
-class RestoredFiles(Protocol):
-    """Files that were written again, as `FileRestorer` has them."""
-
-    @property
-    def restored(self) -> Mapping[str, int]:
-        """How often since the start, by the file's name."""
-
-    @property
-    def problem(self) -> str:
-        """Why one can't be; empty: all are as they should be."""
-
-
+@dataclass(eq=False)
 class RestoredFilesCollector(Collector):
-    """What somebody else wrote to files that containers see."""
+    """Changes by others to files that containers see."""
 
-    def __init__(self, files: RestoredFiles) -> None:
-        self._files = files
+    files: FileRestorer
 
     def collect(self) -> Iterator[Metric]:
-        """By name, and the one that can't be written again."""
-        restored = CounterMetricFamily(
+        """Yield how often by name, and the one that can't be written again."""
+        yield _by_label(
             "hami_node_agent_restored_files",
             "Files of containers that were others than written, and were written again, by name",
-            labels=["what"],
+            "what",
+            self.files.restored,
         )
-        for name, count in sorted(self._files.restored.items()):
-            restored.add_metric([name], count)
-        yield restored
         problem = GaugeMetricFamily(
             "hami_node_agent_file_problem",
             "1: a file that containers see can't be written, for this reason",
             labels=["reason"],
         )
-        if self._files.problem:
-            problem.add_metric([self._files.problem], 1)
+        if self.files.problem:
+            problem.add_metric([self.files.problem], 1)
         yield problem
 
 
+@dataclass(eq=False)
 class BulkheadCollector(Collector):
-    """What single pods, cards and directories went wrong with."""
+    """Failures isolated per pod, card and directory."""
 
-    def __init__(self, bulkhead: Bulkhead) -> None:
-        self._bulkhead = bulkhead
+    bulkhead: Bulkhead
 
     def collect(self) -> Iterator[Metric]:
-        """By loop, since the start."""
-        failures = CounterMetricFamily(
+        """Yield them by loop, since the start."""
+        yield _by_label(
             "hami_node_agent_item_failures",
             "Unexpected failures of one pod, container or directory in a loop over many",
-            labels=["loop"],
+            "loop",
+            self.bulkhead.failures,
         )
-        for loop, count in sorted(self._bulkhead.failures.items()):
-            failures.add_metric([loop], count)
-        yield failures
 
 
+@dataclass(eq=False)
 class BindingCollector(Collector):
-    """How containers of the node get their slices, and why so."""
+    """Mode in which containers of the node get their slices, and its reason."""
 
-    def __init__(self, way: BindingWay) -> None:
-        self._way = way
+    way: BindingWay
 
     def collect(self) -> Iterator[Metric]:
-        """Always 1, with the way and the reason as labels."""
+        """Yield 1, with mode and reason as labels."""
         binding = GaugeMetricFamily(
             "hami_node_agent_binding",
             "1: containers get their slices in this way, `late` or `lock`, for this reason",
             labels=["way", "reason"],
         )
-        binding.add_metric(["late" if self._way.late else "lock", self._way.reason], 1)
+        binding.add_metric(["late" if self.way.late else "lock", self.way.reason], 1)
         yield binding
 
 
+@dataclass(eq=False)
 class AuthorityCollector(Collector):
-    """Until when the agent can verify the servers that it is a client of.
+    """Time until which the agent can verify the servers that it is a client of.
 
     It has no certificate of its own: it logs in to both with tokens.
     """
 
-    def __init__(self, trusted_until: Mapping[str, Callable[[], datetime | None]]) -> None:
-        """By server; None: not known yet, or no TLS."""
-        self._trusted_until = trusted_until
-        self._expiry = CertificateExpiry("hami-node-agent")
+    trusted_until: Mapping[str, Callable[[], datetime | None]]
+    """By server; None: not known yet, or no TLS."""
+    _expiry: CertificateExpiry = field(
+        default_factory=lambda: CertificateExpiry("hami-node-agent"), init=False
+    )
 
     def collect(self) -> Iterator[Metric]:
-        """One sample for each server whose authority is known."""
-        for server, until in self._trusted_until.items():
+        """Yield one sample for each server whose authority is known."""
+        for server, until in self.trusted_until.items():
             self._expiry.show(ShownCertificate(server), until())
         yield from self._expiry.collect()
 
 
-class CardsNow(Protocol):
-    """The node's cards, as `cards.Cards` has them."""
-
-    @property
-    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
-        """XID events since the start by card, code, and whether they counted."""
-
-    @property
-    def health_changes(self) -> Mapping[tuple[str, HealthCause], int]:
-        """How often each card fell sick or got well since the start, by cause."""
-
-    def devices(self) -> tuple[GpuDevice, ...]:
-        """All cards with their health."""
-
-
+@dataclass(eq=False, kw_only=True)
 class CardCollector(Collector):
-    """How the cards are, and what errors they reported."""
+    """Health of the cards, and the errors that they reported."""
 
-    def __init__(self, cards: CardsNow, *, node: str) -> None:
-        self._cards = cards
-        self._node = node
+    cards: CardTracker = field(kw_only=False)
+    node: str
 
     def collect(self) -> Iterator[Metric]:
-        """Health now, XID events since the start."""
+        """Yield health now, and XID events since the start."""
         health = GaugeMetricFamily(
             "hami_node_agent_card_healthy",
             "1 while the card is healthy; else 0, with the reason",
             labels=["device_index", "device_uuid", "reason"],
         )
-        for card in self._cards.devices():
-            health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
-        yield health
         changes = CounterMetricFamily(
             "hami_device_health_transitions",
             "How often the card fell sick or got well since the agent's start, by cause (xid, "
@@ -206,17 +184,56 @@ class CardCollector(Collector):
             labels=["node", "device_uuid", "cause"],
         )
         # From 0 on: the first change of a series that only then begins is no increase.
-        seen = self._cards.health_changes
-        for card in self._cards.devices():
+        seen = self.cards.health_changes
+        for card in self.cards.devices():
+            health.add_metric([str(card.index), card.uuid, card.health_reason], card.healthy)
             for cause in HealthCause:
-                labels = [self._node, card.uuid, cause.value]
+                labels = [self.node, card.uuid, cause.value]
                 changes.add_metric(labels, seen.get((card.uuid, cause), 0))
+        yield health
         yield changes
         xids = CounterMetricFamily(
             "hami_node_agent_xid_events",
             "XID events by card (empty: unknown); those that count made it sick",
             labels=["device_uuid", "xid", "counts"],
         )
-        for (uuid, xid, counts), count in sorted(self._cards.xids_seen.items()):
+        for (uuid, xid, counts), count in sorted(self.cards.xids_seen.items()):
             xids.add_metric([uuid, str(xid), str(counts).lower()], count)
         yield xids
+
+
+@dataclass(eq=False)
+class MigCollector(Collector):
+    """MIG instances as the last look found them; absent while the driver can't be asked."""
+
+    instances: MigInstances
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield changes since the start, and instances now."""
+        done = CounterMetricFamily(
+            "hami_node_agent_mig_changes",
+            "MIG instances made and destroyed, by how it ended",
+            labels=[ZONE[0], "change", "result"],
+        )
+        for (change, result), count in sorted(self.instances.done.items()):
+            done.add_metric([ZONE[1], change, result], count)
+        yield done
+        latest = self.instances.latest
+        if latest is None:
+            return
+        there = GaugeMetricFamily(
+            "hami_node_agent_mig_instances",
+            "MIG instances by state: held by a container, released and not yet destroyed, lost to "
+            "a container that holds it, foreign: not made by this agent",
+            labels=[ZONE[0], "device_uuid", "state"],
+        )
+        states = {
+            "held": [each.card for each in latest.kept],
+            "released": [each.card for each, _ in latest.destroy],
+            "lost": [each.card for each in latest.lost],
+            "foreign": [each.card for each in latest.foreign],
+        }
+        for card in self.instances.cards:
+            for state, cards in states.items():
+                there.add_metric([ZONE[1], card, state], cards.count(card))
+        yield there

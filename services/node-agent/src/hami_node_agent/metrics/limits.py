@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 
 from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
@@ -23,27 +24,23 @@ MIB = 1024 * 1024
 _CONTAINER = ("namespace", "pod", "container", "device_uuid")
 
 
+@dataclass(eq=False)
 class LimitCollector(Collector):
-    """Makes metric families of the last check at every scrape."""
+    """Makes metric families of the last check at every scrape.
 
-    def __init__(
-        self,
-        checked: Callable[[], Checked],
-        name_of: Callable[[str], PodRef | None],
-        *,
-        stale_s: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`stale_s`: an older check is not shown."""
-        self._checked = checked
-        self._name_of = name_of
-        self._stale_s = stale_s
-        self._clock = clock
+    `stale_s`: an older check is not shown.
+    """
+
+    checked: Callable[[], Checked]
+    name_of: Callable[[str], PodRef | None]
+    _: KW_ONLY
+    stale_s: float
+    clock: Callable[[], float] = time.monotonic
 
     def collect(self) -> Iterator[Metric]:
         """Nothing of a container whose first grace period is not over."""
-        checked, now_s = self._checked(), self._clock()
-        if checked.looked_s is None or now_s - checked.looked_s > self._stale_s:
+        checked, now_s = self.checked(), self.clock()
+        if checked.looked_s is None or now_s - checked.looked_s > self.stale_s:
             checked = Checked()
         state = _family(
             "hami_vgpu_limit_state", "1 for the state of the container's limit", "state"
@@ -93,7 +90,7 @@ class LimitCollector(Collector):
         return family
 
     def _labels(self, key: LimitKey) -> list[str]:
-        pod = self._name_of(key.pod_uid)
+        pod = self.name_of(key.pod_uid)
         # Of a pod whose name is not known its uid is better than nothing.
         namespace, name = ("", key.pod_uid) if pod is None else (pod.namespace, pod.name)
         return [ZONE[1], namespace, name, key.container, key.card]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
 from hamicommon.process.bulkhead import Bulkhead
@@ -40,25 +41,18 @@ class PodSpecs(Protocol):
         """Literal env entries of a container; None when the pod is not known."""
 
 
+@dataclass(eq=False)
 class Feedback:
     """The loop."""
 
-    def __init__(
-        self,
-        monitor: Monitor,
-        pods: PodSpecs,
-        limits_writer: LimitsWriter,
-        *,
-        bulkhead: Bulkhead | None = None,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._bulkhead = bulkhead or Bulkhead()
-        self._monitor = monitor
-        self._pods = pods
-        self._limits_writer = limits_writer
-        self._clock = clock
-        self._waiting: dict[str, str] = {}
-        """By directory, the nonces of the containers that wait since the last round."""
+    monitor: Monitor
+    pods: PodSpecs
+    limits_writer: LimitsWriter
+    _: KW_ONLY
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    clock: Callable[[], float] = time.time
+    _waiting: dict[str, str] = field(default_factory=dict, init=False)
+    """By directory, the nonces of the containers that wait since the last round."""
 
     async def run(self) -> None:
         """Runs until cancelled; then nobody waits any more."""
@@ -68,40 +62,40 @@ class Feedback:
             await self._let_all_go()
 
     async def _round_soon(self) -> None:
-        await self.round(await self._monitor.containers_soon(2 * SLACK_S))
+        await self.round(await self.monitor.containers_soon(2 * SLACK_S))
 
     async def round(self, containers: Sequence[Container]) -> None:
         """One round, on what was just read."""
         shared: list[Shared] = []
         nonces: list[str] = []
         for container in containers:
-            with self._bulkhead.item("feedback", container.directory):
+            with self.bulkhead.item("feedback", container.directory):
                 shared.append(self._shared(container))
                 nonces.append(nonce_of(container))
         changed = {switches.name: switches for switches in decide(shared)}
-        now_s = self._clock()
+        now_s = self.clock()
         feedback = {one.name: decided(one, changed.get(one.name), now_s=now_s) for one in shared}
         self._waiting = {
             one.name: nonce
             for nonce, one in zip(nonces, shared, strict=True)
             if feedback[one.name].waits_until_s
         }
-        await self._limits_writer.feedback(
+        await self.limits_writer.feedback(
             {nonce: feedback[one.name] for nonce, one in zip(nonces, shared, strict=True) if nonce}
         )
         await self._write_regions(changed.values())
 
     async def _let_all_go(self) -> None:
         """Lifts what the last round left in force: the next one may be long in coming."""
-        await self._limits_writer.feedback(
+        await self.limits_writer.feedback(
             {nonce: CoreFeedback() for nonce in self._waiting.values() if nonce}
         )
         await self._write_regions([Switches(name=name, recent_kernel=0) for name in self._waiting])
 
     async def _write_regions(self, changed: Iterable[Switches]) -> None:
         for switches in changed:
-            with self._bulkhead.item("feedback", switches.name):
-                await self._monitor.write(
+            with self.bulkhead.item("feedback", switches.name):
+                await self.monitor.write(
                     switches.name,
                     recent_kernel=switches.recent_kernel,
                     utilization_switch=switches.utilization_switch,
@@ -117,7 +111,7 @@ class Feedback:
         )
 
     def _priority(self, pod_uid: str, container: str) -> int:
-        env = self._pods.literal_env(pod_uid, container)
+        env = self.pods.literal_env(pod_uid, container)
         text = "" if env is None else env.get(PRIORITY_ENV, "")
         known = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
         return int(text) if known else DEFAULT_PRIORITY

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple, Protocol
 
 from hamicommon.errors import Unavailable
@@ -89,43 +89,38 @@ class _Before(NamedTuple):
     seen: Seen
 
 
+@dataclass(eq=False)
 class Monitor:
-    """Looks at the node's containers."""
+    """Looks at the node's containers.
 
-    def __init__(
-        self,
-        probe: DeviceProbe,
-        regions: Regions,
-        owners: Owners,
-        *,
-        processes: LivingProcesses | None,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        """`processes`: None where the host's can't be seen."""
-        self._bulkhead = bulkhead or Bulkhead()
-        self._probe = probe
-        self._regions = regions
-        self._owners = owners
-        self._processes = processes
-        self._turn = asyncio.Lock()
-        self._looked = Signal()
-        self._latest: list[Container] = []
-        self._containers: dict[str, Container] = {}
-        """By directory: one that nothing changed of stays the same object, and what was made of it
+    `processes`: None where the host's can't be seen.
+    """
+
+    probe: DeviceProbe
+    regions: Regions
+    owners: Owners
+    _: KW_ONLY
+    processes: LivingProcesses | None
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _looked: Signal = field(default_factory=Signal, init=False)
+    _latest: list[Container] = field(default_factory=list, init=False)
+    _containers: dict[str, Container] = field(default_factory=dict, init=False)
+    """By directory: one that nothing changed of stays the same object, and what was made of it
         need not be made again."""
-        self._before: dict[str, _Before] = {}
-        self._host_pids: dict[_Key, int] = {}
-        self.looks = Signal()
-        """Notified when `last_look` is another one."""
-        self.last_look = MonitorLook()
+    _before: dict[str, _Before] = field(default_factory=dict, init=False)
+    _host_pids: dict[_Key, int] = field(default_factory=dict, init=False)
+    looks: Signal = field(default_factory=Signal, init=False)
+    """Notified when `last_look` is another one."""
+    last_look: MonitorLook = field(default_factory=MonitorLook, init=False)
 
     async def containers(self) -> list[Container]:
         """Every container that has a region and an owner."""
         async with self._turn:
-            found = await asyncio.to_thread(self._regions.read, now_ns=time.time_ns())
+            found = await asyncio.to_thread(self.regions.read, now_ns=time.time_ns())
         self._containers = {
             name: self._container(name, owner, found[name])
-            for name, owner in self._owners.of(found).items()
+            for name, owner in self.owners.of(found).items()
         }
         return list(self._containers.values())
 
@@ -155,10 +150,10 @@ class Monitor:
         before, self._before = self._before, {}
         seen: list[Seen] = []
         for container in containers:
-            with self._bulkhead.item("monitor", container.directory):
+            with self.bulkhead.item("monitor", container.directory):
                 seen.append(self._seen(container, evidence, known, before))
         self.last_look = MonitorLook(
-            seen=tuple(seen), evidence=evidence, unreadable=self._regions.problems
+            seen=tuple(seen), evidence=evidence, unreadable=self.regions.problems
         )
         self.looks.notify()
         return seen
@@ -169,17 +164,17 @@ class Monitor:
         """Writes the feedback loop's switches into a container's region."""
         async with self._turn:
             await asyncio.to_thread(
-                self._regions.write,
+                self.regions.write,
                 directory,
                 recent_kernel=recent_kernel,
                 utilization_switch=utilization_switch,
             )
 
     async def _cards(self) -> Mapping[str, CardProcesses]:
-        if self._processes is None:
+        if self.processes is None:
             return {}
         try:
-            return await self._probe.processes()
+            return await self.probe.processes()
         except Unavailable as exc:
             logger.warning("processes of cards not read", extra={"error": str(exc)})
             return {}
@@ -187,12 +182,12 @@ class Monitor:
     async def _evidence(
         self, containers: Iterable[Container], cards: Mapping[str, CardProcesses]
     ) -> Evidence | None:
-        if self._processes is None:
+        if self.processes is None:
             return None
         pids = {pid for card in cards.values() for pid in card.pids} | set(self._host_pids.values())
         for container in containers:
             pids |= {process.host_pid for process in container.region.processes}
-        living = await asyncio.to_thread(self._processes.living, pids - {0})
+        living = await asyncio.to_thread(self.processes.living, pids - {0})
         return Evidence(living=living, cards=cards)
 
     def _seen(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon import events
@@ -46,15 +46,16 @@ class Observation:
     """Monotonic seconds."""
 
 
+@dataclass(eq=False)
 class UsagePublisher:
     """Publishes what changed from round to round."""
 
-    def __init__(self, bus: Publisher, *, node: str, agent_id: str) -> None:
-        self._bus = bus
-        self._node = node
-        self._agent_id = agent_id
-        self._sequence = 0
-        self._published = PublishedState()
+    bus: Publisher
+    _: KW_ONLY
+    node: str
+    agent_id: str
+    _sequence: int = field(default=0, init=False)
+    _published: PublishedState = field(default_factory=PublishedState, init=False)
 
     async def flush(self) -> None:
         """Publishes what is still owed of the rounds so far, before an end."""
@@ -62,14 +63,14 @@ class UsagePublisher:
 
     async def publish(self, now: Round) -> None:
         """Publishes what the round adds; a round that can't be published is dropped."""
-        new = changes(self._node, self._published, now)
+        new = changes(self.node, self._published, now)
         if not new:
             self._published = new.published
             return
         self._sequence += 1
         usage = events.Usage(
-            node=self._node,
-            agent_id=self._agent_id,
+            node=self.node,
+            agent_id=self.agent_id,
             sequence=self._sequence,
             sampled_at=now.sampled_at,
             devices=new.devices,
@@ -78,10 +79,10 @@ class UsagePublisher:
             earlier_rounds=new.earlier_rounds,
         )
         try:
-            await self._bus.publish(
-                events.usage_subject(self._node),
+            await self.bus.publish(
+                events.usage_subject(self.node),
                 usage,
-                message_id=f"{self._agent_id}:usage:{self._sequence}",
+                message_id=f"{self.agent_id}:usage:{self._sequence}",
             )
         except Unavailable as exc:
             # Should it have arrived after all: what it owed is published again as it was, and
@@ -91,70 +92,64 @@ class UsagePublisher:
             self._published = new.published
 
 
+@dataclass(eq=False)
 class Sampler:
-    """Takes samples."""
+    """Takes samples.
 
-    def __init__(
-        self,
-        probe: DeviceProbe,
-        monitor: Monitor,
-        publisher: UsagePublisher,
-        *,
-        limits_writer: LimitsWriter,
-        interval_s: float,
-        first_kernels: FirstKernels | None = None,
-        without_region: Callable[[], Iterable[ContainerSample]] = tuple,
-        bulkhead: Bulkhead | None = None,
-    ) -> None:
-        """`without_region`: the use of containers that run without the library."""
-        self._bulkhead = bulkhead or Bulkhead()
-        self._without_region = without_region
-        self._probe = probe
-        self._monitor = monitor
-        self._publisher = publisher
-        self._limits_writer = limits_writer
-        self._interval_s = interval_s
-        self._first_kernels = first_kernels
-        self._latest = Observation()
-        self._sampled: dict[str, tuple[Seen, list[ContainerSample]]] = {}
-        """By directory, of the last round."""
+    `without_region`: the use of containers that run without the library.
+    """
+
+    probe: DeviceProbe
+    monitor: Monitor
+    publisher: UsagePublisher
+    _: KW_ONLY
+    limits_writer: LimitsWriter
+    interval_s: float
+    first_kernels: FirstKernels | None = None
+    without_region: Callable[[], Iterable[ContainerSample]] = tuple
+    bulkhead: Bulkhead = field(default_factory=Bulkhead)
+    _latest: Observation = field(default_factory=Observation, init=False)
+    _sampled: dict[str, tuple[Seen, list[ContainerSample]]] = field(
+        default_factory=dict, init=False
+    )
+    """By directory, of the last round."""
 
     @property
     def latest(self) -> Observation:
         """The last round; empty when it is too old to be true."""
         age_s = time.monotonic() - self._latest.taken_at
-        return self._latest if age_s <= 3 * self._interval_s else Observation()
+        return self._latest if age_s <= 3 * self.interval_s else Observation()
 
     async def run(self) -> None:
         """Samples until cancelled."""
-        await every(self._interval_s, self.sample, name="usage")
+        await every(self.interval_s, self.sample, name="usage")
 
     async def sample(self) -> None:
         """One round."""
         try:
-            devices = await self._probe.samples()
+            devices = await self.probe.samples()
         except Unavailable as exc:
             logger.warning("cards not sampled", extra={"error": str(exc)})
             devices = ()
-        seen = await self._monitor.look()
-        await self._limits_writer.processes(seen)
-        if self._first_kernels is not None:
-            with self._bulkhead.item("first-kernels", "spans"):
-                self._first_kernels.look(one.container for one in seen)
+        seen = await self.monitor.look()
+        await self.limits_writer.processes(seen)
+        if self.first_kernels is not None:
+            with self.bulkhead.item("first-kernels", "spans"):
+                self.first_kernels.look(one.container for one in seen)
         now = datetime.now(UTC)
         before, self._sampled = self._sampled, {}
         containers = tuple(sample for one in seen for sample in self._samples(one, now, before))
-        containers += tuple(self._without_region())
+        containers += tuple(self.without_region())
         self._latest = Observation(
             devices=devices, containers=containers, taken_at=time.monotonic()
         )
-        await self._publisher.publish(Round(sampled_at=now, devices=devices, containers=containers))
+        await self.publisher.publish(Round(sampled_at=now, devices=devices, containers=containers))
 
     def _samples(
         self, seen: Seen, now: datetime, before: Mapping[str, tuple[Seen, list[ContainerSample]]]
     ) -> list[ContainerSample]:
         directory = seen.container.directory
-        with self._bulkhead.item("usage", directory):
+        with self.bulkhead.item("usage", directory):
             last = before.get(directory)
             # A moment of the future may be one of the past by now.
             if last is None or last[0] is not seen or not _past(seen, now):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +30,20 @@ logger = logging.getLogger(__name__)
 POD_RESOURCES_TIMEOUT_S = 2.0
 
 
+@dataclass(eq=False)
 class KubeletStateReader:
-    """Reads both, merged by pod uid and container."""
+    """Reads both, merged by pod uid and container.
 
-    def __init__(
-        self,
-        *,
-        checkpoint: Path,
-        pod_resources: Path,
-        resource: str,
-        uid_of: Callable[[str, str], str],
-        api_uid: Callable[[str], str] = str,
-        card_at: Callable[[str], GpuUuid | None] = lambda _: None,
-    ) -> None:
-        """`card_at`: the card with an NVML index, for answers that name cards by it."""
-        self._checkpoint = checkpoint
-        self._pod_resources = pod_resources
-        self._resource = resource
-        self._uid_of = uid_of
-        self._api_uid = api_uid
-        self._card_at = card_at
+    `card_at`: the card with an NVML index, for answers that name cards by it.
+    """
+
+    _: KW_ONLY
+    checkpoint: Path
+    pod_resources: Path
+    resource: str
+    uid_of: Callable[[str, str], str]
+    api_uid: Callable[[str], str] = str
+    card_at: Callable[[str], GpuUuid | None] = lambda _: None
 
     async def holdings(self) -> tuple[Holding, ...]:
         """See the port."""
@@ -64,10 +58,10 @@ class KubeletStateReader:
     async def checkpointed(self) -> tuple[Holding, ...]:
         """See the port."""
         try:
-            content = await asyncio.to_thread(self._checkpoint.read_bytes)
-            return tuple(map(self._known, read_checkpoint(content, self._resource)))
+            content = await asyncio.to_thread(self.checkpoint.read_bytes)
+            return tuple(map(self._known, read_checkpoint(content, self.resource)))
         except (OSError, InvalidRequest) as exc:
-            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+            raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
     async def read(self) -> KubeletReading:
         """See the port."""
@@ -91,12 +85,12 @@ class KubeletStateReader:
     def _known(self, holding: Holding) -> Holding:
         """The holding under the API server's uid of the pod, with the cards of our answer by uuid
         (id strategy `index` has numbers)."""
-        uid = self._api_uid(holding.pod_uid)
+        uid = self.api_uid(holding.pod_uid)
         if uid != holding.pod_uid:
             holding = replace(holding, pod_uid=uid)
         if holding.answer is None:
             return holding
-        cards = tuple(self._card_at(card) or card for card in holding.answer.cards)
+        cards = tuple(self.card_at(card) or card for card in holding.answer.cards)
         if cards == holding.answer.cards:
             return holding
         return replace(holding, answer=replace(holding.answer, cards=cards))
@@ -107,9 +101,9 @@ class KubeletStateReader:
         Answers of other plugins count: HAMi's, before us, mounts a library beside ours.
         """
         try:
-            return mounted_paths(await asyncio.to_thread(self._checkpoint.read_bytes))
+            return mounted_paths(await asyncio.to_thread(self.checkpoint.read_bytes))
         except (OSError, InvalidRequest) as exc:
-            raise Unavailable(f"{self._checkpoint}: {exc}") from exc
+            raise Unavailable(f"{self.checkpoint}: {exc}") from exc
 
     async def claimed(self) -> frozenset[str]:
         """See the port."""
@@ -128,17 +122,17 @@ class KubeletStateReader:
         return frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
 
     async def _list(self) -> podresources_pb2.ListPodResourcesResponse:
-        if not self._pod_resources.exists():
-            raise Unavailable(f"{self._pod_resources}: no such socket")
+        if not self.pod_resources.exists():
+            raise Unavailable(f"{self.pod_resources}: no such socket")
         # A channel per call: a kept one would sit in its back-off after the kubelet came back.
-        async with grpc.aio.insecure_channel(f"unix:{self._pod_resources}") as channel:
+        async with grpc.aio.insecure_channel(f"unix:{self.pod_resources}") as channel:
             stub = podresources_pb2_grpc.PodResourcesListerStub(channel)  # type: ignore[no-untyped-call]  # generated
             try:
                 answer: podresources_pb2.ListPodResourcesResponse = await stub.List(
                     podresources_pb2.ListPodResourcesRequest(), timeout=POD_RESOURCES_TIMEOUT_S
                 )
             except grpc.aio.AioRpcError as exc:
-                raise Unavailable(f"{self._pod_resources}: {exc.details()}") from exc
+                raise Unavailable(f"{self.pod_resources}: {exc.details()}") from exc
             return answer
 
     def _holdings_of(self, pods: Iterable[podresources_pb2.PodResources]) -> tuple[Holding, ...]:
@@ -148,10 +142,10 @@ class KubeletStateReader:
                 ids = frozenset(
                     device_id
                     for devices in container.devices
-                    if devices.resource_name == self._resource
+                    if devices.resource_name == self.resource
                     for device_id in devices.device_ids
                 )
-                uid = self._uid_of(pod.namespace, pod.name) if ids else ""
+                uid = self.uid_of(pod.namespace, pod.name) if ids else ""
                 if uid:
                     found.append(
                         Holding(
