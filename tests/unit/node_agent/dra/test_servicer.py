@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, Prepared
-from hami_node_agent.dra.servicer import DraService
+from hami_node_agent.dra.server import DraService
 from hamicommon.dra.claims import AllocatedDevice
 from hamicommon.errors import Conflict
 from hamicommon.kubelet_api._generated import dra_pb2

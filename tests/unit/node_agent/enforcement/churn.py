@@ -13,16 +13,19 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
-from hami_node_agent.enforcement.facts import ContainerKey, LimitKey
-from hami_node_agent.enforcement.judgement import Tolerance, judge
+from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey, Tolerance, judge
 from hami_node_agent.enforcement.look import Resolver, limits_of, view_of
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.records import Record
-from hami_node_agent.usage.monitor import Container, MonitorLook, Seen
-from hami_node_agent.usage.owners import Owner
-from hami_node_agent.usage.regions.accounting import Region, RegionCard, RegionHeld, RegionProcess
-from hami_node_agent.usage.regions.evidence import Evidence
+from hami_node_agent.usage.monitor import Container, MonitorLook, Owner, Seen
+from hami_node_agent.usage.regions.accounting import (
+    Evidence,
+    Region,
+    RegionCard,
+    RegionHeld,
+    RegionProcess,
+)
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.domain.pod_ref import PodRef

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hami_node_agent.enforcement.facts import (
+from hami_node_agent.enforcement.judgement import (
     Account,
     ContainerKey,
     Facts,
+    Judgement,
     Limit,
     LimitKey,
     ListedProcess,
+    Tolerance,
+    judge,
 )
-from hami_node_agent.enforcement.judgement import Judgement, Tolerance, judge
 from hamicommon.domain.limits import LimitState
 from hypothesis import given
 from hypothesis import strategies as st

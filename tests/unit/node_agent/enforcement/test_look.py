@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
-from hami_node_agent.enforcement.facts import ContainerKey, LimitKey
+from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey
 from hami_node_agent.enforcement.look import Kind, Resolver, limits_of, view_of
 from hami_node_agent.enforcement.periods import Timing
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import MonitorLook
-from hami_node_agent.usage.regions.evidence import Evidence
+from hami_node_agent.usage.regions.accounting import Evidence
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef

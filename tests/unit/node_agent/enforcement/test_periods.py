@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hami_node_agent.enforcement.facts import LimitKey
-from hami_node_agent.enforcement.judgement import Judgement
+from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hamicommon.domain.limits import LimitState
 from hypothesis import given

@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from hami_node_agent.adapters.kubernetes.kept_pods import GRANT_ANNOTATION
+from hami_node_agent.adapters.kubernetes.pod_fields import GRANT_ANNOTATION
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.grants.book import NodeGrant

@@ -4,7 +4,7 @@ from hami_node_agent.devices.health import Failure
 from hami_node_agent.devices.offer import CardFacts
 from hami_node_agent.devices.processes import CardProcesses
 from hami_node_agent.devices.topology import CardLinks
-from hami_node_agent.inventory.hidden import FilteredProbe
+from hami_node_agent.inventory.probes import FilteredProbe
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 

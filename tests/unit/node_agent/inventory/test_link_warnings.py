@@ -10,8 +10,8 @@ from hami_node_agent.devices.offer import Offer
 from hami_node_agent.devices.topology import CardLinks
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory import link_warnings
-from hami_node_agent.inventory.link_warnings import REASON, warn_of_links
+from hami_node_agent.inventory import publisher
+from hami_node_agent.inventory.publisher import REASON, warn_of_links
 from hami_node_agent.inventory.tracker import CardTracker
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import InvalidRequest, Unavailable
@@ -64,7 +64,7 @@ async def cards_of(driver: Driver) -> CardTracker:
 async def test_a_one_sided_link_is_one_event_on_the_node(
     refusals: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link_warnings, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(publisher, "RETRY_FIRST_S", 0.01)
     node, cards = Node(refusals), await cards_of(OneSided())
     warning = asyncio.ensure_future(warn_of_links(cards, node))
 

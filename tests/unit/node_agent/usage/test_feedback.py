@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from hami_node_agent.usage.feedback import Feedback
-from hami_node_agent.usage.monitor import Container
-from hami_node_agent.usage.owners import Owner
+from hami_node_agent.usage.monitor import Container, Owner
 from hami_node_agent.usage.regions.accounting import Region, RegionCard
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef

@@ -6,8 +6,7 @@ import pytest
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.usage import first_kernels
 from hami_node_agent.usage.first_kernels import FirstKernels
-from hami_node_agent.usage.monitor import Container
-from hami_node_agent.usage.owners import Owner
+from hami_node_agent.usage.monitor import Container, Owner
 from hami_node_agent.usage.regions.accounting import Region, RegionProcess
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_ref import PodRef

@@ -15,11 +15,9 @@ from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.limits_file import CoreFeedback
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback
+from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback, LimitsWriter
 from hami_node_agent.usage.feedback_rules import BLOCK_S
-from hami_node_agent.usage.limits_writer import LimitsWriter
-from hami_node_agent.usage.monitor import Monitor, Seen
-from hami_node_agent.usage.owners import Owners
+from hami_node_agent.usage.monitor import Monitor, Owners, Seen
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.regions.reader import read_region
 from hami_node_agent.usage.sampler import container_samples

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import shutil
 from pathlib import Path
 
 from hamicommon.errors import Unavailable
@@ -19,6 +19,7 @@ class MpsControl:
     def __init__(self, folder: Path) -> None:
         self._pipe_dir = folder / "pipe"
         self._log_dir = folder / "log"
+        self._command = shutil.which(COMMAND) or COMMAND
 
     async def answers(self) -> bool:
         """Whether the daemon runs. Raises: Unavailable when the command can't be run."""
@@ -37,13 +38,13 @@ class MpsControl:
 
     async def _run(self, stdin: bytes, *arguments: str) -> tuple[int, str]:
         env = {
-            "PATH": os.environ.get("PATH", os.defpath),
+            "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "CUDA_MPS_PIPE_DIRECTORY": str(self._pipe_dir),
             "CUDA_MPS_LOG_DIRECTORY": str(self._log_dir),
         }
         try:
             process = await asyncio.create_subprocess_exec(
-                COMMAND,
+                self._command,
                 *arguments,
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

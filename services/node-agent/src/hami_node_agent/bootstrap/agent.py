@@ -13,7 +13,7 @@ from hamicommon.access.scraping import scrape_access
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end
 
-from hami_node_agent.adapters.host.cgroups import PodCgroups
+from hami_node_agent.adapters.host.processes import PodCgroups
 from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.mps_control import MpsControl
 from hami_node_agent.adoption.adopted import AdoptedAnswers
@@ -36,13 +36,13 @@ from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory.link_warnings import warn_of_links
 from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.mps_daemon import Mps
 from hami_node_agent.inventory.publisher import (
     BINDING_ANNOTATION,
     InventoryPublisher,
     keep_annotation,
+    warn_of_links,
 )
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import registry_of

@@ -29,12 +29,16 @@ from hami_node_agent.bootstrap.late_binding import (
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.offer import WHOLE
-from hami_node_agent.dra.passing_on import keep_passed_on
 from hami_node_agent.dra.preparation import ClaimPreparation
 from hami_node_agent.dra.publisher import SlicePublisher, withdraw
-from hami_node_agent.dra.recovering import LostRecords
-from hami_node_agent.dra.server import DriverSockets, serve_driver
-from hami_node_agent.dra.servicer import DraService, HealthService, RegistrationService
+from hami_node_agent.dra.records import LostRecords, keep_passed_on
+from hami_node_agent.dra.server import (
+    DraService,
+    DriverSockets,
+    HealthService,
+    RegistrationService,
+    serve_driver,
+)
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.inventory.tracker import CardTracker

@@ -25,8 +25,7 @@ from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, mig_resources
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.ports import DeviceProbe, MigDriver
-from hami_node_agent.inventory.hidden import FilteredProbe
-from hami_node_agent.inventory.mig_probe import MigProbe
+from hami_node_agent.inventory.probes import FilteredProbe, MigProbe
 
 logger = logging.getLogger(__name__)
 

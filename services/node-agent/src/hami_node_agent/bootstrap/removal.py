@@ -27,7 +27,7 @@ from hamicommon.process.shutdown import end, until_stopped
 from prometheus_client import CollectorRegistry
 
 from hami_node_agent.adapters.cdi_files import OUR_FILES
-from hami_node_agent.adapters.host.tree_removal import OutOfTime, remove_tree
+from hami_node_agent.adapters.host.removal import OutOfTime, remove_tree
 from hami_node_agent.adapters.kubernetes.node import NodeObject
 from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of, signed_text
 from hami_node_agent.config.settings import Settings

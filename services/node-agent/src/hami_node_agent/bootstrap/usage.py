@@ -15,19 +15,16 @@ from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
 from hami_node_agent.enforcement.periods import Timing
-from hami_node_agent.enforcement.plain_use import plain_samples
-from hami_node_agent.enforcement.publisher import LimitPublisher
+from hami_node_agent.enforcement.publisher import LimitPublisher, plain_samples
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import NodeCollector
 from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
-from hami_node_agent.usage.feedback import Feedback
+from hami_node_agent.usage.feedback import Feedback, LimitsWriter
 from hami_node_agent.usage.first_kernels import FirstKernels
-from hami_node_agent.usage.limits_writer import LimitsWriter
-from hami_node_agent.usage.monitor import Monitor
-from hami_node_agent.usage.owners import Owners
+from hami_node_agent.usage.monitor import Monitor, Owners
 from hami_node_agent.usage.regions.directory import Regions
 from hami_node_agent.usage.sampler import Observation, Sampler, UsagePublisher
 

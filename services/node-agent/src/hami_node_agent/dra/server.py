@@ -1,7 +1,7 @@
-"""Serves the DRA driver on the two sockets where the kubelet looks for it.
+"""The kubelet's gRPC APIs of a DRA driver, on the two sockets where the kubelet looks for them.
 
-    <plugins>/gpu.hami.io/dra.sock            claims and health
-    <plugins_registry>/gpu.hami.io-reg.sock   who we are
+    <plugins>/gpu.hami.io/dra.sock            claims and the health of their devices
+    <plugins_registry>/gpu.hami.io-reg.sock   the driver's name and versions
 
 The kubelet follows the second folder itself, also across its own restarts; the driver only has to
 keep its sockets there.
@@ -12,14 +12,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
-from hamicommon.dra.devices import DRIVER
-from hamicommon.errors import InvalidRequest
+from hamicommon.dra.devices import DRIVER, device_name
+from hamicommon.errors import HamiError, InvalidRequest
 from hamicommon.kubelet_api._generated import (
+    dra_pb2,
     dra_pb2_grpc,
+    drahealth_pb2,
     drahealth_pb2_grpc,
+    pluginregistration_pb2,
     pluginregistration_pb2_grpc,
 )
 
@@ -30,9 +35,129 @@ from hami_node_agent.deviceplugin.registration import (
     STOP_GRACE_S,
     CrashBudget,
 )
-from hami_node_agent.dra.servicer import DraService, HealthService, RegistrationService
+from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef
+from hami_node_agent.inventory.tracker import CardTracker
 
 logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+# The short form; the gRPC service is k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin.
+VERSIONS = ("v1.DRAPlugin",)
+# Health that is older counts as unknown; it is sent again well before.
+HEALTH_TIMEOUT_S = 60
+HEALTH_INTERVAL_S = 20.0
+
+
+class DraService(dra_pb2_grpc.DRAPluginServicer):
+    """Claims of pods on this node."""
+
+    def __init__(self, preparation: ClaimPreparation) -> None:
+        self._preparation = preparation
+
+    async def NodePrepareResources(  # noqa: N802 - the protocol's name
+        self, request: dra_pb2.NodePrepareResourcesRequest, context: Context
+    ) -> dra_pb2.NodePrepareResourcesResponse:
+        """Each claim has an entry, with its devices or why they can't be had."""
+        response = dra_pb2.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            response.claims[claim.uid].CopyFrom(await self._prepared(claim))
+        return response
+
+    async def _prepared(self, claim: dra_pb2.Claim) -> dra_pb2.NodePrepareResourceResponse:
+        ref = ClaimRef(namespace=claim.namespace, name=claim.name, uid=claim.uid)
+        try:
+            found = await self._preparation.prepare(ref)
+        except HamiError as exc:
+            return dra_pb2.NodePrepareResourceResponse(error=str(exc))
+        return dra_pb2.NodePrepareResourceResponse(
+            devices=[
+                dra_pb2.Device(
+                    request_names=[each.device.main_request],
+                    pool_name=each.device.pool,
+                    device_name=each.device.device,
+                    cdi_device_ids=list(each.cdi_devices),
+                    share_id=each.device.share_id or None,
+                )
+                for each in found
+            ]
+        )
+
+    async def NodeUnprepareResources(  # noqa: N802 - the protocol's name
+        self, request: dra_pb2.NodeUnprepareResourcesRequest, context: Context
+    ) -> dra_pb2.NodeUnprepareResourcesResponse:
+        """Nothing to do: the ledger releases when the pod has ended, and `cleanup/` removes its
+        directories and descriptions once nothing of the pod runs."""
+        response = dra_pb2.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            response.claims[claim.uid].SetInParent()
+        return response
+
+
+class HealthService(drahealth_pb2_grpc.DRAResourceHealthServicer):
+    """The cards' health, shown in the status of pods that hold them."""
+
+    def __init__(self, cards: CardTracker, *, pool: str) -> None:
+        self._cards = cards
+        self._pool = pool
+
+    async def NodeWatchResources(  # noqa: N802 - the protocol's name
+        self, request: drahealth_pb2.NodeWatchResourcesRequest, context: Context
+    ) -> AsyncIterator[drahealth_pb2.NodeWatchResourcesResponse]:
+        """All cards on every change, and again before their health is too old."""
+        while True:
+            seen = self._cards.changed.version
+            yield self._all()
+            await self._cards.changed.wait(seen, HEALTH_INTERVAL_S)
+
+    def _all(self) -> drahealth_pb2.NodeWatchResourcesResponse:
+        states = (drahealth_pb2.UNHEALTHY, drahealth_pb2.HEALTHY)
+        return drahealth_pb2.NodeWatchResourcesResponse(
+            devices=[
+                drahealth_pb2.DeviceHealth(
+                    device=drahealth_pb2.DeviceIdentifier(
+                        pool_name=self._pool, device_name=device_name(card.uuid)
+                    ),
+                    health=states[card.healthy],
+                    last_updated_time=int(time.time()),
+                    health_check_timeout_seconds=HEALTH_TIMEOUT_S,
+                    message=card.health_reason,
+                )
+                for card in self._cards.devices()
+            ]
+        )
+
+
+class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
+    """Who we are, for the kubelet's look at its plugins' sockets."""
+
+    def __init__(self, endpoint: Path, registered: Callable[[], None]) -> None:
+        self._endpoint = endpoint
+        self._registered = registered
+        self.accepted = asyncio.Event()
+
+    async def GetInfo(  # noqa: N802 - the protocol's name
+        self, request: pluginregistration_pb2.InfoRequest, context: Context
+    ) -> pluginregistration_pb2.PluginInfo:
+        """Our name, socket and versions."""
+        return pluginregistration_pb2.PluginInfo(
+            type="DRAPlugin",
+            name=DRIVER,
+            endpoint=str(self._endpoint),
+            supported_versions=VERSIONS,
+        )
+
+    async def NotifyRegistrationStatus(  # noqa: N802 - the protocol's name
+        self, request: pluginregistration_pb2.RegistrationStatus, context: Context
+    ) -> pluginregistration_pb2.RegistrationStatusResponse:
+        """The kubelet has taken us, or has not."""
+        if request.plugin_registered:
+            logger.info("DRA driver registered with the kubelet", extra={"driver": DRIVER})
+            self.accepted.set()
+            self._registered()
+        else:
+            logger.error("DRA driver refused by the kubelet", extra={"error": request.error})
+            self.accepted.clear()
+        return pluginregistration_pb2.RegistrationStatusResponse()
 
 
 class DriverSockets:

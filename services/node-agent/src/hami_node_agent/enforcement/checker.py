@@ -18,8 +18,14 @@ from hamicommon.errors import Unavailable
 from hamicommon.events import DeviceSample
 from hamicommon.process.bulkhead import Bulkhead
 
-from hami_node_agent.enforcement.facts import ContainerKey, Facts, Limit, LimitKey
-from hami_node_agent.enforcement.judgement import Tolerance, judge
+from hami_node_agent.enforcement.judgement import (
+    ContainerKey,
+    Facts,
+    Limit,
+    LimitKey,
+    Tolerance,
+    judge,
+)
 from hami_node_agent.enforcement.look import (
     MIB,
     CardTotals,

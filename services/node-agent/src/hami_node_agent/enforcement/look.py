@@ -19,7 +19,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.devices.processes import HostProcess
-from hami_node_agent.enforcement.facts import Account, ContainerKey, Facts, Limit, ListedProcess
+from hami_node_agent.enforcement.judgement import Account, ContainerKey, Facts, Limit, ListedProcess
 from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.records import Record
 from hami_node_agent.usage.monitor import MonitorLook, Seen

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 from hamicommon.domain.limits import LimitState
 
-from hami_node_agent.enforcement.facts import LimitKey
-from hami_node_agent.enforcement.judgement import Judgement
+from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 
 LEAST_LOOKS = 2
 LEAST_CALM_S = 30.0

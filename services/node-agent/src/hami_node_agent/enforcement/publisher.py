@@ -1,14 +1,16 @@
-"""Reports to the scheduler who is not in order: at once when that changes, and now and then anyway.
+"""Reports of containers beyond their grants: immediately when that changes, and now and then
+anyway.
 
-In: `LimitChecker.checked`. Out: `hami.limits.v1.<node>`. A message has all findings of the node, so
-one that was lost is made good by the next.
+In: `LimitChecker.checked`. Out: `hami.limits.v1.<node>`, whose every message has all findings of
+the node, so one that was lost is made good by the next; and samples of containers without the
+library, which only the driver's list of processes shows.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Literal
@@ -18,13 +20,15 @@ from hamicommon.clipping import clip
 from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
-from hamicommon.events import LimitCheck, LimitFinding
+from hamicommon.events import ContainerSample, LimitCheck, LimitFinding
 from hamicommon.process.outages import Outage
 
 from hami_node_agent.enforcement.checker import Checked, LimitChecker
-from hami_node_agent.enforcement.facts import LimitKey
+from hami_node_agent.enforcement.judgement import LimitKey
+from hami_node_agent.enforcement.look import MIB
 from hami_node_agent.enforcement.periods import Standing
 from hami_node_agent.grants.ports import Publisher
+from hami_node_agent.grants.records import Record
 
 logger = logging.getLogger(__name__)
 
@@ -141,3 +145,35 @@ def _spelt(state: LimitState) -> Literal["exceeded", "bypassed", "unknown"]:
     if state is LimitState.EXCEEDED:
         return "exceeded"
     return "bypassed" if state is LimitState.BYPASSED else "unknown"
+
+
+def plain_samples(records: Iterable[Record], checked: Checked) -> tuple[ContainerSample, ...]:
+    """Memory by card of each such container in the last look; their cores are not known."""
+    return tuple(
+        _sample(record, position, standing.judgement.held_mib)
+        for record in records
+        if record.plain and record.allocation_id
+        for position, share in enumerate(record.shares)
+        if (
+            standing := checked.standings.get(
+                LimitKey(record.pod_uid, record.container, share.uuid)
+            )
+        )
+        is not None
+        and standing.looked_s == checked.looked_s
+    )
+
+
+def _sample(record: Record, position: int, held_mib: int | None) -> ContainerSample:
+    share = record.shares[position]
+    return ContainerSample(
+        pod_uid=record.pod_uid,
+        namespace=record.namespace,
+        pod=record.pod_name,
+        container=record.container,
+        vdevice_index=position,
+        uuid=share.uuid,
+        memory_used_bytes=None if held_mib is None else held_mib * MIB,
+        memory_limit_bytes=share.memory_mib * MIB,
+        core_limit_percent=share.core_percent,
+    )

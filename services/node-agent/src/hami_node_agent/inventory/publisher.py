@@ -2,6 +2,9 @@
 
 The bus gets it on every change and as heartbeat. The annotation `hami.io/node-nvidia-register` is
 written only when its text differs from what the Node has, and tried again when that failed.
+
+Cards whose NVLinks contradict each other are named by an event on the Node: such a pair counts
+nothing for placement (`devices/topology.py`), which nobody would see otherwise.
 """
 
 from __future__ import annotations
@@ -184,3 +187,43 @@ def _encodable(devices: Iterable[GpuDevice], bulkhead: Bulkhead) -> list[GpuDevi
             encode_register([device])
             found.append(device)
     return found
+
+
+REASON = "NvlinksContradict"
+RETRY_FIRST_S = 30.0
+RETRY_LAST_S = 600.0
+
+
+class NodeEvents(Protocol):
+    """Events on our Node."""
+
+    async def warn(self, reason: str, message: str) -> None:
+        """A Warning event. Raises: HamiError."""
+
+
+async def warn_of_links(
+    cards: CardTracker, node: NodeEvents, *, bulkhead: Bulkhead | None = None
+) -> None:
+    """One event for each pair, until cancelled; one that could not be written is tried again."""
+    reported: set[tuple[str, str]] = set()
+    bulkhead = bulkhead or Bulkhead()
+    backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+    while True:
+        seen, failed = cards.changed.version, False
+        for pair in cards.contradictions:
+            if pair in reported:
+                continue
+            message = (
+                f"cards {pair[0]} and {pair[1]} do not see the same number of NVLinks from both "
+                "ends; they count as not linked for placement: look at nvidia-smi nvlink --status"
+            )
+            logger.warning("NVLinks contradict", extra={"cards": list(pair)})
+            try:
+                with bulkhead.item("links", "/".join(pair)):
+                    await node.warn(REASON, message)
+            except HamiError as exc:
+                logger.warning("event not written, retrying", extra={"error": str(exc)})
+                failed = True
+                continue
+            reported.add(pair)
+        await cards.changed.wait(seen, backoff.failed() if failed else None)

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from hami_node_agent.enforcement.checker import Checked
-from hami_node_agent.enforcement.facts import LimitKey
+from hami_node_agent.enforcement.judgement import LimitKey
 from hami_node_agent.enforcement.periods import Standing
 from hami_node_agent.metrics.collectors import ZONE
 

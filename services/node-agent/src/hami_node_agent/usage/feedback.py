@@ -1,9 +1,9 @@
-"""Runs the feedback loop every five seconds: reads all regions, decides, writes what changed.
+"""The feedback loop, every five seconds: reads all regions, decides, writes what changed.
 
-The sampler looks as often, so the two share one reading where that comes in time.
+The sampler looks as often, so the two share one reading when that comes in time.
 
-Two switches go into the region, for HAMi's library and other readers; libvgpu follows the limits
-file.
+The switches go into the region, for HAMi's library and other readers, and into the limits
+directory, which its tenant can't write and which is all that libvgpu believes.
 
 What is decided, and why, is in `feedback_rules.py`. The region belongs to the tenant, so neither
 its priority nor its cards are believed: the priority is the pod's (`CUDA_TASK_PRIORITY` in its
@@ -12,18 +12,74 @@ spec, which HAMi's webhook sets), the cards are those granted.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Protocol
 
+from hamicommon.errors import Unavailable
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
-from hami_node_agent.grants.limits_file import CoreFeedback
+from hami_node_agent.grants.limits_file import CoreFeedback, HostPid
 from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, decide, decided
-from hami_node_agent.usage.limits_writer import LimitsWriter, nonce_of
-from hami_node_agent.usage.monitor import Container, Monitor
+from hami_node_agent.usage.monitor import Container, Monitor, Seen
+
+logger = logging.getLogger(__name__)
+
+
+class LimitsFiles(Protocol):
+    """The files in limits directories (blocking; each call may run twice)."""
+
+    def write_feedback(self, nonce: str, feedback: CoreFeedback) -> None:
+        """Changes the feedback loop's lines of a limits file. Raises: Unavailable."""
+
+    def write_pids(self, nonce: str, pids: Iterable[HostPid]) -> None:
+        """Writes which host pids a container's processes have. Raises: Unavailable."""
+
+
+class LimitsWriter:
+    """Writes the files of all containers, those that changed."""
+
+    def __init__(self, files: LimitsFiles, *, bulkhead: Bulkhead | None = None) -> None:
+        self._bulkhead = bulkhead or Bulkhead()
+        self._files = files
+
+    async def feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
+        """By nonce. What can't be written is logged and tried in the next round."""
+        await asyncio.to_thread(self._write_feedback, decided)
+
+    async def processes(self, seen: Iterable[Seen]) -> None:
+        """The host pids of what was seen."""
+        found = {nonce_of(one.container): one.host_pids for one in seen}
+        await asyncio.to_thread(self._write_pids, found)
+
+    def _write_feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
+        for nonce, feedback in decided.items():
+            try:
+                with self._bulkhead.item("feedback", nonce):
+                    self._files.write_feedback(nonce, feedback)
+            except Unavailable as exc:
+                logger.warning("feedback not written", extra={"error": str(exc)})
+
+    def _write_pids(self, found: Mapping[str, Iterable[HostPid]]) -> None:
+        for nonce, pids in found.items():
+            if not nonce:
+                continue
+            try:
+                with self._bulkhead.item("pids", nonce):
+                    self._files.write_pids(nonce, pids)
+            except Unavailable as exc:
+                logger.warning("host pids not written", extra={"error": str(exc)})
+
+
+def nonce_of(container: Container) -> str:
+    """Of its limits directory; empty for containers that have none of ours."""
+    record = container.owner.record
+    return "" if record is None or record.foreign else record.nonce
+
 
 # As `hamicommon.vendors.nvidia.nvidia` has it, which would bring numpy along, 11 MB on every node.
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"

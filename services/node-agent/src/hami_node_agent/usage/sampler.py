@@ -23,10 +23,9 @@ from hamicommon.process.periodic import every
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.usage.changes import PublishedState, Round, changes
+from hami_node_agent.usage.feedback import LimitsWriter
 from hami_node_agent.usage.first_kernels import FirstKernels
-from hami_node_agent.usage.limits_writer import LimitsWriter
-from hami_node_agent.usage.monitor import Monitor, Seen
-from hami_node_agent.usage.owners import Owner
+from hami_node_agent.usage.monitor import Monitor, Owner, Seen
 from hami_node_agent.usage.regions.accounting import MAX_BYTES, MAX_PERCENT, CardUse
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.host.cgroups import PodCgroups
+from hami_node_agent.adapters.host.processes import PodCgroups
 
 UID = "0d6f1c2e-8a53-4c1b-9b5e-7d2f3a4b5c6d"
 OTHER = "11111111-8a53-4c1b-9b5e-7d2f3a4b5c6d"

@@ -9,8 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.host.removal import REMOVING, RETRY_FIRST_S, Removal
-from hami_node_agent.adapters.host.tree_removal import OutOfTime, remove_tree
+from hami_node_agent.adapters.host.removal import (
+    REMOVING,
+    RETRY_FIRST_S,
+    OutOfTime,
+    Removal,
+    remove_tree,
+)
 
 
 class Clock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import AsyncMock
 
-from hami_node_agent.adapters.kubernetes.kept_pods import CONFIG_HASH, MIRROR, kept_of
+from hami_node_agent.adapters.kubernetes.pod_fields import CONFIG_HASH, MIRROR, kept_of
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hamicommon.k8s.annotations import PRELOAD
 

@@ -3,8 +3,15 @@
 from dataclasses import replace
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
-from hami_node_agent.usage.regions.accounting import RegionHeld, RegionProcess
-from hami_node_agent.usage.regions.evidence import Evidence, Found, find, percent_of, proven
+from hami_node_agent.usage.regions.accounting import (
+    Evidence,
+    Found,
+    RegionHeld,
+    RegionProcess,
+    find,
+    percent_of,
+    proven,
+)
 
 POD = "11111111-1111-1111-1111-111111111111"
 OURS = RegionProcess(pid=1, host_pid=0, started_ticks=500, held=(RegionHeld(),))

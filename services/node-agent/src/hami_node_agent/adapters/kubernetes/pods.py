@@ -18,13 +18,15 @@ from hamicommon.k8s.types import Json
 from hamicommon.process.bulkhead import Bulkhead
 from nacl.signing import VerifyKey
 
-from hami_node_agent.adapters.kubernetes.events import warning
-from hami_node_agent.adapters.kubernetes.kept_pods import CONFIG_HASH, MIRROR, kept_of
+from hami_node_agent.adapters.kubernetes.node import warning
 from hami_node_agent.adapters.kubernetes.pod_fields import (
+    CONFIG_HASH,
+    MIRROR,
     container_ids,
     containers_of,
     devices_of,
     is_terminal,
+    kept_of,
     literal_env,
     mig_devices_of,
     phase_of,

@@ -18,12 +18,12 @@ from hamicommon.domain.granted_cards import IN_MIG_MODE
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
-from hami_node_agent.adapters.nvml.links import read_links
 from hami_node_agent.adapters.nvml.samples import (
     MIB,
     card_processes,
     device_sample,
     optional,
+    read_links,
     text,
 )
 from hami_node_agent.devices.health import Failure

@@ -1,15 +1,21 @@
-"""What one card is doing, by its NVML handle. What the card can't report is None, never 0."""
+"""Activity of one card and its links to others, by its NVML handle; blocking.
+
+What the card can't report is None, never 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pynvml
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.events import DeviceSample
 
 from hami_node_agent.devices.offer import CardFacts, product_type
 from hami_node_agent.devices.processes import BusySample, CardProcesses, busy_shares
+from hami_node_agent.devices.topology import MAX_NVLINKS, CardLinks
 
 MIB = 1024 * 1024
 TRIES = 3
@@ -98,3 +104,50 @@ def optional(query: Callable[..., Any], handle: Any, *arguments: Any) -> Any:
 def text(value: Any) -> str:
     """NVML's strings are bytes in some versions of its bindings."""
     return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+_SWITCH = 2
+"""NVML's device type of an NVSwitch at the other end of a link."""
+
+
+def read_links(handles: Mapping[GpuUuid, Any]) -> tuple[CardLinks, ...]:
+    """Of every card its way to the others; what the driver does not know is left out."""
+    by_bus = {_bus_id(handle): uuid for uuid, handle in handles.items()}
+    return tuple(_links(uuid, handle, handles, by_bus) for uuid, handle in handles.items())
+
+
+def _links(
+    uuid: GpuUuid, handle: Any, handles: Mapping[GpuUuid, Any], by_bus: Mapping[str, GpuUuid]
+) -> CardLinks:
+    meetings: dict[GpuUuid, int] = {}
+    for other, its_handle in handles.items():
+        if other != uuid:
+            level = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, handle, its_handle)
+            if level is not None:
+                meetings[other] = int(level)
+    straight: Counter[GpuUuid] = Counter()
+    to_switches = 0
+    for link in _enabled(handle):
+        pci = optional(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link)
+        peer = None if pci is None else by_bus.get(text(pci.busId).lower())
+        if peer is not None:
+            straight[peer] += 1
+        elif _leads_to_a_switch(handle, link):
+            to_switches += 1
+    return CardLinks(uuid=uuid, meetings=meetings, nvlinks=straight, switch_links=to_switches)
+
+
+def _enabled(handle: Any) -> Iterator[int]:
+    for link in range(MAX_NVLINKS):
+        if optional(pynvml.nvmlDeviceGetNvLinkState, handle, link):
+            yield link
+
+
+def _leads_to_a_switch(handle: Any, link: int) -> bool:
+    kind = optional(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+    return kind is not None and int(kind) == _SWITCH
+
+
+def _bus_id(handle: Any) -> str:
+    pci = optional(pynvml.nvmlDeviceGetPciInfo, handle)
+    return "" if pci is None else text(pci.busId).lower()

@@ -1,4 +1,6 @@
-"""Records of prepared claims are made again when the state file was lost.
+"""Records of prepared claims, kept when a grant ends and made again when the state file was lost.
+
+Slices that other pods hold by the same claims go on as theirs when one grant ends.
 
 The kubelet has a claim prepared once, so nobody asks again about pods that run on. In: the ledger's
 first whole answer, what the kubelet has by claims (PodResources), and the device descriptions,
@@ -13,12 +15,13 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.backoff import Backoff
 
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.records import AgentState, Record, passed_on
+from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
@@ -84,3 +87,17 @@ class LostRecords:
             "record of a prepared claim was lost, made again",
             extra={"pod_uid": grant.pod_uid, "container": container, "cards": list(record.cards)},
         )
+
+
+async def keep_passed_on(state: NodeState) -> None:
+    """Passes records on when grants end, until cancelled."""
+    backoff = Backoff(0.5, 30.0)
+    while True:
+        seen, wait_s = state.book_changed.version, None
+        try:
+            await state.change(lambda saved: passed_on(saved, state.book))
+            backoff.succeeded()
+        except Unavailable as exc:
+            wait_s = backoff.failed()
+            logger.warning("records not passed on, retrying", extra={"error": str(exc)})
+        await state.book_changed.wait(seen, wait_s)
