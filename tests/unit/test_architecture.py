@@ -16,7 +16,7 @@ SOURCES = sorted(
     if "_generated" not in path.parts
 )
 # The environment is handed on to children there, never read for a setting.
-ENVIRONMENT_PASSED_ON = {"children.py", "processes.py", "mps_control.py"}
+ENVIRONMENT_PASSED_ON = {"children.py", "processes.py"}
 LONGEST_MODULE_LINES = 600
 # Each service and tool has one, of which only its own modules know.
 ONE_OF_EACH_PACKAGE = {"Settings"}

@@ -59,7 +59,7 @@ def v1_file(
         file.write(bytes(head))
         for slot in slots:
             file.write(_slot_v1(slot))
-        file.seek(layout.TAIL_AT_V1)
+        file.seek(layout.V1.tail_at)
         file.write(bytes(tail))
         file.seek(layout.V1.first_kernel_at or 0)
         file.write(first_kernel_epoch_ms.to_bytes(8, "little"))
@@ -89,7 +89,7 @@ def v0_file(path: Path) -> Path:
     slot = layout.SlotV0(pid=1, status=1)
     slot.memory[0].total_bytes = 6
     body[: ctypes.sizeof(head)] = bytes(head)
-    body[layout.SLOTS_AT_V0 : layout.SLOTS_AT_V0 + ctypes.sizeof(slot)] = bytes(slot)
-    body[layout.TAIL_AT_V0 : layout.SIZE_V0] = bytes(layout.TailV0(slot_count=1))
+    body[layout.V0.slots_at : layout.V0.slots_at + ctypes.sizeof(slot)] = bytes(slot)
+    body[layout.V0.tail_at : layout.SIZE_V0] = bytes(layout.TailV0(slot_count=1))
     path.write_bytes(body)
     return path

@@ -1,5 +1,5 @@
 import pytest
-from hami_node_agent.devices.mig_layout import (
+from hami_node_agent.devices.mig_partition import (
     MigInstance,
     MigLayout,
     MigStrategy,

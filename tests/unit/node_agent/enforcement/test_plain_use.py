@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.enforcement.checker import Checked
+from hami_node_agent.enforcement.checker import Checked, plain_samples
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 from hami_node_agent.enforcement.periods import Standing
-from hami_node_agent.enforcement.publisher import plain_samples
 from hamicommon.domain.limits import LimitState
 
 from tests.unit.node_agent.builders import CARD_A, a_container, a_grant, a_record, a_share

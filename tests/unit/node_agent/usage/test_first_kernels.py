@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.usage import first_kernels
-from hami_node_agent.usage.first_kernels import FirstKernels
+from hami_node_agent.usage import sampler
 from hami_node_agent.usage.monitor import Container, Owner
 from hami_node_agent.usage.regions.accounting import Region, RegionProcess
+from hami_node_agent.usage.sampler import FirstKernels
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from opentelemetry import trace
@@ -65,7 +65,7 @@ def test_it_goes_from_the_programs_start_to_the_kernel_in_the_pods_trace(
     looking().look([container(NOW_MS, NOW_MS - 1900, NOW_MS - 300)])
 
     [span] = exported.get_finished_spans()
-    assert span.name == first_kernels.SPAN
+    assert span.name == sampler.SPAN
     assert span.parent is not None
     assert (f"{span.parent.trace_id:032x}", f"{span.parent.span_id:016x}") == (
         TRACE,

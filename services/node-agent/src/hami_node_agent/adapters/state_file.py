@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
-from hamicommon.domain.allocations import DeviceShare
-from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
+from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.k8s.mig import MigSlice
+from pydantic import TypeAdapter
 
 from hami_node_agent.adapters.host.durable import replace_file
 from hami_node_agent.devices.mig_partition import OwnInstance
@@ -24,6 +25,7 @@ from hami_node_agent.grants.records import AgentState, PendingReport, Record
 logger = logging.getLogger(__name__)
 
 VERSION = 1
+_RECORDS = TypeAdapter(list[Record])
 
 
 class StateFile:
@@ -83,37 +85,17 @@ def _document(state: AgentState, records: Iterable[str]) -> bytes:
 
 
 def _record_json(record: Record) -> str:
-    fields = {
-        "nonce": record.nonce,
-        "device_ids": sorted(record.device_ids),
-        "allocation_id": record.allocation_id,
-        "pod_uid": record.pod_uid,
-        "namespace": record.namespace,
-        "pod_name": record.pod_name,
-        "container": record.container,
-        # Agents of the version before know no sidecars; of a record it only counts who stays.
-        "role": "init" if record.role == "init" else "app",
-        "token": record.token,
-        "policy": record.policy,
-        "cache_dir": record.cache_dir,
-        "foreign": record.foreign,
-        "provisional": record.provisional,
-        **({"plain": True} if record.plain else {}),
-        "shares": [
-            {
-                "uuid": share.uuid,
-                "vendor": share.vendor,
-                "memory_mib": share.memory_mib,
-                "core_percent": share.core_percent,
-                **({"detail": dict(share.detail)} if share.detail else {}),
-            }
-            for share in record.shares
-        ],
-        **({"mig_uuids": list(record.mig_uuids)} if record.mig_uuids else {}),
-    }
+    # Agents of the version before know no sidecars; of a record it only counts who stays.
+    known = replace(record, role="app") if record.role == "sidecar" else record
     # As text, because it is kept: orjson's bytes hold on to the buffer that they were written into,
     # 4 to 8 KiB for a record of some hundred bytes.
-    return orjson.dumps(fields).decode()
+    return orjson.dumps(known, default=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise TypeError(type(value).__name__)
 
 
 def _instance_json(instance: OwnInstance) -> dict[str, Any]:
@@ -134,11 +116,9 @@ def decode(content: bytes) -> AgentState:
         document = orjson.loads(content)
         if document["version"] != VERSION:
             raise InvalidRequest(f"state version {document['version']}, {VERSION} is wanted")
-        records = [_record(item) for item in document["records"]]
+        records = _RECORDS.validate_python(document["records"])
         # Files of agents before these were kept have none.
-        tokens = {
-            PodUid(uid): int(token) for uid, token in document.get("least_tokens", {}).items()
-        }
+        tokens = {PodUid(uid): int(n) for uid, n in document.get("least_tokens", {}).items()}
         reports = tuple(
             PendingReport(report_id=item["id"], body=item["body"]) for item in document["reports"]
         )
@@ -147,37 +127,6 @@ def decode(content: bytes) -> AgentState:
         raise InvalidRequest(f"not a state file: {type(exc).__name__}: {exc}") from exc
     found = AgentState(reports=reports, instances=instances)
     return found.with_records(records).with_least_tokens(tokens)
-
-
-def _record(item: dict[str, Any]) -> Record:
-    return Record(
-        nonce=item["nonce"],
-        device_ids=frozenset(item["device_ids"]),
-        allocation_id=AllocationId(item["allocation_id"]),
-        pod_uid=PodUid(item["pod_uid"]),
-        namespace=item["namespace"],
-        pod_name=item["pod_name"],
-        container=item["container"],
-        role=item["role"],
-        token=item["token"],
-        policy=item["policy"],
-        cache_dir=item["cache_dir"],
-        # Files of agents before these were known have neither.
-        foreign=bool(item.get("foreign")),
-        provisional=bool(item.get("provisional")),
-        plain=bool(item.get("plain")),
-        shares=tuple(
-            DeviceShare(
-                uuid=GpuUuid(share["uuid"]),
-                vendor=share["vendor"],
-                memory_mib=share["memory_mib"],
-                core_percent=share["core_percent"],
-                detail=share.get("detail", {}),
-            )
-            for share in item["shares"]
-        ),
-        mig_uuids=tuple(item.get("mig_uuids", ())),
-    )
 
 
 def _instance(item: dict[str, Any]) -> OwnInstance:

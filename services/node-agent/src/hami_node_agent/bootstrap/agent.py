@@ -15,7 +15,7 @@ from hamicommon.process.shutdown import end
 
 from hami_node_agent.adapters.host.processes import PodCgroups
 from hami_node_agent.adapters.kubernetes.node import NodeObject
-from hami_node_agent.adapters.mps_control import MpsControl
+from hami_node_agent.adapters.mps_daemon import Mps, MpsControl
 from hami_node_agent.adoption.adopted import AdoptedAnswers
 from hami_node_agent.adoption.holdings import HoldingsService
 from hami_node_agent.bootstrap.connections import AgentConnections, open_connections
@@ -37,7 +37,6 @@ from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
-from hami_node_agent.inventory.mps_daemon import Mps
 from hami_node_agent.inventory.publisher import (
     BINDING_ANNOTATION,
     InventoryPublisher,

@@ -22,8 +22,7 @@ from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.mig_plugin import MigCards, MigPlugin
 from hami_node_agent.devices.device_list import DeviceListPolicy
 from hami_node_agent.devices.health import xid_policy
-from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, mig_resources
-from hami_node_agent.devices.mig_partition import MIG
+from hami_node_agent.devices.mig_partition import MIG, MigInstance, MigLayout, mig_resources
 from hami_node_agent.devices.ports import DeviceProbe, MigDriver
 from hami_node_agent.inventory.probes import FilteredProbe, MigProbe
 

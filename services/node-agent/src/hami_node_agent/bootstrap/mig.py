@@ -17,8 +17,7 @@ from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.device_list import Strategy
-from hami_node_agent.devices.mig_layout import MigInstance
-from hami_node_agent.devices.mig_partition import MIG, OwnInstance
+from hami_node_agent.devices.mig_partition import MIG, MigInstance, OwnInstance
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.inventory.mig_instances import MigInstances
 

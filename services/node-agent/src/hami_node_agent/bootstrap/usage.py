@@ -13,9 +13,13 @@ from prometheus_client.registry import Collector
 from hami_node_agent.adapters.host.processes import HostProcesses
 from hami_node_agent.bootstrap.connections import DISTRIBUTION, AgentConnections
 from hami_node_agent.config.settings import Settings
-from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
+from hami_node_agent.enforcement.checker import (
+    CheckPolicy,
+    LimitChecker,
+    LimitPublisher,
+    plain_samples,
+)
 from hami_node_agent.enforcement.periods import Timing
-from hami_node_agent.enforcement.publisher import LimitPublisher, plain_samples
 from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import NodeCollector
@@ -23,10 +27,9 @@ from hami_node_agent.metrics.health import CardCollector, RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.usage.feedback import Feedback, LimitsWriter
-from hami_node_agent.usage.first_kernels import FirstKernels
 from hami_node_agent.usage.monitor import Monitor, Owners
 from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.sampler import Observation, Sampler, UsagePublisher
+from hami_node_agent.usage.sampler import FirstKernels, Observation, Sampler, UsagePublisher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from hami_node_agent.devices.device_list import Feature, Strategy
-from hami_node_agent.devices.mig_layout import MigStrategy
+from hami_node_agent.devices.mig_partition import MigStrategy
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
 from uuid import uuid4
 
 from hamicommon.domain.ids import GpuUuid
@@ -17,65 +16,49 @@ from hamicommon.process.periodic import every
 
 from hami_node_agent.deviceplugin.servicer import Advertised, DevicePluginService
 from hami_node_agent.devices.device_list import ContainerSpec, DeviceListPolicy, device_list
-from hami_node_agent.devices.health import (
-    Failure,
-    Health,
-    XidPolicy,
-    after_bad_probe,
-    after_good_probe,
-    after_xid,
-)
-from hami_node_agent.devices.mig_layout import MigInstance
+from hami_node_agent.devices.health import CardHealth, Failure, Health, XidPolicy
+from hami_node_agent.devices.mig_partition import MigInstance
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.grants.state import Signal
 
 
-@dataclass(eq=False)
 class MigCards:
     """Health of the cards in MIG mode, by the rules of all cards."""
 
-    probe: DeviceProbe
-    cards: frozenset[GpuUuid]
-    _: KW_ONLY
-    xids: XidPolicy
-    probe_interval_s: float
-    xid_quiet_s: float
-    changed: Signal = field(default_factory=Signal, init=False)
-    _health: dict[GpuUuid, Health] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._health = dict.fromkeys(self.cards, Health())
+    def __init__(
+        self,
+        probe: DeviceProbe,
+        cards: frozenset[GpuUuid],
+        *,
+        xids: XidPolicy,
+        probe_interval_s: float,
+        xid_quiet_s: float,
+    ) -> None:
+        self._probe = probe
+        self._interval_s = probe_interval_s
+        self.changed = Signal()
+        notify = self.changed.notify
+        self._health = CardHealth(xids, quiet_s=xid_quiet_s, on_change=lambda *_: notify())
+        self._health.of |= dict.fromkeys(cards, Health())
 
     def healthy(self, card: GpuUuid) -> bool:
         """Whether the card's instances may be used."""
-        return self._health[card].healthy
+        return self._health.of[card].healthy
 
     def on_xid(self, card: GpuUuid, xid: int) -> None:
-        """The card reported an error; which of its instances is meant is not asked."""
-        if self.xids.matters(xid):
-            now = time.monotonic()
-            self._set(card, after_xid(self._health[card], xid, now=now, quiet_s=self.xid_quiet_s))
+        """Take in an error of the card; which of its instances is meant is not asked."""
+        self._health.after_xid(card, xid, now=time.monotonic())
 
     async def run(self) -> None:
-        """Probes until cancelled."""
-        await every(self.probe_interval_s, self._probe_all, name="MIG cards")
+        """Probe until cancelled."""
+        await every(self._interval_s, self._probe_all, name="MIG cards")
 
     async def _probe_all(self) -> None:
         try:
-            failing = await self.probe.failing()
+            failing = await self._probe.failing()
         except Unavailable as exc:
-            failing = dict.fromkeys(self._health, Failure(reason=str(exc), certain=False))
-        now = time.monotonic()
-        for card, health in list(self._health.items()):
-            if card in failing:
-                self._set(card, after_bad_probe(health, failing[card]))
-            else:
-                self._set(card, after_good_probe(health, now=now))
-
-    def _set(self, card: GpuUuid, health: Health) -> None:
-        before, self._health[card] = self._health[card], health
-        if before.healthy != health.healthy:
-            self.changed.notify()
+            failing = dict.fromkeys(self._health.of, Failure(reason=str(exc), certain=False))
+        self._health.after_probe(failing, now=time.monotonic())
 
 
 class MigPlugin(DevicePluginService):

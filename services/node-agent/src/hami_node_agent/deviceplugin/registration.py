@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -44,22 +45,27 @@ MAX_SOCKET_PATH = 107
 Identity = tuple[int, int, int]
 
 
-class CrashBudget:
-    """Counts crashes of the server; the one too many within an hour is fatal."""
+async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> None:
+    """Repeat `cycle`, which serves until it should begin anew, until cancelled.
 
-    def __init__(self) -> None:
-        self._at: deque[float] = deque()
-
-    def spend(self, now: float, error: Exception) -> None:
-        """Notes a crash. Raises: Unavailable when the budget is used up."""
-        self._at.append(now)
-        while now - self._at[0] > CRASH_WINDOW_S:
-            self._at.popleft()
-        if len(self._at) > MAX_CRASHES:
-            raise Unavailable(
-                f"the device plugin's server failed {len(self._at)} times within an hour, "
-                f"last with: {error}"
-            ) from error
+    Raises: Unavailable when it fails too often.
+    """
+    failed_at: deque[float] = deque()
+    while True:
+        try:
+            await cycle()
+        except (OSError, RuntimeError, grpc.RpcError) as exc:
+            logger.exception("server failed", extra={"server": name})
+            now = time.monotonic()
+            failed_at.append(now)
+            while now - failed_at[0] > CRASH_WINDOW_S:
+                failed_at.popleft()
+            if len(failed_at) > MAX_CRASHES:
+                raise Unavailable(
+                    f"the {name}'s server failed {len(failed_at)} times within an hour, "
+                    f"last with: {exc}"
+                ) from exc
+            await asyncio.sleep(RETRY_FIRST_S)
 
 
 class KubeletRegistration:
@@ -93,14 +99,7 @@ class KubeletRegistration:
 
     async def run(self) -> None:
         """Cycles until cancelled. Raises: Unavailable when serving fails too often."""
-        budget = CrashBudget()
-        while True:
-            try:
-                await self._cycle()
-            except (OSError, RuntimeError, grpc.RpcError) as exc:
-                logger.exception("device plugin server failed")
-                budget.spend(time.monotonic(), exc)
-                await asyncio.sleep(RETRY_FIRST_S)
+        await keep_serving(self._cycle, name="device plugin")
 
     async def _cycle(self) -> None:
         await asyncio.to_thread(self._clear_socket)

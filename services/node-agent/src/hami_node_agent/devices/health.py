@@ -8,9 +8,11 @@ critical XID also needs `quiet_s` without another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from hamicommon.domain.ids import GpuUuid
 
 IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Errors of the application, not of the card: graphics exceptions, page faults, preempted
@@ -115,3 +117,47 @@ def after_good_probe(health: Health, *, now: float) -> Health:
     if good < GOOD_PROBES or now < health.quiet_until:
         return replace(health, good_probes=good)
     return Health()
+
+
+class CardHealth:
+    """Health of several cards over time; `on_change` hears of each change, with its cause."""
+
+    def __init__(
+        self,
+        xids: XidPolicy,
+        *,
+        quiet_s: float,
+        on_change: Callable[[GpuUuid, Health, Health, HealthCause], None],
+    ) -> None:
+        """`quiet_s`: time after its last XID until a card may be healthy again."""
+        self.xids = xids
+        self.of: dict[GpuUuid, Health] = {}
+        self._quiet_s = quiet_s
+        self._on_change = on_change
+
+    def after_probe(self, failing: Mapping[GpuUuid, Failure], *, now: float) -> None:
+        """Take in a probe of all cards."""
+        for card, health in list(self.of.items()):
+            failure = failing.get(card)
+            if failure is None:
+                self._set(card, after_good_probe(health, now=now), HealthCause.RECOVERED)
+            else:
+                cause = HealthCause.FAILED if failure.certain else HealthCause.UNANSWERED
+                self._set(card, after_bad_probe(health, failure), cause)
+
+    def after_xid(self, card: GpuUuid | None, xid: int, *, now: float) -> bool:
+        """Take in an XID event; False: it does not count.
+
+        One that names no card of these may be any card's.
+        """
+        if not self.xids.matters(xid):
+            return False
+        for one in [card] if card in self.of else list(self.of):
+            sick = after_xid(self.of[one], xid, now=now, quiet_s=self._quiet_s)
+            self._set(one, sick, HealthCause.XID)
+        return True
+
+    def _set(self, card: GpuUuid, health: Health, cause: HealthCause) -> None:
+        before, self.of[card] = self.of[card], health
+        if (before.healthy, before.reason) != (health.healthy, health.reason):
+            self._on_change(card, before, health, cause)

@@ -32,11 +32,11 @@ from hamicommon.events import ClaimsRequest, claims_subject
 from hamicommon.k8s.types import Json
 from opentelemetry.trace import get_tracer
 
+from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims
 from hami_node_agent.adoption.unmanaged import entered
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
-from hami_node_agent.dra.ports import ClaimReader
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import RequestBus
 from hami_node_agent.grants.records import Record
@@ -72,7 +72,7 @@ class ClaimPreparation:
     node: NodePorts
     slices: DescribedSlices
     _: KW_ONLY
-    api: ClaimReader
+    api: ResourceClaims
     bus: RequestBus
     node_name: str
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
@@ -82,7 +82,7 @@ class ClaimPreparation:
 
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable; the kubelet tries again.
         """
-        claim = await self._claim(ref.namespace, ref.name)
+        claim = await self.api.claim(ref.namespace, ref.name)
         if claim["metadata"]["uid"] != ref.uid:
             raise NotFound(f"claim {ref.namespace}/{ref.name} is another one now")
         pods = await self._pods_of(claim)
@@ -116,9 +116,6 @@ class ClaimPreparation:
                 await self.node.pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
             raise
 
-    async def _claim(self, namespace: str, name: str) -> Json:
-        return await self.api.claim(namespace, name)
-
     async def _pods_of(self, claim: Json) -> list[Json]:
         """The pods of this node that hold the claim, and are not over. Raises: NotFound,
         Unavailable."""
@@ -140,7 +137,7 @@ class ClaimPreparation:
         metadata = pod["metadata"]
         devices = {
             key: allocated_devices(
-                await self._claim(metadata["namespace"], name), PodUid(metadata["uid"])
+                await self.api.claim(metadata["namespace"], name), PodUid(metadata["uid"])
             )
             for key, name in claim_names(pod).items()
         }

@@ -13,7 +13,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from hamicommon.errors import HamiError
 from hamicommon.process.backoff import Backoff
 
-from hami_node_agent.dra.ports import SliceStore
+from hami_node_agent.adapters.kubernetes.resource_api import ResourceSlices
 from hami_node_agent.dra.slices import offered_devices, slice_name, wanted_slice
 from hami_node_agent.grants.state import NodeState, Signal
 from hami_node_agent.inventory.tracker import CardTracker
@@ -30,7 +30,7 @@ RETRY_LAST_S = 30.0
 class SlicePublisher:
     """Publishes one node's cards to kube-scheduler."""
 
-    store: SliceStore
+    store: ResourceSlices
     cards: CardTracker
     state: NodeState
     _: KW_ONLY
@@ -90,7 +90,7 @@ class SlicePublisher:
         self.published = True
 
 
-async def withdraw(store: SliceStore, node: str) -> None:
+async def withdraw(store: ResourceSlices, node: str) -> None:
     """Takes back what an agent before us published, where claims can't be prepared any more."""
     backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
     while True:

@@ -31,9 +31,8 @@ from hamicommon.kubelet_api._generated import (
 from hami_node_agent.deviceplugin.registration import (
     LOOK_S,
     MAX_SOCKET_PATH,
-    RETRY_FIRST_S,
     STOP_GRACE_S,
-    CrashBudget,
+    keep_serving,
 )
 from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef
 from hami_node_agent.inventory.tracker import CardTracker
@@ -192,14 +191,7 @@ async def serve_driver(
     registration: RegistrationService,
 ) -> None:
     """Until cancelled. Raises: Unavailable when serving fails too often."""
-    budget = CrashBudget()
-    while True:
-        try:
-            await _cycle(sockets, claims, health, registration)
-        except (OSError, RuntimeError, grpc.RpcError) as exc:
-            logger.exception("DRA driver's server failed")
-            budget.spend(time.monotonic(), exc)
-            await asyncio.sleep(RETRY_FIRST_S)
+    await keep_serving(lambda: _cycle(sockets, claims, health, registration), name="DRA driver")
 
 
 async def _cycle(

@@ -113,31 +113,8 @@ class InventoryPublisher:
 
 
 def inventory_device(device: GpuDevice) -> events.InventoryDevice:
-    """A card as it travels."""
-    return events.InventoryDevice(
-        uuid=device.uuid,
-        index=device.index,
-        vendor=device.vendor,
-        type=device.type,
-        slots=device.slots,
-        memory_mib=device.memory_mib,
-        core_percent=device.core_percent,
-        numa=device.numa,
-        mode=device.mode,
-        healthy=device.healthy,
-        health_reason=device.health_reason,
-        mig_profiles=tuple(
-            events.MigProfileItem(
-                name=profile.name,
-                memory_mib=profile.memory_mib,
-                core_percent=profile.core_percent,
-                slice_count=profile.slice_count,
-                placements=profile.placements,
-            )
-            for profile in device.mig_profiles
-        ),
-        info=dict(device.info),
-    )
+    """Return a card as it travels, which has the same fields."""
+    return events.InventoryDevice.model_validate(device, from_attributes=True)
 
 
 BINDING_ANNOTATION = "hami.io/binding"

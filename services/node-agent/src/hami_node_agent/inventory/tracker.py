@@ -18,15 +18,7 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Unavailable
 from hamicommon.process.periodic import every
 
-from hami_node_agent.devices.health import (
-    Failure,
-    Health,
-    HealthCause,
-    XidPolicy,
-    after_bad_probe,
-    after_good_probe,
-    after_xid,
-)
+from hami_node_agent.devices.health import CardHealth, Failure, Health, HealthCause, XidPolicy
 from hami_node_agent.devices.offer import CardFacts, Offer, offered, with_health
 from hami_node_agent.devices.ports import DeviceProbe
 from hami_node_agent.devices.topology import contradictions, pair_scores
@@ -53,33 +45,19 @@ class CardTracker:
         self._probe = probe
         self._state = state
         self._offer = offer
-        self._xids = xids
         self._interval_s = probe_interval_s
-        self._quiet_s = xid_quiet_s
         self._on_found = on_found
         self._devices: dict[GpuUuid, GpuDevice] = {}
-        self._health: dict[GpuUuid, Health] = {}
-        self._pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = {}
+        self._health = CardHealth(xids, quiet_s=xid_quiet_s, on_change=self._on_change)
+        self.pair_scores: dict[GpuUuid, dict[GpuUuid, int]] = {}
+        """Nearness of the cards to each other, by index; empty if the driver reports none."""
         self.contradictions: tuple[tuple[GpuUuid, GpuUuid], ...] = ()
         """Pairs of cards that do not see the same NVLinks from both ends."""
-        self._xids_seen: Counter[tuple[str, int, bool]] = Counter()
-        self._health_changes: Counter[tuple[str, HealthCause]] = Counter()
-        self.changed = Signal()
-
-    @property
-    def xids_seen(self) -> Mapping[tuple[str, int, bool], int]:
+        self.xids_seen: Counter[tuple[str, int, bool]] = Counter()
         """XID events since the start by card (empty: unknown), code, and whether they counted."""
-        return self._xids_seen
-
-    @property
-    def health_changes(self) -> Mapping[tuple[str, HealthCause], int]:
-        """How often each card fell sick or got well since the start, by cause."""
-        return self._health_changes
-
-    @property
-    def pair_scores(self) -> Mapping[GpuUuid, Mapping[GpuUuid, int]]:
-        """How near the cards are to each other, by index; empty where the driver reports none."""
-        return self._pair_scores
+        self.health_changes: Counter[tuple[str, HealthCause]] = Counter()
+        """Changes of each card's health since the start, by cause."""
+        self.changed = Signal()
 
     async def discover(self) -> None:
         """Reads the cards; healthy until a probe or an XID shows otherwise. Raises: Unavailable."""
@@ -88,7 +66,7 @@ class CardTracker:
 
     def devices(self) -> tuple[GpuDevice, ...]:
         """All cards by index, with their health."""
-        filled = (with_health(d, self._health[uuid]) for uuid, d in self._devices.items())
+        filled = (with_health(d, self._health.of[uuid]) for uuid, d in self._devices.items())
         return tuple(sorted(filled, key=lambda device: (device.index, device.uuid)))
 
     async def run(self) -> None:
@@ -96,7 +74,7 @@ class CardTracker:
         async with asyncio.TaskGroup() as tasks:
             probing = every(self._interval_s, self.probe, name="probe")
             tasks.create_task(probing, name="probe")
-            if self._xids.any_matters:
+            if self._health.xids.any_matters:
                 tasks.create_task(self._listen(), name="xids")
 
     async def _take_in(self) -> None:
@@ -106,11 +84,11 @@ class CardTracker:
         self._on_found(found)
         for facts in found:
             self._devices[facts.uuid] = offered(facts, self._offer)
-            self._health.setdefault(facts.uuid, Health())
+            self._health.of.setdefault(facts.uuid, Health())
         if self._devices != before:
             try:
                 links = await self._probe.links()
-                self._pair_scores = pair_scores(links)
+                self.pair_scores = pair_scores(links)
                 self.contradictions = contradictions(links)
             except Unavailable as exc:
                 logger.warning("links of cards not read", extra={"error": str(exc)})
@@ -125,13 +103,7 @@ class CardTracker:
             failing = await self._probe.failing()
         except Unavailable as exc:
             failing = dict.fromkeys(self._devices, Failure(reason=str(exc), certain=False))
-        now = time.monotonic()
-        for uuid, health in list(self._health.items()):
-            if uuid in failing:
-                cause = HealthCause.FAILED if failing[uuid].certain else HealthCause.UNANSWERED
-                self._set(uuid, after_bad_probe(health, failing[uuid]), cause)
-            else:
-                self._set(uuid, after_good_probe(health, now=now), HealthCause.RECOVERED)
+        self._health.after_probe(failing, now=time.monotonic())
 
     async def _listen(self) -> None:
         while True:
@@ -141,8 +113,7 @@ class CardTracker:
                 logger.error("health events lost", extra={"error": str(exc)})
                 # Certain, though the cards may answer: nobody would hear of their errors.
                 lost = Failure(reason=str(exc), certain=True)
-                for uuid, health in list(self._health.items()):
-                    self._set(uuid, after_bad_probe(health, lost), HealthCause.FAILED)
+                self._health.after_probe(dict.fromkeys(self._devices, lost), now=time.monotonic())
                 await asyncio.sleep(self._interval_s)
                 continue
             if event is not None:
@@ -150,27 +121,18 @@ class CardTracker:
 
     def on_xid(self, uuid: GpuUuid | None, xid: int) -> None:
         """The driver reported an error; one that names no card of ours may be any card's."""
-        matters = self._xids.matters(xid)
-        self._xids_seen[uuid or "", xid, matters] += 1
+        matters = self._health.after_xid(uuid, xid, now=time.monotonic())
+        self.xids_seen[uuid or "", xid, matters] += 1
         logger.warning("XID event", extra={"uuid": uuid, "xid": xid, "counts": matters})
-        if not matters:
-            return
-        now = time.monotonic()
-        for one in [uuid] if uuid in self._health else list(self._health):
-            sick = after_xid(self._health[one], xid, now=now, quiet_s=self._quiet_s)
-            self._set(one, sick, HealthCause.XID)
 
-    def _set(self, uuid: GpuUuid, health: Health, cause: HealthCause) -> None:
-        before = self._health[uuid]
-        self._health[uuid] = health
+    def _on_change(self, uuid: GpuUuid, before: Health, health: Health, cause: HealthCause) -> None:
         if before.healthy != health.healthy:
-            self._health_changes[uuid, cause] += 1
-        if (before.healthy, before.reason) != (health.healthy, health.reason):
-            logger.warning(
-                "card is healthy again" if health.healthy else "card is unhealthy",
-                extra={"uuid": uuid, "reason": health.reason or before.reason},
-            )
-            self._publish()
+            self.health_changes[uuid, cause] += 1
+        logger.warning(
+            "card is healthy again" if health.healthy else "card is unhealthy",
+            extra={"uuid": uuid, "reason": health.reason or before.reason},
+        )
+        self._publish()
 
     def _publish(self) -> None:
         self._state.cards = {device.uuid: device for device in self.devices()}

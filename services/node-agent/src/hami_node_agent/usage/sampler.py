@@ -4,6 +4,11 @@ In: NVML, the shared regions (`monitor.py`) and the grants. Out: `hami.usage.v1.
 by the metrics service; only what changed, see `changes.py`), `Sampler.latest`, and the
 host pids that libvgpu reads. A round that can't be published is dropped: the next one comes soon.
 What is unknown is absent.
+
+The last span of a pod's trace is published here, too: from the start of a container's program to
+its first kernel, the moment of which libvgpu writes into the region. It is a child of the binding
+that the grant names. What was launched before this agent began is not published again; a region is
+the tenant's, so a moment outside of the agent's own life is left out.
 """
 
 from __future__ import annotations
@@ -14,21 +19,94 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 
-from hamicommon import events
+from hamicommon import events, telemetry
 from hamicommon.errors import Unavailable
 from hamicommon.events import ContainerSample, DeviceSample
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
+from opentelemetry import trace
 
 from hami_node_agent.devices.ports import DeviceProbe
+from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Publisher
 from hami_node_agent.usage.changes import PublishedState, Round, changes
 from hami_node_agent.usage.feedback import LimitsWriter
-from hami_node_agent.usage.first_kernels import FirstKernels
-from hami_node_agent.usage.monitor import Monitor, Owner, Seen
+from hami_node_agent.usage.monitor import Container, Monitor, Owner, Seen
 from hami_node_agent.usage.regions.accounting import MAX_BYTES, MAX_PERCENT, CardUse
 
 logger = logging.getLogger(__name__)
+
+SPAN = "first-kernel"
+TICKS_PER_S = 100
+"""USER_HZ, which is 100 wherever Linux runs CUDA."""
+MS_PER_S = 1000
+NS_PER_MS = 1_000_000
+CLOCK_ERROR_MS = 1000
+LONGEST_START_MS = 24 * 3600 * MS_PER_S
+"""A program that computes for the first time a day after its start has waited for work."""
+
+
+class FirstKernels:
+    """Publishes a span for each container whose first kernel is new."""
+
+    def __init__(
+        self,
+        grant_of: Callable[[str], NodeGrant | None],
+        *,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // NS_PER_MS,
+        boot_ms: Callable[[], int] = lambda: (
+            (time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)) // NS_PER_MS
+        ),
+    ) -> None:
+        """`grant_of`: of a pod's uid."""
+        self._grant_of = grant_of
+        self._now_ms = now_ms
+        self._boot_ms = boot_ms
+        self._since_ms = now_ms() - CLOCK_ERROR_MS
+        self._published: set[str] = set()
+        self._tracer = trace.get_tracer(__name__)
+
+    def look(self, containers: Iterable[Container]) -> None:
+        """One look at the containers of the node."""
+        seen: set[str] = set()
+        for container in containers:
+            seen.add(container.directory)
+            if container.directory in self._published:
+                continue
+            at_ms = container.region.first_kernel_epoch_ms
+            if self._since_ms <= at_ms <= self._now_ms() + CLOCK_ERROR_MS:
+                self._published.add(container.directory)
+                self._publish(container, at_ms)
+        self._published &= seen
+
+    def _publish(self, container: Container, at_ms: int) -> None:
+        pod = container.owner.pod
+        grant = self._grant_of(pod.uid)
+        if grant is None:
+            return
+        span = self._tracer.start_span(
+            SPAN,
+            context=telemetry.extract({"traceparent": grant.traceparent}),
+            start_time=self._program_start_ms(container, at_ms) * NS_PER_MS,
+            attributes={
+                **telemetry.pod_attributes(uid=pod.uid, namespace=pod.namespace, name=pod.name),
+                "k8s.container.name": container.owner.container,
+            },
+        )
+        span.end(at_ms * NS_PER_MS)
+
+    def _program_start_ms(self, container: Container, at_ms: int) -> int:
+        """Of the container's earliest process; the kernel's own moment where that is not known."""
+        boot_ms = self._boot_ms()
+        starts = (
+            boot_ms + process.started_ticks * MS_PER_S // TICKS_PER_S
+            for process in container.region.processes
+            if process.started_ticks
+        )
+        return min(
+            (start for start in starts if at_ms - LONGEST_START_MS <= start <= at_ms), default=at_ms
+        )
+
 
 MIB = 1024 * 1024
 # A clock may be wrong by some seconds; a tenant may write any time.

@@ -21,9 +21,9 @@ from tests.unit.node_agent.region_files import Slot, v0_file, v1_file
 
 # Where a file's meaning is: counts, sizes, names, limits, counters.
 _MEANINGFUL = st.one_of(
-    st.integers(0, layout.SLOTS_AT_V1 + 2 * layout.V1.slot_size),
-    st.integers(layout.TAIL_AT_V1, layout.SIZE_V1),
-    st.integers(layout.TAIL_AT_V0, layout.SIZE_V0),
+    st.integers(0, layout.V1.slots_at + 2 * layout.V1.slot_size),
+    st.integers(layout.V1.tail_at, layout.SIZE_V1),
+    st.integers(layout.V0.tail_at, layout.SIZE_V0),
     st.integers(0, layout.SIZE_V1),
 )
 _WRITES = st.lists(st.tuples(_MEANINGFUL, st.binary(min_size=1, max_size=64)), max_size=6)

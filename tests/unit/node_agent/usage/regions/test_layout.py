@@ -51,7 +51,7 @@ C_NAMES = {
 }
 C_STRUCTS = {
     layout.HeadV1: ("vgpu_region", 0),
-    layout.TailV1: ("vgpu_region", layout.TAIL_AT_V1),
+    layout.TailV1: ("vgpu_region", layout.V1.tail_at),
     layout.SlotV1: ("vgpu_region_slot", 0),
     layout.MemoryV1: ("vgpu_region_mem", 0),
     layout.UtilizationV1: ("vgpu_region_util", 0),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.devices.mig_layout import MigInstance
+from hami_node_agent.devices.mig_partition import MigInstance
 from hami_node_agent.devices.offer import CardFacts
 
 CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from hamicommon.dra.claims import claim_path
 from hamicommon.dra.devices import DRIVER
@@ -15,23 +16,23 @@ from hamicommon.process.bulkhead import Bulkhead
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
+@dataclass(eq=False)
 class ResourceClaims:
-    """Port ClaimReader."""
+    """Claims and the pods that they are reserved for."""
 
-    def __init__(self, api: KubeApi) -> None:
-        self._api = api
+    api: KubeApi
 
     async def claim(self, namespace: str, name: str) -> Json:
-        """See the port."""
-        return await self._api.get(claim_path(namespace, name))
+        """Read a claim. Raises: NotFound, Forbidden, Unavailable."""
+        return await self.api.get(claim_path(namespace, name))
 
     async def pod(self, namespace: str, name: str) -> Json:
-        """See the port."""
-        return await self._api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        """Read a pod. Raises: NotFound, Unavailable."""
+        return await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
 
 
 class ResourceSlices:
-    """Port SliceStore."""
+    """The ResourceSlices of this node and our driver."""
 
     def __init__(self, api: KubeApi, node: str, bulkhead: Bulkhead | None = None) -> None:
         self._api = api
@@ -49,35 +50,38 @@ class ResourceSlices:
 
     @property
     def synced(self) -> bool:
-        """See the port."""
+        """Whether `slices` is what the API server has, but for what is on its way."""
         return self._informer.synced.is_set()
 
     @property
     def slices(self) -> Mapping[str, Json]:
-        """See the port."""
+        """The slices by name."""
         return {name: item for (_, name), item in self._informer.store.items()}
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """See the port."""
+        """Follow the API server until cancelled; `changed` is called after every change."""
         self._changed = changed
         await self._informer.run()
 
     async def node_uid(self) -> str:
-        """See the port."""
+        """Return the uid of our Node. Raises: NotFound, Unavailable."""
         if not self._node_uid:
             node = await self._api.get(f"/api/v1/nodes/{self._node}")
             self._node_uid = str(node["metadata"]["uid"])
         return self._node_uid
 
     async def write(self, body: Json) -> None:
-        """See the port."""
+        """Create the slice or, if it has a resourceVersion, replace it.
+
+        Raises: Conflict when it has changed since, InvalidRequest, Forbidden, Unavailable.
+        """
         if "resourceVersion" in body["metadata"]:
             await self._api.replace(f"{_SLICES}/{body['metadata']['name']}", body)
         else:
             await self._api.create(_SLICES, body)
 
     async def remove(self, name: str) -> None:
-        """See the port."""
+        """Delete it; one that is gone is gone. Raises: Forbidden, Unavailable."""
         try:
             await self._api.delete(f"{_SLICES}/{name}")
         except NotFound:

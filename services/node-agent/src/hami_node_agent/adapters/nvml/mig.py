@@ -18,8 +18,15 @@ from hamicommon.k8s.mig import MigSlice
 
 from hami_node_agent.adapters.nvml.library import NvmlProbe
 from hami_node_agent.adapters.nvml.samples import text
-from hami_node_agent.devices.mig_layout import MigInstance, MigLayout, profile_name
-from hami_node_agent.devices.mig_partition import Instance, OwnInstance, ProfileFacts, profile_of
+from hami_node_agent.devices.mig_partition import (
+    Instance,
+    MigInstance,
+    MigLayout,
+    OwnInstance,
+    ProfileFacts,
+    profile_name,
+    profile_of,
+)
 from hami_node_agent.devices.offer import CardFacts
 
 logger = logging.getLogger(__name__)

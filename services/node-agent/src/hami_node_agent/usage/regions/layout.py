@@ -8,7 +8,8 @@ forms at the end.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 MAGIC = 19920718
 MAX_DEVICES = 16
@@ -141,14 +142,6 @@ class TailV0(ctypes.LittleEndianStructure):
     _fields_ = TailV1._fields_[:4]
 
 
-SLOTS_AT_V1 = ctypes.sizeof(HeadV1)
-TAIL_AT_V1 = SLOTS_AT_V1 + MAX_SLOTS * ctypes.sizeof(SlotV1)
-SIZE_V1 = TAIL_AT_V1 + ctypes.sizeof(TailV1)
-SLOTS_AT_V0 = ctypes.sizeof(HeadV0)
-TAIL_AT_V0 = SLOTS_AT_V0 + MAX_SLOTS * ctypes.sizeof(SlotV0)
-SIZE_V0 = TAIL_AT_V0 + ctypes.sizeof(TailV0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionForm:
     """Where things are in one version of the layout."""
@@ -159,7 +152,6 @@ class RegionForm:
     slots_at: int
     tail_at: int
     tail_size: int
-    last_kernel_at: int | None
     slot_size: int
     memory_at: int
     memory_size: int
@@ -167,52 +159,46 @@ class RegionForm:
     utilization_size: int
     sm_at: int
     status_at: int
-    sequence_at: int | None
+    last_kernel_at: int | None = None
+    sequence_at: int | None = None
     """None: this version has no sequence."""
-    started_at: int | None
-    first_kernel_at: int | None
+    started_at: int | None = None
+    first_kernel_at: int | None = None
     """From the beginning of the file."""
 
 
-V1 = RegionForm(
-    uuids_at=HeadV1.uuids.offset,
-    limits_at=HeadV1.limit_bytes.offset,
-    sm_limits_at=HeadV1.sm_limit_percent.offset,
-    slots_at=SLOTS_AT_V1,
-    tail_at=TAIL_AT_V1,
-    tail_size=ctypes.sizeof(TailV1),
+def _form(head: Any, slot: Any, memory: Any, utilization: Any, tail: Any) -> RegionForm:
+    """Return what both versions have."""
+    slots_at = ctypes.sizeof(head)
+    return RegionForm(
+        uuids_at=head.uuids.offset,
+        limits_at=head.limit_bytes.offset,
+        sm_limits_at=head.sm_limit_percent.offset,
+        slots_at=slots_at,
+        tail_at=slots_at + MAX_SLOTS * ctypes.sizeof(slot),
+        tail_size=ctypes.sizeof(tail),
+        slot_size=ctypes.sizeof(slot),
+        memory_at=slot.memory.offset,
+        memory_size=ctypes.sizeof(memory),
+        utilization_at=slot.utilization.offset,
+        utilization_size=ctypes.sizeof(utilization),
+        sm_at=utilization.sm_percent.offset,
+        status_at=slot.status.offset,
+    )
+
+
+V0 = _form(HeadV0, SlotV0, MemoryV0, UtilizationV0, TailV0)
+_V1 = _form(HeadV1, SlotV1, MemoryV1, UtilizationV1, TailV1)
+V1 = replace(
+    _V1,
     last_kernel_at=TailV1.last_kernel_epoch_s.offset,
-    slot_size=ctypes.sizeof(SlotV1),
-    memory_at=SlotV1.memory.offset,
-    memory_size=ctypes.sizeof(MemoryV1),
-    utilization_at=SlotV1.utilization.offset,
-    utilization_size=ctypes.sizeof(UtilizationV1),
-    sm_at=UtilizationV1.sm_percent.offset,
-    status_at=SlotV1.status.offset,
     sequence_at=SlotV1.sequence.offset,
-    # Ours alone, in a field that HAMi leaves unused: `vgpu_region.h`.
-    started_at=SlotV1.memory.offset + MemoryV1.unused.offset,
-    first_kernel_at=SLOTS_AT_V1
-    + FIRST_KERNEL_SLOT * ctypes.sizeof(SlotV1)
-    + SlotV1.utilization.offset
+    # Ours only, in fields that HAMi leaves unused: `vgpu_region.h`.
+    started_at=_V1.memory_at + MemoryV1.unused.offset,
+    first_kernel_at=_V1.slots_at
+    + FIRST_KERNEL_SLOT * _V1.slot_size
+    + _V1.utilization_at
     + UtilizationV1.unused.offset,
 )
-V0 = RegionForm(
-    uuids_at=HeadV0.uuids.offset,
-    limits_at=HeadV0.limit_bytes.offset,
-    sm_limits_at=HeadV0.sm_limit_percent.offset,
-    slots_at=SLOTS_AT_V0,
-    tail_at=TAIL_AT_V0,
-    tail_size=ctypes.sizeof(TailV0),
-    last_kernel_at=None,
-    slot_size=ctypes.sizeof(SlotV0),
-    memory_at=SlotV0.memory.offset,
-    memory_size=ctypes.sizeof(MemoryV0),
-    utilization_at=SlotV0.utilization.offset,
-    utilization_size=ctypes.sizeof(UtilizationV0),
-    sm_at=UtilizationV0.sm_percent.offset,
-    status_at=SlotV0.status.offset,
-    sequence_at=None,
-    started_at=None,
-    first_kernel_at=None,
-)
+SIZE_V0 = V0.tail_at + V0.tail_size
+SIZE_V1 = V1.tail_at + V1.tail_size

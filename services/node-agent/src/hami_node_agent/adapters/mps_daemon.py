@@ -1,16 +1,26 @@
-"""NVIDIA's MPS control daemon through its command, `nvidia-cuda-mps-control`."""
+"""NVIDIA's MPS control daemon in operating mode `mps`: kept running, through its own command.
+
+One that answers already is taken as it is (a service of the node's, or our own from before a
+restart); otherwise it is started, and started again when it dies. It is left running when we end,
+as pods are: their processes are its clients.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 
 from hamicommon.errors import Unavailable
+from hamicommon.process.periodic import every
+
+logger = logging.getLogger(__name__)
 
 # One question, or one start; the daemon answers in milliseconds.
 TIMEOUT_S = 10.0
 COMMAND = "nvidia-cuda-mps-control"
+LOOK_S = 2.0
 
 
 class MpsControl:
@@ -62,3 +72,32 @@ class MpsControl:
             await process.wait()
             raise Unavailable(f"{COMMAND}: no answer within {TIMEOUT_S:g} s") from exc
         return process.returncode or 0, output.decode(errors="replace")
+
+
+class Mps:
+    """The daemon's watch."""
+
+    def __init__(self, daemon: MpsControl) -> None:
+        self._daemon = daemon
+        self.problem = "the MPS control daemon has not been asked yet"
+        """Why no pod should come here; empty while the daemon answers."""
+
+    async def run(self) -> None:
+        """Looks until cancelled."""
+        await every(LOOK_S, self.look, name="MPS")
+
+    async def look(self) -> None:
+        """One round: asks, and starts what does not answer."""
+        before = self.problem
+        try:
+            if not await self._daemon.answers():
+                logger.warning("the MPS control daemon does not answer, starting it")
+                await self._daemon.start()
+                if not await self._daemon.answers():
+                    raise Unavailable("it was started and does not answer")
+        except Unavailable as exc:
+            self.problem = f"the MPS control daemon is away: {exc}"
+        else:
+            self.problem = ""
+        if self.problem != before:
+            logger.info("MPS control daemon changed state", extra={"problem": self.problem})
