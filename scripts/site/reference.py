@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from hami_metrics.questions.bills import bill_routes
 from hami_metrics.questions.routes import question_routes
 from hami_metrics.routes import create_app as metrics_app
-from hami_scheduler.api import v1
+from hami_scheduler.api.v1 import operator_routes
 from hamictl.__main__ import app as hamictl_app
 from hamictl.verbs.examples import EXAMPLES
 from markup import table, text_of
@@ -87,12 +87,7 @@ def apis_page() -> str:
     ]
     nothing: Any = SimpleNamespace()
     scheduler = FastAPI(title="hami-scheduler")
-    for router in (
-        v1.ledger_routes(nothing),
-        v1.pod_routes(nothing, nothing, nothing),
-        v1.letter_routes(nothing),
-    ):
-        scheduler.include_router(router)
+    scheduler.include_router(operator_routes(nothing))
     routers = [question_routes(nothing, nothing), bill_routes(nothing, nothing, None)]
     metrics = metrics_app(CollectorRegistry(), list, None, routers)
     for title, app in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -21,6 +22,7 @@ from hami_scheduler.api.service import Service
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.bootstrap.connections import Connections
 from hami_scheduler.bootstrap.use_cases import build
+from hami_scheduler.bus.ledger_stats import LedgerStats
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import PodEvent
@@ -65,9 +67,19 @@ class _Events:
     def emit(self, event: PodEvent) -> None:
         """Shows nothing."""
 
-    async def run(self) -> None:
-        """Has nothing to write."""
+
+class Silent:
+    """Limits and statistics: no node reports limits here, and nobody reads statistics."""
+
+    async def close_silent(self, *, silent_s: float) -> int:
+        """Closes nothing."""
+        del silent_s
+        return 0
+
+    async def read(self) -> LedgerStats:
+        """Never answers."""
         await asyncio.Event().wait()
+        raise AssertionError
 
 
 class Replica:
@@ -107,34 +119,38 @@ class Replica:
             return sign(grant, KEY)
 
         lock = RedisNodeLock(cast(Any, RedisConnection(redis, process)), lock_s=SETTINGS.lock_s)
-        connections: dict[str, Any] = {
-            "replica": process.name,
-            "store": store,
-            "inventory": store,
-            "counters": store,
-            "row_repairs": store,
-            "quotas": store,
-            "journal": store,
-            "retention": Everlasting(),
-            "decisions": Decisions(),
-            "queries": store,
-            "ping": store.ping,
-            "relay": SimRelay(ledger.outbox, bus, process),
-            "lock": lock,
-            "pods": KubernetesPodApi(cast(Any, connection)),
-            "nodes": KubernetesNodeApi(cast(Any, connection)),
-            "claims": KubernetesClaimApi(cast(Any, connection)),
-            "templates": KubernetesTemplateApi(cast(Any, connection)),
-            "events": _Events(),
-            "background": BackgroundQueue(),
-            "grants": NatsGrantAnnouncer(cast(Any, bus)),
-            "witness": NatsNodeWitness(cast(Any, bus)),
-            "sign": signed,
-            "read_signed": lambda text: read_signed(text, public_key(KEY)),
-            "bus": bus,
-            "api": connection,
-        }
-        return build(SETTINGS, VENDORS, SchedulerInstruments(), Connections(**connections))
+        wired = SimpleNamespace(
+            store=store,
+            inventory=store,
+            counters=store,
+            row_repairs=store,
+            quotas=store,
+            journal=store,
+            retention=Everlasting(),
+            decisions=Decisions(),
+            queries=store,
+            ping=store.ping,
+            relay=SimRelay(ledger.outbox, bus, process),
+            lock=lock,
+            pods=KubernetesPodApi(cast(Any, connection)),
+            nodes=KubernetesNodeApi(cast(Any, connection)),
+            claims=KubernetesClaimApi(cast(Any, connection)),
+            templates=KubernetesTemplateApi(cast(Any, connection)),
+            events=_Events(),
+            background=BackgroundQueue(),
+            grants=NatsGrantAnnouncer(cast(Any, bus)),
+            witness=NatsNodeWitness(cast(Any, bus)),
+            sign=signed,
+            read_signed=lambda text: read_signed(text, public_key(KEY)),
+            bus=bus,
+            api=connection,
+            limits=Silent(),
+            ledger_stats=Silent(),
+            access=None,
+            calls=None,
+            logins=None,
+        )
+        return build(SETTINGS, VENDORS, SchedulerInstruments(), cast(Connections, wired))
 
     async def kill(self) -> None:
         """SIGKILL, wherever it is."""

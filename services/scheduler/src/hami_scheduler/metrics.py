@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.telemetry.moments import CertificateExpiry, Moment
@@ -41,11 +42,12 @@ class SchedulerInstruments:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.decision_seconds = Histogram(
+        histogram = partial(Histogram, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        self.decision_seconds = histogram(
             "hami_scheduler_decision_duration_seconds",
             "Time of one decision by phase; total is from the call to the answer of /filter",
             ["phase"],
-            registry=self.registry,
             buckets=_FAST_S,
         )
         for phase in PHASES:
@@ -58,45 +60,39 @@ class SchedulerInstruments:
         )
         for outcome in ("placed", "error", "unmanaged"):
             self.decisions.labels(outcome, "")
-        self.bind_seconds = Histogram(
+        self.bind_seconds = histogram(
             "hami_scheduler_bind_seconds",
             "Time to answer /bind",
             ["outcome"],
-            registry=self.registry,
             buckets=_SLOW_S,
         )
-        self.host_score_seconds = Histogram(
+        self.host_score_seconds = histogram(
             "hami_scheduler_host_score_seconds",
             "Time to answer /prioritize-without-cards: scored, or neutral for pods that get cards",
             ["outcome"],
-            registry=self.registry,
             buckets=_FAST_S,
         )
-        self.lock_wait_seconds = Histogram(
+        self.lock_wait_seconds = histogram(
             "hami_node_lock_wait_seconds",
             "Time a bind waited for its node's lock",
-            registry=self.registry,
             buckets=_SLOW_S,
         )
-        self.freed_to_retry_seconds = Histogram(
+        self.freed_to_retry_seconds = histogram(
             "hami_capacity_freed_to_retry_seconds",
             "From capacity that became free until a waiting pod was asked to be tried again",
-            registry=self.registry,
             buckets=_RETRY_S,
         )
-        self.pending_oldest = Gauge(
+        self.pending_oldest = gauge(
             "hami_pending_oldest_timestamp_seconds",
             "Since when the first of the waiting pods waits (Unix time), by the reason of its last "
             "refusal and whether it fits now (true, false, unknown); with fits=true: since when it "
             "fits. Absent where none waits",
             ["reason", "fits"],
-            registry=self.registry,
         )
-        self.drift_items = Gauge(
+        self.drift_items = gauge(
             "hami_ledger_drift_items",
             "Differences between ledger, pods and nodes that stand unrepaired now, by class",
             ["class"],
-            registry=self.registry,
         )
         for kind in DRIFT_CLASSES:
             self.drift_items.labels(kind).set(0)
@@ -146,11 +142,10 @@ class SchedulerInstruments:
         self.inventories_ignored = self._counter(
             "inventories_ignored", "Reports of nodes that were older than what is known"
         )
-        self.clock_skew = Gauge(
+        self.clock_skew = gauge(
             "hami_scheduler_node_clock_skew_seconds",
             "By how much a node's clock is ahead of the bus; nodes within 5 s are left out",
             ["node"],
-            registry=self.registry,
         )
         self.dead_letters_kept = self._gauge(
             "dead_letters_kept", "Messages that no service could handle, on the bus (hamictl)"

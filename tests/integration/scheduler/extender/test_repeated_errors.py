@@ -8,7 +8,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hami_scheduler.adapters.postgres.decisions import MOST_ROWS, RENEW_S, PostgresDecisionLog
+from hami_scheduler.adapters.postgres.decisions import MAX_ROWS, RENEW_S, PostgresDecisionLog
 from hami_scheduler.line_budget import MOST_LINES
 from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
@@ -71,14 +71,14 @@ async def test_the_same_error_again_is_one_row(world: World) -> None:
 
 async def test_an_error_that_differs_each_time_is_a_bounded_number_of_rows(world: World) -> None:
     log, uid = PostgresDecisionLog(world.database), uuid.uuid4().hex
-    last = 3 * MOST_ROWS
+    last = 3 * MAX_ROWS
     for second in range(last + 1):
         at = NOW + timedelta(seconds=second)
         outcome = "error" if second % 2 else "refused"
         await log.record([an_error(uid, at, f"no {second}", outcome=outcome)])
 
     rows = await rows_of(world, uid)
-    assert len(rows) == MOST_ROWS
+    assert len(rows) == MAX_ROWS
     assert sum(row["repeat_count"] for row in rows) == last + 1, "none is lost"
     newest = rows[-1]
     assert newest["last_at"] == NOW + timedelta(seconds=last)
@@ -88,7 +88,7 @@ async def test_an_error_that_differs_each_time_is_a_bounded_number_of_rows(world
     assert newest["outcome"] == ("error" if recorded_s % 2 else "refused")
 
     await log.record([an_error(uid, NOW + timedelta(hours=2), "later")])
-    assert len(await rows_of(world, uid)) == MOST_ROWS + 1, "an hour later there is room again"
+    assert len(await rows_of(world, uid)) == MAX_ROWS + 1, "an hour later there is room again"
 
 
 async def test_a_placement_is_a_row_of_its_own_and_one_that_is_kept_is_counted(

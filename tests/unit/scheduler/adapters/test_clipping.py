@@ -10,10 +10,11 @@ from typing import Any, cast
 import pytest
 from hami_scheduler.adapters.kubernetes import KubernetesPodEvents
 from hami_scheduler.adapters.postgres.housekeeping import (
-    MOST_OF_A_DETAIL,
-    MOST_OF_A_SUBJECT,
+    MAX_DETAIL,
+    MAX_SUBJECT,
     PostgresJournal,
 )
+from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.process.shutdown import end
@@ -36,7 +37,8 @@ class Api:
 
 async def test_an_events_message_is_clipped() -> None:
     api = Api()
-    events = KubernetesPodEvents(cast(Any, api), cast(Any, None), component="hami-scheduler")
+    background = BackgroundQueue()
+    events = KubernetesPodEvents(cast(Any, api), background, component="hami-scheduler")
     events.emit(
         PodEvent(
             namespace="ns",
@@ -48,7 +50,7 @@ async def test_an_events_message_is_clipped() -> None:
             at=datetime.now(UTC),
         )
     )
-    running = asyncio.create_task(events.run())
+    running = asyncio.create_task(background.run())
     async with asyncio.timeout(PATIENCE_S):
         await api.created.wait()
     await end([running])
@@ -70,6 +72,6 @@ async def test_a_line_of_the_journal_is_clipped(text: str) -> None:
     _, subject, detail, _ = database.values
     assert str(subject).isprintable()
     assert str(detail).isprintable()
-    assert len(str(subject)) <= MOST_OF_A_SUBJECT
-    assert len(str(detail)) <= MOST_OF_A_DETAIL
+    assert len(str(subject)) <= MAX_SUBJECT
+    assert len(str(detail)) <= MAX_DETAIL
     assert (subject == detail == text) is (text == "what fits")

@@ -1,4 +1,4 @@
-"""Workers that write pod events outlive an event that nobody thought of."""
+"""Pod events are written in the background, each whatever became of the others."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from hami_scheduler.adapters.kubernetes import EVENT_WORKERS, KubernetesPodEvents
-from hami_scheduler.background_queue import BackgroundQueue
+from hami_scheduler.adapters.kubernetes import KubernetesPodEvents
+from hami_scheduler.background_queue import WORKERS, BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict
@@ -53,15 +53,14 @@ def event(name: str) -> PodEvent:
 
 async def test_events_after_one_that_cannot_be_written_are_written() -> None:
     api, bulkhead = Api(), Bulkhead()
-    events = KubernetesPodEvents(
-        cast(Any, api), BackgroundQueue(), component="hami-scheduler", bulkhead=bulkhead
-    )
+    background = BackgroundQueue(bulkhead=bulkhead)
+    events = KubernetesPodEvents(cast(Any, api), background, component="hami-scheduler")
     # One for each worker, and one that needs a worker still to be there.
-    for _ in range(EVENT_WORKERS):
+    for _ in range(WORKERS):
         events.emit(event("odd"))
     events.emit(event("next"))
 
-    running = asyncio.create_task(events.run())
+    running = asyncio.create_task(background.run())
     written = asyncio.create_task(api.done.wait())
     async with asyncio.timeout(PATIENCE_S):
         await asyncio.wait([running, written], return_when=asyncio.FIRST_COMPLETED)
@@ -69,8 +68,8 @@ async def test_events_after_one_that_cannot_be_written_are_written() -> None:
     assert not running.done(), "the workers ended"
     await end([running, written])
     assert api.created == ["next"]
-    assert bulkhead.failures == {"pod-events": EVENT_WORKERS}
-    assert events.dropped == EVENT_WORKERS
+    assert bulkhead.failures == {"background": WORKERS}
+    assert events.dropped == WORKERS
 
 
 async def test_an_event_that_is_shown_once_is_not_counted_up_by_a_writer_that_comes_later() -> None:
@@ -85,12 +84,13 @@ async def test_an_event_that_is_shown_once_is_not_counted_up_by_a_writer_that_co
             self.done.set()
 
     api = Shown()
-    events = KubernetesPodEvents(cast(Any, api), BackgroundQueue(), component="hami-scheduler")
+    background = BackgroundQueue()
+    events = KubernetesPodEvents(cast(Any, api), background, component="hami-scheduler")
     once = replace(event("odd"), series="card", once=True)
     for message in ("no card", "no card", "another"):
         events.emit(replace(once, message=message))
 
-    running = asyncio.create_task(events.run())
+    running = asyncio.create_task(background.run())
     async with asyncio.timeout(PATIENCE_S):
         await api.done.wait()
     await end([running])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
 from hami_scheduler.api.claim_waits import PodsByClaims
-from hami_scheduler.api.v1 import claim_routes
+from hami_scheduler.api.v1 import operator_routes
 from hamicommon.errors import Forbidden, NotFound
 from hamicommon.k8s.types import Json
 
@@ -62,7 +63,8 @@ class Claims:
 
 async def waiting(pods: list[Json], claims: Claims, query: str = "") -> list[Json]:
     app = FastAPI()
-    app.include_router(claim_routes(PodsByClaims(lambda: pods, claims)))
+    service = SimpleNamespace(by_claims=PodsByClaims(lambda: pods, claims))
+    app.include_router(operator_routes(cast(Any, service)))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         answer = await client.get(f"/v1/pods-by-claims{query}")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
 import pytest
 from fastapi import FastAPI
-from hami_scheduler.api import v1
 from hami_scheduler.api.http import TooLong, answer_errors
+from hami_scheduler.api.v1 import operator_routes
 from hamicommon.errors import (
     Conflict,
     Forbidden,
@@ -18,6 +19,8 @@ from hamicommon.errors import (
     Unavailable,
     Unschedulable,
 )
+
+USE_CASES = ("queries", "explainer", "simulated", "adopter", "letters", "by_claims")
 
 
 class Failing:
@@ -37,10 +40,8 @@ async def call(error: Exception, method: str, path: str) -> httpx.Response:
     failing = cast(Any, Failing(error))
     app = FastAPI()
     answer_errors(app)
-    app.include_router(v1.ledger_routes(failing))
-    app.include_router(v1.pod_routes(failing, failing, failing))
-    app.include_router(v1.letter_routes(failing))
-    app.include_router(v1.claim_routes(failing))
+    service = SimpleNamespace(**dict.fromkeys(USE_CASES, failing))
+    app.include_router(operator_routes(cast(Any, service)))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         return await client.request(method, path, json={} if method == "POST" else None)

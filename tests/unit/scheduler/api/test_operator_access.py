@@ -210,7 +210,7 @@ async def test_a_call_whose_end_can_not_be_written_is_answered_all_the_same(
 
     assert (await called(journal, App(), "POST", "/v1/adopt")).status_code == 200
     assert [r.message for r in caplog.records if r.levelno == logging.ERROR] == [
-        "outcome of an operator call not written"
+        "Failed to write the outcome of an operator call"
     ]
 
 

@@ -1,5 +1,6 @@
 """`POST /v1/simulate`: the engine's answer on the live view, and on nodes that are given."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import httpx
@@ -7,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from hami_scheduler.api.http import answer_errors
 from hami_scheduler.api.simulate import ClusterSimulator
-from hami_scheduler.api.v1 import pod_routes
+from hami_scheduler.api.v1 import operator_routes
 from hami_scheduler.bootstrap.simulating import read_view
 from hamicommon.domain.requests import Policy
 
@@ -24,8 +25,7 @@ async def ask(reader: Reader, body: object) -> tuple[int, Any]:
 
     app = FastAPI()
     answer_errors(app)
-    nothing = cast(Any, None)
-    app.include_router(pod_routes(nothing, simulated, nothing))
+    app.include_router(operator_routes(cast(Any, SimpleNamespace(simulated=simulated))))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://scheduler") as client:
         content = body if isinstance(body, bytes) else None

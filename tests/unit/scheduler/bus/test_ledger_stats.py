@@ -55,7 +55,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def publisher(heard: Heard) -> LedgerStatsPublisher:
-    return LedgerStatsPublisher(NoReader(), heard, replica="r")
+    return LedgerStatsPublisher(NoReader(), heard)
 
 
 async def test_a_namespace_is_published_when_its_numbers_change(
@@ -103,7 +103,7 @@ async def test_every_message_has_an_id_of_its_own(
 
 async def test_namespaces_around_a_poisonous_one_are_published(heard: Heard) -> None:
     bulkhead = Bulkhead()
-    publisher = LedgerStatsPublisher(NoReader(), heard, replica="r", bulkhead=bulkhead)
+    publisher = LedgerStatsPublisher(NoReader(), heard, bulkhead=bulkhead)
     quotas = found(1).quotas["team"]
     odd = cast(Any, object())
 

@@ -1,10 +1,8 @@
-"""What we do to pods and nodes at the API server: read, patch, bind, show events."""
+"""Pods, nodes and claims at the API server: read, patch, bind, show events."""
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import logging
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -17,27 +15,21 @@ from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.claims import claim_path
 from hamicommon.dra.shapes import templates_path
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import Conflict, NotFound
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.event_names import event_name
 from hamicommon.k8s.types import Json
-from hamicommon.process.bulkhead import Bulkhead
 
 from hami_scheduler.background_queue import BackgroundQueue
 from hami_scheduler.ports.cluster import PodEvent
 
-logger = logging.getLogger(__name__)
-
-# What a burst of 200 pods needs twice over; beyond it events are dropped, decisions are not.
-EVENT_QUEUE_SIZE = 1000
-EVENT_WORKERS = 4
 # Events of one series are counted up in one object, as client-go does, this many remembered; the
 # object's name identifies the series, so that a replica that does not remember finds it as well.
 EVENT_MEMORY = 20_000
 # Within this time the same message is only counted, and the next write has the count; doubled by
 # every write, up to the rate at which client-go lets one pod's events through.
 EVENT_QUIET_S = 5.0
-EVENT_QUIET_MOST_S = 300.0
+MAX_EVENT_QUIET_S = 300.0
 _MESSAGE_LIMIT = 1024
 
 
@@ -169,48 +161,26 @@ class KubernetesNodeApi:
 
 @dataclass(eq=False)
 class KubernetesPodEvents:
-    """Port PodEvents: a bounded queue and a few workers; what is no warning can wait."""
+    """Port PodEvents: written while the scheduler is idle."""
 
     api: KubeApi
     background: BackgroundQueue
     _: KW_ONLY
     component: str
-    bulkhead: Bulkhead = field(default_factory=Bulkhead)
-    _queue: asyncio.Queue[PodEvent] = field(
-        default_factory=lambda: asyncio.Queue(EVENT_QUEUE_SIZE), init=False
-    )
     _shown: OrderedDict[str, _Shown] = field(default_factory=OrderedDict, init=False)
     dropped: int = field(default=0, init=False)
 
     def emit(self, event: PodEvent) -> None:
         """See the port."""
         event = replace(event, message=clip(event.message, _MESSAGE_LIMIT))
-        if not event.warning:
-            self.dropped += not self.background.put(partial(self._show, event))
-            return
-        try:
-            self._queue.put_nowait(event)
-        except asyncio.QueueFull:
-            self.dropped += 1
-
-    async def run(self) -> None:
-        """Writes events until cancelled."""
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(EVENT_WORKERS):
-                tasks.create_task(self._work(), name=f"pod-events-{number}")
-
-    async def _work(self) -> None:
-        while True:
-            await self._show(await self._queue.get())
+        self.dropped += not self.background.put(partial(self._show, event))
 
     async def _show(self, event: PodEvent) -> None:
         try:
-            with self.bulkhead.item("pod-events", f"{event.namespace}/{event.name}"):
-                await self._write(event)
-                return
-        except HamiError as exc:
-            logger.info("event not shown", extra={"reason": event.reason, "error": str(exc)})
-        self.dropped += 1
+            await self._write(event)
+        except Exception:  # counted here, and logged by the queue
+            self.dropped += 1
+            raise
 
     async def _write(self, event: PodEvent) -> None:
         path = f"/api/v1/namespaces/{event.namespace}/events"
@@ -253,7 +223,7 @@ class KubernetesPodEvents:
             shown.count = 1
             await self.api.create(path, self._body(event, name))
         shown.message, shown.written_at = event.message, time.monotonic()
-        shown.quiet_s = min(2 * shown.quiet_s, EVENT_QUIET_MOST_S)
+        shown.quiet_s = min(2 * shown.quiet_s, MAX_EVENT_QUIET_S)
 
     def _body(self, event: PodEvent, name: str) -> Json:
         at = _written(event.at)

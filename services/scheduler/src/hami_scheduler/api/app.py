@@ -15,11 +15,11 @@ from hamicommon.errors import NotFound
 from hamicommon.telemetry.exposition import exposition
 from starlette.types import ASGIApp
 
-from hami_scheduler.api import v1
 from hami_scheduler.api.http import JSON, answer_errors
 from hami_scheduler.api.local_callers import LocalCallers
 from hami_scheduler.api.operator_access import OperatorAccess, by_anybody, by_token
 from hami_scheduler.api.service import Service
+from hami_scheduler.api.v1 import operator_routes
 from hami_scheduler.extender.app import ExtenderApp
 
 
@@ -30,7 +30,7 @@ def create_app(service: Service, *, probes: bool) -> ASGIApp:
         others.include_router(_probes(service))
     rest: ASGIApp = others
     if service.access is None:
-        others.include_router(_operator_api(service))
+        others.include_router(operator_routes(service))
         rest = OperatorAccess(others, by_anybody, service.activity, service.journal)
     else:
         others.include_router(_elsewhere())
@@ -41,7 +41,7 @@ def create_app(service: Service, *, probes: bool) -> ASGIApp:
 def create_operator_app(service: Service, access: Access) -> ASGIApp:
     """The operators' API, for who shows a token."""
     app = _bare_app()
-    app.include_router(_operator_api(service))
+    app.include_router(operator_routes(service))
     return OperatorAccess(app, by_token(access), service.activity, service.journal)
 
 
@@ -52,26 +52,17 @@ def create_probe_app(service: Service) -> ASGIApp:
     return app
 
 
-def _operator_api(service: Service) -> APIRouter:
-    api = APIRouter()
-    api.include_router(v1.ledger_routes(service.queries))
-    api.include_router(v1.pod_routes(service.explainer, service.simulated, service.adopter))
-    api.include_router(v1.claim_routes(service.by_claims))
-    api.include_router(v1.settings_routes(service.vain_settings))
-    api.include_router(v1.letter_routes(service.letters))
-    return api
-
-
 def _elsewhere() -> APIRouter:
     api = APIRouter()
 
+    @api.get("/v1/{path:path}")
+    @api.post("/v1/{path:path}")
     async def elsewhere(path: str) -> Response:
         raise NotFound(
             f"/v1/{path} is on the operators' port, with a token (docs/hamictl-on-a-cluster.md): "
             "this one is kube-scheduler's"
         )
 
-    api.add_api_route("/v1/{path:path}", elsewhere, methods=["GET", "POST"])
     return api
 
 
@@ -89,21 +80,21 @@ def _bare_app() -> FastAPI:
 def _probes(service: Service) -> APIRouter:
     api = APIRouter()
 
+    @api.get("/healthz")
     async def healthz() -> Response:
         return Response("ok")
 
+    @api.get("/readyz")
     async def readyz() -> Response:
         missing = await service.readiness()
         body = orjson.dumps({"ready": not missing, "missing": dict(missing)})
         return Response(body, status_code=503 if missing else 200, media_type=JSON)
 
+    @api.get("/metrics")
     async def metrics(request: Request) -> Response:
         await service.measure()
         accept = request.headers.get("accept", "")
         text, media_type = exposition(service.instruments.registry, accept)
         return Response(text, media_type=media_type)
 
-    api.add_api_route("/healthz", healthz)
-    api.add_api_route("/readyz", readyz)
-    api.add_api_route("/metrics", metrics)
     return api

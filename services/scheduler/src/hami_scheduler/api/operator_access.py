@@ -1,29 +1,31 @@
-"""Stands before the operators' API: every call has a caller, and none passes without the right.
+"""Access to the operators' API: every call has a caller, and none passes without the right.
 
 On the operators' port the caller is whose token it is (`Role`); where kube-scheduler's
 port, which is on loopback, serves the API too, anybody. Calls that are more than a look are in the
-log with their caller, and those that change something go to the journal of calls. A replica that
-stands by answers what it reads from the ledger, and refuses the rest.
+log with their caller. Those that change something have a row of `operator_calls` as well, which
+begins before the call and ends with its answer's status: a ledger that can't be written to answers
+503, and nothing is carried out. A replica that stands by answers what it reads from the ledger, and
+refuses the rest.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from hamicommon.access.checks import Access, NotAllowed, Right, bearer_token
+from hamicommon.access.checks import Access, ApiCaller, NotAllowed, Right, bearer_token
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hami_scheduler.activity import Activity
 from hami_scheduler.api.http import refuse
-from hami_scheduler.api.operator_calls import OperatorCalls, note_refused
-from hami_scheduler.ports.ledger import CallSource, OperatorCall, OperatorCaller
+from hami_scheduler.ports.ledger import CallOutcome, CallSource, OperatorCall, OperatorCaller
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.housekeeping import PostgresCallJournal
@@ -42,6 +44,12 @@ _FROM_MEMORY = ("/v1/simulate", "/v1/vain-settings")
 _SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
 """Of the groups in a line of the log; an identity provider may name hundreds."""
+MAX_GROUPS = 16
+MAX_GROUP = 128
+MAX_BODY = 1024
+MAX_ANSWER = 512
+"""Characters (bytes of a body) that are kept of a call."""
+NO_ANSWER = "it ended without an answer"
 
 
 class Role(StrEnum):
@@ -96,10 +104,7 @@ def by_token(access: Access) -> Identify:
     """Whose token it is, by the API server."""
 
     async def identify(scope: Scope, role: Role) -> OperatorCaller:
-        found = await access.check(_token(scope), role.right)
-        return OperatorCaller(
-            user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN
-        )
+        return _by_token(await access.check(_token(scope), role.right))
 
     return identify
 
@@ -143,41 +148,104 @@ class OperatorAccess:
     async def _logged(
         self, verb: Verb, caller: OperatorCaller, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        status = 0
-
-        async def watched(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        app = self.app
-        if verb.role is Role.OPERATE and self.journal is not None:
-            app = OperatorCalls(app, self.journal, _call(scope, verb, caller))
+        answer = _Answer(send)
         try:
-            await app(scope, receive, watched)
+            if verb.role is Role.OPERATE and self.journal is not None:
+                await self._journalled(self.journal, verb, caller, scope, receive, answer)
+            else:
+                await self.app(scope, receive, answer.send)
         finally:
             # Also of a caller who hung up: what was begun may have been done.
-            logger.info("operator call", extra=_line(verb, caller) | {"status": status})
+            logger.info("operator call", extra=_line(verb, caller) | {"status": answer.status})
+
+    async def _journalled(
+        self,
+        journal: PostgresCallJournal,
+        verb: Verb,
+        caller: OperatorCaller,
+        scope: Scope,
+        receive: Receive,
+        answer: _Answer,
+    ) -> None:
+        beginning, receive = await _peek(receive)
+        about = verb.object or clip(beginning.decode(errors="replace"), MAX_BODY)
+        try:
+            number = await journal.begin(_call(scope, verb, caller, about))
+        except HamiError as exc:
+            await refuse(exc, answer.send)
+            return
+        try:
+            await self.app(scope, receive, answer.send)
+        finally:
+            outcome = CallOutcome.DONE if 0 < answer.status < 400 else CallOutcome.FAILED
+            message = clip(answer.beginning.decode(errors="replace"), MAX_ANSWER) or NO_ANSWER
+            with _logging_errors("Failed to write the outcome of an operator call"):
+                await journal.end(number, outcome, message)
 
     async def _note_refused(self, scope: Scope, verb: Verb, refusal: NotAllowed) -> None:
         if verb.role is not Role.OPERATE or self.journal is None or refusal.caller is None:
             return
-        found = refusal.caller
-        caller = OperatorCaller(
-            user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN
-        )
-        await note_refused(self.journal, _call(scope, verb, caller), str(refusal))
+        call = _call(scope, verb, _by_token(refusal.caller), verb.object)
+        with _logging_errors("Failed to write a refused operator call"):
+            await self.journal.refused(call, clip(str(refusal), MAX_ANSWER))
 
 
-def _call(scope: Scope, verb: Verb, caller: OperatorCaller) -> OperatorCall:
+class _Answer:
+    """An answer on its way: its status, and the beginning of its body."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        self.beginning = b""
+
+    async def send(self, message: Message) -> None:
+        """Hand it on."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        elif message["type"] == "http.response.body" and len(self.beginning) < MAX_ANSWER:
+            self.beginning += message.get("body", b"")[:MAX_ANSWER]
+        await self._send(message)
+
+
+async def _peek(receive: Receive) -> tuple[bytes, Receive]:
+    """Return the beginning of the body, and a `receive` that still has all of it."""
+    read: list[Message] = []
+    body, more = b"", True
+    while more and len(body) < MAX_BODY:
+        message = await receive()
+        read.append(message)
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+
+    async def replay() -> Message:
+        return read.pop(0) if read else await receive()
+
+    return body[:MAX_BODY], replay
+
+
+@contextmanager
+def _logging_errors(message: str) -> Iterator[None]:
+    """What was carried out, or refused, is so whether it can be written or not."""
+    try:
+        yield
+    except HamiError as exc:
+        logger.error(message, extra={"error": str(exc)})
+
+
+def _call(scope: Scope, verb: Verb, caller: OperatorCaller, about: str) -> OperatorCall:
     client = scope.get("client")
+    groups = [clip(group, MAX_GROUP) for group in caller.groups[:MAX_GROUPS]]
+    if len(caller.groups) > MAX_GROUPS:
+        groups.append(f"... {len(caller.groups) - MAX_GROUPS} more")
     return OperatorCall(
-        caller=caller,
+        caller=replace(caller, user=clip(caller.user), groups=tuple(groups)),
         address=clip(str(client[0])) if client else "",
         verb=verb.name,
-        object=verb.object,
+        object=about,
     )
+
+
+def _by_token(found: ApiCaller) -> OperatorCaller:
+    return OperatorCaller(user=found.username, groups=tuple(found.groups), source=CallSource.TOKEN)
 
 
 def _line(verb: Verb, caller: OperatorCaller | None = None) -> dict[str, object]:

@@ -7,125 +7,113 @@ by the table of `http.py`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import orjson
 from fastapi import APIRouter, Query, Request, Response
-from hamicommon.bus.dead_letters import DeadLetter, DeadLetters
+from hamicommon.bus.dead_letters import DeadLetter
 from hamicommon.domain.ids import PodUid
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.explain.answer import Explanation
 from hamicommon.k8s.annotations import DEVICE_CORDON
+from pydantic import BaseModel, Field
 
-from hami_scheduler.adoption.adopt import Adopter
-from hami_scheduler.api.claim_waits import PodsByClaims
-from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.http import JSON, read_body, read_json
 from hami_scheduler.ports.ledger import Row
 
 if TYPE_CHECKING:
-    from hami_scheduler.adapters.postgres.queries import PostgresQueries
+    from hami_scheduler.api.service import Service
 
 # A pod and some 1500 whole Node objects; `hamictl simulate` runs where it is asked, without bound.
-_SIMULATE_MOST_BYTES = 16 * 1024 * 1024
+_MAX_SIMULATE_BYTES = 16 * 1024 * 1024
 # The names of 4000 nodes, each as long as Kubernetes allows.
-_ADOPT_MOST_BYTES = 1024 * 1024
+_MAX_ADOPT_BYTES = 1024 * 1024
 # A letter's body is shown up to here; the largest of ours (an inventory of 16 cards) is some 8 KiB.
 _SHOWN_BYTES = 16 * 1024
 
 
-def ledger_routes(queries: PostgresQueries) -> APIRouter:
-    """What the ledger holds, held, and found different."""
+class AllocationFilter(BaseModel):
+    """Which allocations are wanted."""
+
+    node: str | None = None
+    namespace: str | None = None
+    state: str | None = None
+    pod_uid: str | None = None
+    pod_name: str | None = None
+    live: bool | None = None
+    limit: Annotated[int, Field(ge=1, le=10_000)] = 1000
+
+
+def operator_routes(service: Service) -> APIRouter:
+    """Return the routes of the query API."""
     api = APIRouter(prefix="/v1")
 
-    async def allocations(
-        node: str | None = None,
-        namespace: str | None = None,
-        state: str | None = None,
-        pod_uid: str | None = None,
-        pod_name: str | None = None,
-        live: bool | None = None,
-        limit: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> Response:
-        return _items(
-            await queries.allocations(
-                node=node,
-                namespace=namespace,
-                state=state,
-                pod_uid=pod_uid,
-                live=live,
-                pod_name=pod_name,
-                limit=limit,
-            )
-        )
+    @api.get("/allocations")
+    async def allocations(wanted: Annotated[AllocationFilter, Query()]) -> Response:
+        return _items(await service.queries.allocations(**wanted.model_dump()))
 
+    @api.get("/nodes")
     async def nodes() -> Response:
-        return _items(await queries.nodes())
+        return _items(await service.queries.nodes())
 
+    @api.get("/devices")
     async def devices(node: str | None = None) -> Response:
-        return _items(await queries.devices(node=node))
+        return _items(await service.queries.devices(node=node))
 
+    @api.get("/pods")
     async def pods(namespace: str, name: str) -> Response:
-        return _items(await queries.pods_named(namespace, name))
+        return _items(await service.queries.pods_named(namespace, name))
 
+    @api.get("/pods/{uid}/history")
     async def history(uid: str) -> Response:
-        return _items(await queries.history(uid))
+        return _items(await service.queries.history(uid))
 
+    @api.get("/drift")
     async def drift(
         kind: Annotated[str | None, Query(alias="class")] = None,
         limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
     ) -> Response:
-        return _items(await queries.drift(kind=kind, limit=limit))
+        return _items(await service.queries.drift(kind=kind, limit=limit))
 
-    api.add_api_route("/allocations", allocations)
-    api.add_api_route("/nodes", nodes)
-    api.add_api_route("/devices", devices)
-    api.add_api_route("/pods", pods)
-    api.add_api_route("/pods/{uid}/history", history)
-
+    @api.get("/broken-promises")
     async def broken_promises() -> Response:
-        return _items(await queries.broken_promises())
+        return _items(await service.queries.broken_promises())
 
-    api.add_api_route("/drift", drift)
-    api.add_api_route("/broken-promises", broken_promises)
-    return api
-
-
-def pod_routes(
-    explainer: Explainer, simulated: Callable[[bytes], Awaitable[bytes]], adopter: Adopter
-) -> APIRouter:
-    """Why a pod is where it is or waits (docs/explain.md), where one would go, what to adopt.
-
-    `simulated` answers the body of /v1/simulate, beside the event loop.
-    """
-    api = APIRouter(prefix="/v1")
-
+    @api.get("/pods/{uid}/explain", responses={200: {"model": Explanation}})
     async def explain(uid: str, namespace: str = "", name: str = "") -> Response:
-        return _json(await explainer.explain(PodUid(uid), namespace, name))
+        return _json(await service.explainer.explain(PodUid(uid), namespace, name))
 
+    @api.post("/simulate")
     async def simulate(request: Request) -> Response:
-        answer = await simulated(await read_body(request, _SIMULATE_MOST_BYTES))
+        answer = await service.simulated(await read_body(request, _MAX_SIMULATE_BYTES))
         return Response(answer, media_type=JSON)
 
+    @api.post("/adopt")
     async def adopt(request: Request) -> Response:
-        return _json(await adopter.answer(await read_json(request, _ADOPT_MOST_BYTES)))
+        return _json(await service.adopter.answer(await read_json(request, _MAX_ADOPT_BYTES)))
 
-    api.add_api_route("/pods/{uid}/explain", explain, responses={200: {"model": Explanation}})
-    api.add_api_route("/simulate", simulate, methods=["POST"])
-    api.add_api_route("/adopt", adopt, methods=["POST"])
-    return api
-
-
-def claim_routes(pods: PodsByClaims) -> APIRouter:
-    """Pods that wait for kube-scheduler to allocate their ResourceClaims."""
-    api = APIRouter(prefix="/v1")
-
+    @api.get("/pods-by-claims")
     async def by_claims(namespace: str | None = None) -> Response:
-        return _items(await pods.waiting(namespace))
+        return _items(await service.by_claims.waiting(namespace))
 
-    api.add_api_route("/pods-by-claims", by_claims)
+    @api.get("/vain-settings")
+    async def vain_settings() -> Response:
+        return _items(service.vain_settings.rows())
+
+    @api.get("/dead-letters")
+    async def dead_letters(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
+        return _items([_row(letter) for letter in await service.letters.latest(limit)])
+
+    @api.post("/dead-letters/{sequence}/send")
+    async def send(sequence: int) -> Response:
+        try:
+            return _json(_row(await service.letters.send_again(sequence)))
+        except InvalidRequest as exc:
+            # The call is well-formed; the letter is one that may not be sent again.
+            raise Conflict(str(exc)) from exc
+
     return api
 
 
@@ -158,43 +146,8 @@ class VainSettings:
 
 
 def _vain_setting(kind: str, namespace: str | None, name: str, setting: str, problem: str) -> Row:
-    return {
-        "kind": kind,
-        "namespace": namespace,
-        "name": name,
-        "setting": setting,
-        "problem": problem,
-    }
-
-
-def settings_routes(settings: VainSettings) -> APIRouter:
-    """Settings in the cluster that have no effect."""
-    api = APIRouter(prefix="/v1")
-
-    async def vain_settings() -> Response:
-        return _items(settings.rows())
-
-    api.add_api_route("/vain-settings", vain_settings)
-    return api
-
-
-def letter_routes(letters: DeadLetters) -> APIRouter:
-    """Messages that no service could handle."""
-    api = APIRouter(prefix="/v1")
-
-    async def dead_letters(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> Response:
-        return _items([_row(letter) for letter in await letters.latest(limit)])
-
-    async def send(sequence: int) -> Response:
-        try:
-            return _json(_row(await letters.send_again(sequence)))
-        except InvalidRequest as exc:
-            # The call is well-formed; the letter is one that may not be sent again.
-            raise Conflict(str(exc)) from exc
-
-    api.add_api_route("/dead-letters", dead_letters)
-    api.add_api_route("/dead-letters/{sequence}/send", send, methods=["POST"])
-    return api
+    about = {"kind": kind, "namespace": namespace, "name": name}
+    return {**about, "setting": setting, "problem": problem}
 
 
 def _row(letter: DeadLetter) -> Row:

@@ -1,25 +1,19 @@
-"""What the service is connected to: the only module that imports adapters.
-
-`Connections` is the world as the use cases see it, by ports; `open_connections` opens the real one.
-"""
+"""Connections of the service, and the adapters over them: the only module that makes adapters."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from functools import partial
 
 from hamicommon.access.checks import Access
 from hamicommon.access.reviews import KubernetesAccessReviews
 from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
-from hamicommon.fault_injection import around, faults_of
-from hamicommon.grants.grant import Grant, read_signed
+from hamicommon.fault_injection import Faults, Port, around, faults_of
+from hamicommon.grants.grant import read_signed
 from hamicommon.grants.signing import load_private_key, public_key, sign
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamicommon.ledger.database import open_database
+from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.outbox.relay import OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.vendors.registry import Vendors
@@ -55,125 +49,80 @@ from hami_scheduler.settings import Settings
 NAME = "hami-scheduler"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """Everything that the bootstrap opened."""
+    """The ledger, the bus, the node locks and the API server, as the use cases see them."""
 
-    replica: str
-    """A name that no other process has."""
-    store: PostgresAllocationStore
-    inventory: PostgresInventory
-    counters: PostgresCounters
-    row_repairs: PostgresRowRepairs
-    quotas: PostgresQuotas
-    decisions: PostgresDecisionLog
-    journal: PostgresJournal
-    retention: PostgresRetention
-    queries: PostgresQueries
-    ping: Callable[[], Awaitable[None]]
-    relay: OutboxRelay
-    lock: RedisNodeLock
-    pods: KubernetesPodApi
-    claims: KubernetesClaimApi
-    templates: KubernetesTemplateApi
-    nodes: KubernetesNodeApi
-    events: KubernetesPodEvents
-    background: BackgroundQueue
-    grants: NatsGrantAnnouncer
-    witness: NatsNodeWitness
-    sign: Callable[[Grant], str]
-    read_signed: Callable[[str], Grant]
-    """Raises: InvalidRequest when it was not signed by `sign`."""
-    bus: Bus
-    api: KubeApi
-    limits: PostgresLimits | None = None
-    """What nodes find of limits; None: it is not taken."""
-    ledger_stats: PostgresLedgerStats | None = None
-    """For the bus; None: they are not published."""
-    access: Access | None = None
-    """Who may ask on the operators' port; None: it is not served."""
-    calls: PostgresCallJournal | None = None
-    """Where calls of operators are kept; None: the log alone has them."""
-    logins: Logins | None = None
-    """Answers the bus server about node-agents, where it is so configured."""
+    def __init__(
+        self,
+        settings: Settings,
+        vendors: Vendors,
+        bulkhead: Bulkhead,
+        *,
+        database: Database,
+        bus: Bus,
+        lock: RedisNodeLock,
+        api: KubeApi,
+        faults: Faults | None,
+    ) -> None:
+        def wrapped(port: Port, name: str) -> Port:
+            return around(port, name, faults)
+
+        key = load_private_key(settings.grant_key_file)
+        quota_of = partial(quota_amounts, vendors=vendors)
+        self.bus, self.api, self.ping = wrapped(bus, "bus"), api, database.ping
+        self.background = BackgroundQueue(
+            idle_s=settings.background_idle_s,
+            max_delay_s=settings.background_max_delay_s,
+            bulkhead=bulkhead,
+        )
+        self.relay = OutboxRelay(
+            database, self.bus, until_idle=self.background.until_idle, bulkhead=bulkhead
+        )
+        wake = self.relay.wake
+        store = PostgresAllocationStore(
+            database, quota_of=quota_of, rules=vendors.rules, on_commit=wake
+        )
+        self.store = wrapped(store, "store")
+        self.inventory = wrapped(PostgresInventory(database, on_commit=wake), "inventory")
+        self.counters = PostgresCounters(database)
+        self.row_repairs = PostgresRowRepairs(database, on_commit=wake)
+        self.quotas = PostgresQuotas(database, quota_of=quota_of)
+        self.decisions = PostgresDecisionLog(database)
+        self.journal = PostgresJournal(database)
+        self.retention = PostgresRetention(database)
+        self.queries = PostgresQueries(database)
+        self.calls = PostgresCallJournal(database)
+        self.limits = PostgresLimits(database)
+        self.ledger_stats = PostgresLedgerStats(database, bulkhead=bulkhead)
+        self.lock = wrapped(lock, "lock")
+        self.pods = wrapped(KubernetesPodApi(api), "pods")
+        self.claims = wrapped(KubernetesClaimApi(api), "claims")
+        self.templates = wrapped(KubernetesTemplateApi(api), "templates")
+        self.nodes = wrapped(KubernetesNodeApi(api), "nodes")
+        self.events = KubernetesPodEvents(api, self.background, component=settings.scheduler_name)
+        self.grants = wrapped(NatsGrantAnnouncer(self.bus), "grants")
+        self.witness = wrapped(NatsNodeWitness(self.bus), "witness")
+        self.sign = partial(sign, key=key)
+        self.read_signed = partial(read_signed, key=public_key(key))
+        self.access = _access(settings, api)
+        self.logins = _logins(settings, api)
 
 
 async def open_connections(
-    settings: Settings,
-    vendors: Vendors,
-    bulkhead: Bulkhead,
-    stack: AsyncExitStack,
+    settings: Settings, vendors: Vendors, bulkhead: Bulkhead, stack: AsyncExitStack
 ) -> Connections:
-    key = load_private_key(settings.grant_key_file)
+    """Open everything; `stack` closes it in reverse."""
     faults = faults_of(settings.failpoints.file)
-    database = await stack.enter_async_context(
-        open_database(settings.postgres, application=NAME, faults=faults)
-    )
-    bus = around(
-        await stack.enter_async_context(
-            open_bus(settings.nats, NAME, owns_streams=True, echo=False)
-        ),
-        "bus",
-        faults,
-    )
-    api = await stack.enter_async_context(open_kube_api(settings.kubernetes.kubeconfig))
-    background = BackgroundQueue(
-        idle_s=settings.background_idle_s,
-        max_delay_s=settings.background_max_delay_s,
-        bulkhead=bulkhead,
-    )
-    relay = OutboxRelay(database, bus, until_idle=background.until_idle, bulkhead=bulkhead)
-
-    def signed(grant: Grant) -> str:
-        return sign(grant, key)
-
-    quota_of = partial(quota_amounts, vendors=vendors)
-
-    store = around(
-        PostgresAllocationStore(
-            database,
-            quota_of=quota_of,
-            rules={vendor.name: vendor.rules for vendor in vendors},
-            on_commit=relay.wake,
-        ),
-        "store",
-        faults,
-    )
-
-    lock = await stack.enter_async_context(open_node_lock(settings.redis, lock_s=settings.lock_s))
+    enter = stack.enter_async_context
     return Connections(
-        replica=secrets.token_hex(4),
-        store=store,
-        inventory=around(PostgresInventory(database, on_commit=relay.wake), "inventory", faults),
-        counters=PostgresCounters(database),
-        row_repairs=PostgresRowRepairs(database, on_commit=relay.wake),
-        quotas=PostgresQuotas(database, quota_of=quota_of),
-        decisions=PostgresDecisionLog(database),
-        journal=PostgresJournal(database),
-        retention=PostgresRetention(database),
-        queries=PostgresQueries(database),
-        calls=PostgresCallJournal(database),
-        ping=database.ping,
-        relay=relay,
-        lock=around(lock, "lock", faults),
-        pods=around(KubernetesPodApi(api), "pods", faults),
-        claims=around(KubernetesClaimApi(api), "claims", faults),
-        templates=around(KubernetesTemplateApi(api), "templates", faults),
-        nodes=around(KubernetesNodeApi(api), "nodes", faults),
-        events=KubernetesPodEvents(
-            api, background, component=settings.scheduler_name, bulkhead=bulkhead
-        ),
-        background=background,
-        grants=around(NatsGrantAnnouncer(bus), "grants", faults),
-        witness=around(NatsNodeWitness(bus), "witness", faults),
-        sign=signed,
-        read_signed=lambda text: read_signed(text, public_key(key)),
-        bus=bus,
-        api=api,
-        limits=PostgresLimits(database),
-        ledger_stats=PostgresLedgerStats(database, bulkhead=bulkhead),
-        access=_access(settings, api),
-        logins=_logins(settings, api),
+        settings,
+        vendors,
+        bulkhead,
+        database=await enter(open_database(settings.postgres, application=NAME, faults=faults)),
+        bus=await enter(open_bus(settings.nats, NAME, owns_streams=True, echo=False)),
+        faults=faults,
+        api=await enter(open_kube_api(settings.kubernetes.kubeconfig)),
+        lock=await enter(open_node_lock(settings.redis, lock_s=settings.lock_s)),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from hamicommon.domain.ids import NodeName
@@ -114,32 +115,27 @@ class Watches:
             listed=lambda: self.pod_informer.synced.is_set(),
         )
         self._cpu = HostCpu(core.state.cluster.set_free_cpu) if settings.host_cpu_in_score else None
-        self.pod_informer = Informer(
-            api,
+        informer = partial(Informer, api, bulkhead=bulkhead)
+        self.pod_informer = informer(
             "/api/v1/pods",
             on_upsert=self._on_pod,
             on_delete=self._on_pod_deleted,
             trim=trimmed_pod,
-            bulkhead=bulkhead,
         )
-        self.node_informer = Informer(
-            api,
+        node_informer = informer(
             "/api/v1/nodes",
             on_upsert=self._on_node,
             on_delete=self._on_node_deleted,
             trim=trimmed_node,
-            bulkhead=bulkhead,
         )
-        self.quota_informer = Informer(
-            api,
+        self.quota_informer = informer(
             "/api/v1/resourcequotas",
             on_upsert=self.quotas.on_upsert,
             on_delete=self.quotas.on_delete,
-            bulkhead=bulkhead,
         )
         self.informers = {
             "pods": self.pod_informer,
-            "nodes": self.node_informer,
+            "nodes": node_informer,
             "quotas": self.quota_informer,
         }
         self.templates: ClaimTemplates | None = None
@@ -150,12 +146,10 @@ class Watches:
                 card_sizes_mib=lambda: card_sizes_mib(core.state.cluster.models),
                 bulkhead=bulkhead,
             )
-            self.informers["templates"] = Informer(
-                api,
+            self.informers["templates"] = informer(
                 templates_path(),
                 on_upsert=self.templates.template_seen,
                 on_delete=self.templates.template_gone,
-                bulkhead=bulkhead,
                 labelSelector=",".join(f"{key}={value}" for key, value in TEMPLATE_LABELS.items()),
             )
 

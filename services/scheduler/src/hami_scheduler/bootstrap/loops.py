@@ -150,7 +150,6 @@ def writing_loops(core: Core) -> Loops:
         rounds("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
         rounds("old-decisions", TIDY_EVERY_S, tidy),
         rounds("old-history", retention.EVERY_S, cleanup.once),
-        ("pod-events", connections.events.run),
         ("background", connections.background.run),
         ("requeue", core.requeuer.run),
         rounds("reap", settings.reap_s, reaper.once),
@@ -273,7 +272,8 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         stream=REPORTS_STREAM, subject="hami.reports.v1.*", consumer="scheduler-reports"
     )
     inventories, claims = watches.inventories, core.claim_grants
-    loops: Loops = (
+    stats = LedgerStatsPublisher(connections.ledger_stats, bus, bulkhead=core.bulkhead)
+    return (
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
         ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
@@ -281,20 +281,13 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
         ("feeds", lambda: bus.serve_feeds(QUEUE)),
         ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
+        periodic("ledger-stats", PUBLISH_EVERY_S, stats.once),
     )
-    if connections.ledger_stats is None:
-        return loops
-    publisher = LedgerStatsPublisher(
-        connections.ledger_stats, bus, replica=connections.replica, bulkhead=core.bulkhead
-    )
-    return (*loops, periodic("ledger-stats", PUBLISH_EVERY_S, publisher.once))
 
 
 def limit_loops(core: Core, watches: Watches) -> Loops:
     """The consumer of what nodes find of limits, and the end of what they report no more."""
     settings, connections = core.settings, core.connections
-    if connections.limits is None:
-        return ()
     evictor = None
     if settings.enforcement == "evict":
         evictor = LimitEvictor(

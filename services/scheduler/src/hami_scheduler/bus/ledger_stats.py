@@ -1,8 +1,8 @@
 """The ledger's statistics on the bus, for those who may not read the ledger: the webhook.
 
 Every few seconds: what quotas have left by namespace (those that changed), and what the ledger
-knows of the cluster. Everything is published again now and then, since replicas publish in no
-order; readers take the newest by its time. A replica that can't read the ledger is silent, and
+knows of the cluster. Everything is published again now and then, for a stream that was lost;
+readers take the newest by its time. While the ledger can't be read nothing is published, and
 readers take silence for "unknown".
 """
 
@@ -48,14 +48,10 @@ class LedgerStats:
 
 @dataclass(eq=False)
 class LedgerStatsPublisher:
-    """Publishes what changed, and everything now and then.
-
-    `replica` keeps this process's message ids apart from those of others.
-    """
+    """Publishes what changed, and everything now and then."""
 
     reader: PostgresLedgerStats
     bus: Bus
-    replica: str
     _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     _published: dict[str, tuple[QuotaNumbers, ...]] = field(default_factory=dict, init=False)
@@ -89,5 +85,5 @@ class LedgerStatsPublisher:
         await self._publish(LEDGER_CLUSTER_SUBJECT, cluster, found.taken_at)
 
     async def _publish(self, subject: str, payload: BaseModel, taken_at: datetime) -> None:
-        message_id = f"{self.replica}/{subject}/{taken_at.isoformat()}"
+        message_id = f"{subject}/{taken_at.isoformat()}"
         await self.bus.publish(subject, payload, message_id=message_id)

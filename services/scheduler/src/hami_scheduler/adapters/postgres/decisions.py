@@ -2,7 +2,7 @@
 
 The cards that decisions were made on are kept once per content (`decision_snapshots`); a refusal
 that is repeated takes over newer cards at most once per `RENEW_S`, so that a cluster in motion does
-not write one snapshot per attempt. A pod has at most `MOST_ROWS` different refusals and errors in
+not write one snapshot per attempt. A pod has at most `MAX_ROWS` different refusals and errors in
 an hour; what comes beyond them is counted by the newest row, which takes over the latest of them
 once per `RENEW_S`: its author may change each second what is wrong with a pod.
 """
@@ -31,7 +31,7 @@ MAX_WATCH_DELAY_S = 60.0
 """A pod that was refused longer ago is known to the pod watch, if it exists."""
 ENDED_TOGETHER = 1000
 
-MOST_ROWS = 60
+MAX_ROWS = 60
 """Of a pod in an hour, beside its placements."""
 
 # Only the newest partitions are looked at for an identical decision.
@@ -59,25 +59,22 @@ UPDATE decisions SET repeat_count = repeat_count + 1, last_at = $2, wait_end = N
                     ORDER BY at DESC, id DESC LIMIT 1)
 RETURNING at, id, detail_at
 """
-_REPLACE = """
-UPDATE decisions SET outcome = $10, candidates = $11, request = $12, policy = $13,
-       reason_counts = $14, message = $15, phase_ms = $16,
-       detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
-       view_version = $8, trace_id = $9
- WHERE at = $1 AND id = $2
+_COLUMNS = (
+    *("pod_uid", "namespace", "pod_name", "outcome", "node", "allocation_id", "candidates"),
+    *("request", "policy", "reason_counts", "message", "shortfalls", "view_version", "phase_ms"),
+    *("trace_id", "summary", "inventory", "counters"),
+)
+"""Columns as `_values` has them; the first is $3."""
+_PARAMETERS = [f"${number}" for number in range(3, 3 + len(_COLUMNS))]
+_OUTCOME = _PARAMETERS[_COLUMNS.index("outcome")]
+_REPLACE = f"""
+UPDATE decisions SET detail_at = $2, ({", ".join(_COLUMNS)}) = ROW ({", ".join(_PARAMETERS)})
+ WHERE (at, id) = ($1, ${len(_COLUMNS) + 3})
 """
-_RENEW = """
-UPDATE decisions SET detail_at = $3, shortfalls = $4, inventory = $5, counters = $6, summary = $7,
-       view_version = $8, trace_id = $9
- WHERE at = $1 AND id = $2
-"""
-_INSERT = """
-INSERT INTO decisions (at, last_at, detail_at, pod_uid, namespace, pod_name, outcome, node,
-                       allocation_id, candidates, request, policy, reason_counts, message,
-                       shortfalls, view_version, phase_ms, trace_id, summary, inventory, counters,
-                       wait_ended_at)
-VALUES ($1, $1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18,
-        $19, CASE $5 WHEN 'placed' THEN timestamptz '-infinity' ELSE 'infinity' END)
+_INSERT = f"""
+INSERT INTO decisions (at, last_at, detail_at, {", ".join(_COLUMNS)}, wait_ended_at)
+VALUES ($1, $1, $2, {", ".join(_PARAMETERS)},
+        CASE {_OUTCOME} WHEN 'placed' THEN timestamptz '-infinity' ELSE 'infinity' END)
 """
 _ARRIVALS = """
 SELECT pod_uid, namespace, pod_name, request, policy FROM decisions
@@ -115,7 +112,7 @@ RETURNING id
 
 
 class PostgresDecisionLog:
-    """Ports DecisionLog and DecisionLog."""
+    """Port DecisionLog."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -140,14 +137,10 @@ class PostgresDecisionLog:
                     found.append((row, decision))
             await _insert(connection, fresh)
             await _keep(connection, [decision for _, decision in found])
-            same = [(row.at, row.id, *_renewal(one)) for row, one in found if row.same]
-            other = [
-                (row.at, row.id, *_renewal(one), *_replacement(one))
-                for row, one in found
-                if not row.same
-            ]
-            await connection.executemany(_RENEW, same)
-            await connection.executemany(_REPLACE, other)
+            await connection.executemany(
+                _REPLACE,
+                [(row.at, one.decided_at, *_values(one), row.id) for row, one in found],
+            )
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
         """See the port."""
@@ -194,8 +187,6 @@ class _Row:
     at: datetime
     id: int
     detail_at: datetime
-    same: bool
-    """The decision is the one that the row has; else there were too many different ones."""
 
 
 async def _counted(connection: Connection, decision: DecisionRow) -> _Row | None:
@@ -212,22 +203,21 @@ async def _counted(connection: Connection, decision: DecisionRow) -> _Row | None
         decision.allocation_id,
     )
     if row is not None:
-        return _Row(row["at"], row["id"], row["detail_at"], same=True)
+        return _Row(row["at"], row["id"], row["detail_at"])
     if decision.outcome == "placed":
         return None
     about = (decision.pod_uid, decision.decided_at)
-    if await connection.fetchval(_ROWS, *about) < MOST_ROWS:
+    if await connection.fetchval(_ROWS, *about) < MAX_ROWS:
         return None
     row = await connection.fetchrow(_COUNT_ON, *about)
-    if row is None:
-        return None
-    return _Row(row["at"], row["id"], row["detail_at"], same=False)
+    return None if row is None else _Row(row["at"], row["id"], row["detail_at"])
 
 
 async def _insert(connection: Connection, decisions: Sequence[DecisionRow]) -> None:
     if decisions:
         await _keep(connection, decisions)
-        await connection.executemany(_INSERT, [_columns(decision) for decision in decisions])
+        rows = [(one.decided_at, one.decided_at, *_values(one)) for one in decisions]
+        await connection.executemany(_INSERT, rows)
 
 
 async def _keep(connection: Connection, decisions: Sequence[DecisionRow]) -> None:
@@ -241,49 +231,12 @@ async def _keep(connection: Connection, decisions: Sequence[DecisionRow]) -> Non
     await connection.executemany(_KEEP, [blobs[name] for name in sorted(blobs)])
 
 
-def _renewal(decision: DecisionRow) -> tuple[object, ...]:
+def _values(decision: DecisionRow) -> tuple[object, ...]:
     return (
-        decision.decided_at,
-        decision.detail,
-        None if decision.inventory is None else decision.inventory.id,
-        None if decision.counters is None else decision.counters.id,
-        decision.summary,
-        decision.view_version,
-        decision.trace_id,
-    )
-
-
-def _replacement(decision: DecisionRow) -> tuple[object, ...]:
-    return (
-        decision.outcome,
-        decision.candidates,
-        dict(decision.request),
-        dict(decision.policy),
-        dict(decision.reason_counts),
-        decision.message,
-        dict(decision.phase_ms),
-    )
-
-
-def _columns(decision: DecisionRow) -> tuple[object, ...]:
-    return (
-        decision.decided_at,
-        decision.pod_uid,
-        decision.namespace,
-        decision.pod_name,
-        decision.outcome,
-        decision.node,
-        decision.allocation_id,
-        decision.candidates,
-        dict(decision.request),
-        dict(decision.policy),
-        dict(decision.reason_counts),
-        decision.message,
-        decision.detail,
-        decision.view_version,
-        dict(decision.phase_ms),
-        decision.trace_id,
-        decision.summary,
+        *(decision.pod_uid, decision.namespace, decision.pod_name, decision.outcome),
+        *(decision.node, decision.allocation_id, decision.candidates, dict(decision.request)),
+        *(dict(decision.policy), dict(decision.reason_counts), decision.message, decision.detail),
+        *(decision.view_version, dict(decision.phase_ms), decision.trace_id, decision.summary),
         None if decision.inventory is None else decision.inventory.id,
         None if decision.counters is None else decision.counters.id,
     )

@@ -15,9 +15,11 @@ from hamicommon.ledger.database import Database
 
 from hami_scheduler.ports.ledger import CallOutcome, OperatorCall
 
-_DRIFT = 'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
-MOST_OF_A_SUBJECT = 512
-MOST_OF_A_DETAIL = 4096
+INSERT_DRIFT = (
+    'INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, $4)'
+)
+MAX_SUBJECT = 512
+MAX_DETAIL = 4096
 """Characters: tenants choose annotations and names, and the journal is kept for months."""
 _CALL_BEGINS = """
 INSERT INTO operator_calls (username, groups, source, address, verb, object, outcome)
@@ -44,67 +46,44 @@ LOCK_TIMEOUT = "200ms"
 BATCH = 500
 """Pods or rows of a transaction; half a second of work on a slow disk."""
 
-_OLD_DRIFT = """
-WITH gone AS (
-    DELETE FROM drift_journal
-     WHERE id IN (SELECT id FROM drift_journal WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
-SELECT count(*) FROM gone
+
+def _delete(table: str, old: str, *, key: str = "id", order: str = "at") -> str:
+    """Return the statement that deletes a batch of what is `old`."""
+    return f"""
+DELETE FROM {table}
+ WHERE ({key}) IN (SELECT {key} FROM {table} t WHERE {old} ORDER BY {order} LIMIT $2)
+RETURNING *
 """
-# The newest event of a card stays: it has the state that the card is in.
-_OLD_HEALTH = """
-WITH gone AS (
-    DELETE FROM device_health_events
-     WHERE id IN (SELECT e.id FROM device_health_events e
-                   WHERE e.at < $1
-                     AND EXISTS (SELECT FROM device_health_events later
-                                  WHERE later.device_uuid = e.device_uuid
-                                    AND (later.at, later.id) > (e.at, e.id))
-                   LIMIT $2) RETURNING id)
-SELECT count(*) FROM gone
-"""
-_OLD_LIMITS = """
-WITH gone AS (
-    DELETE FROM limit_periods
-     WHERE id IN (SELECT id FROM limit_periods WHERE ended_at < $1 ORDER BY began_at LIMIT $2)
-    RETURNING id)
-SELECT count(*) FROM gone
-"""
-_OLD_CALLS = """
-WITH gone AS (
-    DELETE FROM operator_calls
-     WHERE id IN (SELECT id FROM operator_calls WHERE at < $1 ORDER BY at LIMIT $2) RETURNING id)
-SELECT count(*) FROM gone
-"""
+
+
 _FORGET = {
-    # Pods all of whose grants ended before then, with all that belongs to these.
-    "grants": "SELECT hami_forget_grants($1, $2)",
-    "drift": _OLD_DRIFT,
-    "health": _OLD_HEALTH,
+    "drift": [_delete("drift_journal", "at < $1")],
+    # The newest event of a card stays: it has the state that the card is in.
+    "health": [
+        _delete(
+            "device_health_events",
+            """at < $1 AND EXISTS (SELECT FROM device_health_events later
+                                    WHERE later.device_uuid = t.device_uuid
+                                      AND (later.at, later.id) > (t.at, t.id))""",
+        )
+    ],
     # Periods in which containers were beyond their grants, and that ended before then.
-    "limits": _OLD_LIMITS,
-    "calls": _OLD_CALLS,
+    "limits": [_delete("limit_periods", "ended_at < $1", order="began_at")],
+    "calls": [_delete("operator_calls", "at < $1")],
+    "capacity": [
+        _delete("device_periods", "ended_at < $1", order="ended_at"),
+        _delete("node_gaps", "ended_at < $1", key="node, began_at", order="ended_at"),
+        _delete("quota_periods", "ended_at < $1", order="ended_at"),
+    ],
 }
-_OLD_PERIODS = """
-DELETE FROM device_periods
- WHERE id IN (SELECT id FROM device_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING device_uuid
-"""
+# Pods all of whose grants ended before then, with all that belongs to these.
+_OLD_GRANTS = "SELECT hami_forget_grants($1, $2)"
 # What a card was before its oldest period is not known any more.
 _OLDEST_PERIODS = """
 UPDATE device_periods p SET since_known = false
  WHERE device_uuid = ANY ($1) AND since_known
    AND NOT EXISTS (SELECT FROM device_periods before
                     WHERE before.device_uuid = p.device_uuid AND before.began_at < p.began_at)
-"""
-_OLD_GAPS = """
-DELETE FROM node_gaps WHERE (node, began_at) IN
-       (SELECT node, began_at FROM node_gaps WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING node
-"""
-_OLD_QUOTAS = """
-DELETE FROM quota_periods
- WHERE id IN (SELECT id FROM quota_periods WHERE ended_at < $1 ORDER BY ended_at LIMIT $2)
-RETURNING id
 """
 # A card that any grant names stays as long as the grant.
 _OLD_CARDS = """
@@ -118,6 +97,11 @@ _THEIR_HEALTH = "DELETE FROM device_health_events WHERE device_uuid = ANY ($1)"
 _DELETE_CARDS = "DELETE FROM devices WHERE uuid = ANY ($1)"
 
 
+def drift_line(kind: str, subject: str, detail: str, *, repaired: bool) -> tuple[object, ...]:
+    """Return the parameters of `INSERT_DRIFT`, clipped."""
+    return kind, clip(subject, MAX_SUBJECT), clip(detail, MAX_DETAIL), repaired
+
+
 class PostgresJournal:
     """Where the reconciler writes what it found."""
 
@@ -126,8 +110,9 @@ class PostgresJournal:
 
     async def drift(self, kind: str, subject: str, detail: str, *, repaired: bool) -> None:
         """Appends one line, clipped. Raises: Unavailable."""
-        subject, detail = clip(subject, MOST_OF_A_SUBJECT), clip(detail, MOST_OF_A_DETAIL)
-        await self._database.fetch(_DRIFT, kind, subject, detail, repaired)
+        await self._database.fetch(
+            INSERT_DRIFT, *drift_line(kind, subject, detail, repaired=repaired)
+        )
 
 
 class PostgresCallJournal:
@@ -171,20 +156,15 @@ class PostgresRetention:
         about = (datetime.now(UTC) - timedelta(days=keep_days), BATCH)
         async with self._database.transaction() as connection:
             await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            if kind == "capacity":
-                return await _forget_capacity(connection, *about)
+            if kind == "grants":
+                return int(await connection.fetchval(_OLD_GRANTS, *about))
             if kind == "cards":
                 return await _forget_cards(connection, *about)
-            return int(await connection.fetchval(_FORGET[kind], *about))
-
-
-async def _forget_capacity(connection: Connection, before: datetime, most: int) -> int:
-    """Periods of cards and quotas that ended, and gaps of nodes."""
-    cards = await connection.fetch(_OLD_PERIODS, before, most)
-    await connection.execute(_OLDEST_PERIODS, [row["device_uuid"] for row in cards])
-    gaps = await connection.fetch(_OLD_GAPS, before, most)
-    quotas = await connection.fetch(_OLD_QUOTAS, before, most)
-    return len(cards) + len(gaps) + len(quotas)
+            gone = [await connection.fetch(statement, *about) for statement in _FORGET[kind]]
+            if kind == "capacity":
+                cards = [row["device_uuid"] for row in gone[0]]
+                await connection.execute(_OLDEST_PERIODS, cards)
+            return sum(map(len, gone))
 
 
 async def _forget_cards(connection: Connection, before: datetime, most: int) -> int:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
-from hamicommon.clipping import clip
 from hamicommon.domain.limits import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 
-from hami_scheduler.adapters.postgres.housekeeping import (
-    MOST_OF_A_DETAIL,
-    MOST_OF_A_SUBJECT,
-)
+from hami_scheduler.adapters.postgres.housekeeping import INSERT_DRIFT, drift_line
 from hami_scheduler.enforcement.periods import LimitPeriod, PeriodChanges, changes, drift_class
 
 LOCK_TIMEOUT = "200ms"
@@ -54,9 +51,6 @@ UPDATE limit_periods SET seen_at = $2, held_mib = $3, peak_mib = $4, granted_mib
  WHERE id = $1
 """
 _END = "UPDATE limit_periods SET ended_at = $2 WHERE id = $1"
-_DRIFT = """
-INSERT INTO drift_journal ("class", subject, detail, repaired) VALUES ($1, $2, $3, false)
-"""
 _TURN = "SELECT pg_advisory_xact_lock(hashtext('hami limit evictions'))"
 _CLAIM = """
 UPDATE limit_periods SET evicting_at = now()
@@ -75,7 +69,7 @@ UPDATE limit_periods SET ended_at = greatest(seen_at, began_at)
  WHERE ended_at IS NULL AND seen_at < now() - make_interval(secs => $1)
 RETURNING id
 """
-MOST_MIB = 2**31 - 1
+MAX_MIB = 2**31 - 1
 
 
 class PostgresLimits:
@@ -147,33 +141,16 @@ async def _begin(connection: Connection, period: LimitPeriod, received_at: datet
         return False
     await connection.execute(_BEGIN, *values, period.namespace, period.pod_name, period.began_at)
     if period.state.violates:
-        await connection.execute(
-            _DRIFT,
-            drift_class(period.state),
-            clip(period.subject, MOST_OF_A_SUBJECT),
-            clip(period.sentence, MOST_OF_A_DETAIL),
-        )
+        kind = drift_class(period.state)
+        line = drift_line(kind, period.subject, period.sentence, repaired=False)
+        await connection.execute(INSERT_DRIFT, *line)
     return True
 
 
 def _mib(amount: int | None) -> int | None:
-    return None if amount is None else min(amount, MOST_MIB)
+    return None if amount is None else min(amount, MAX_MIB)
 
 
 def _period(row: Any) -> LimitPeriod:
-    return LimitPeriod(
-        id=row["id"],
-        node=row["node"],
-        pod_uid=row["pod_uid"],
-        namespace=row["namespace"],
-        pod_name=row["pod_name"],
-        container=row["container"],
-        device_uuid=row["device_uuid"],
-        state=LimitState(row["state"]),
-        reason=row["reason"],
-        began_at=row["began_at"],
-        recorded_at=row["recorded_at"],
-        held_mib=row["held_mib"],
-        peak_mib=row["peak_mib"],
-        granted_mib=row["granted_mib"],
-    )
+    known = {each.name: row[each.name] for each in fields(LimitPeriod)}
+    return LimitPeriod(**{**known, "state": LimitState(row["state"])})
