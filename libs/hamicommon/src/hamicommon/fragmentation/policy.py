@@ -49,8 +49,10 @@ class _HostCosts(ByRow):
 class _ShapeCosts(WalkedShape):
     """Costs of one shape of pod by row of the view, and the cards that it would take."""
 
-    def __init__(self, rows: int, lots: int) -> None:
+    def __init__(self, rows: int, lots: int, ask: Ask | None) -> None:
+        """Make room; `ask`: of a plain pod, which is answered from arrays."""
         super().__init__(rows)
+        self.ask = ask
         self.cost = np.zeros(rows)
         self.lost = np.zeros((rows, lots))
         """Places for pods with several cards that the row would have less."""
@@ -110,7 +112,7 @@ class Fragmentation:
         """Find which of the rows take the pod, and what that would strand."""
         tables = self._current(view)
         if without_cards:
-            known = self._new(view)
+            known = _ShapeCosts(view.room, len(tables.lots.cards), None)
             self._walk(known, tables, request, view, rows, without_cards)
         else:
             known = self._up_to_date(tables, request, view, rows)
@@ -170,24 +172,21 @@ class Fragmentation:
         self._now.refresh(view, tables)
         return tables
 
-    def _new(self, view: ClusterView) -> _ShapeCosts:
-        return _ShapeCosts(view.room, self._now.places.shape[1])
-
     def _up_to_date(
         self, tables: Tables, request: PodRequest, view: ClusterView, rows: Int
     ) -> _ShapeCosts:
         """Ask the rows that have changed since the last pod of this shape."""
         key = shape_key(request), request.host.cpu_milli
-        known = self._known.get(key, lambda: self._new(view))
+        lots = len(tables.lots.cards)
+        known = self._known.get(key, lambda: _ShapeCosts(view.room, lots, _plain(request, view)))
         changed = view.changed(rows)
         stale = known.stale(rows, changed)
         asked = rows[stale]
         if len(asked):
-            ask = _plain(request, view, asked)
-            if ask is None:
+            if known.ask is None or _asks_chooser(known.ask, request, view, asked):
                 self._walk(known, tables, request, view, asked, ())
             else:
-                self._ask(known, tables, ask, request, view, asked)
+                self._ask(known, tables, known.ask, request, view, asked)
             known.saw(asked, changed[stale])
         return known
 
@@ -307,10 +306,15 @@ def _in_steps(cost: Float64) -> Floats:
     return steps * np.float32(-STEP_MILLI)
 
 
-def _plain(request: PodRequest, view: ClusterView, rows: Int) -> Ask | None:
+def _asks_chooser(ask: Ask, request: PodRequest, view: ClusterView, rows: Int) -> bool:
+    selection = request.selections.get(ask.request.vendor, ANY_CARD)
+    return asks_chooser(ask.request, selection, view, rows)
+
+
+def _plain(request: PodRequest, view: ClusterView) -> Ask | None:
     """Prepare the only request of a pod that takes the first cards that fit, in our order.
 
-    None: it has several, or other wishes, or a vendor's chooser has to be asked of these rows.
+    None: it has several, or other wishes.
     """
     asked: list[DeviceRequest] = [one for c in request.containers for one in c.requests]
     if len(asked) != 1 or request.policy.gpu != (FRAGMENTATION,) or request.policy.numa_first:
@@ -318,8 +322,6 @@ def _plain(request: PodRequest, view: ClusterView, rows: Int) -> Ask | None:
     [wanted] = asked
     selection = request.selections.get(wanted.vendor, ANY_CARD)
     if selection.use_uuids or selection.avoid_uuids or selection.numa_bind:
-        return None
-    if asks_chooser(wanted, selection, view, rows):
         return None
     rules = view.rules(wanted.vendor)
     return Ask(
