@@ -91,6 +91,21 @@ def test_who_came_before_the_window_is_not_counted_but_holds_cards() -> None:
     assert course.curve[100] == pytest.approx(0)
 
 
+@pytest.mark.parametrize("window", [(0.1, 7.3), (3.3, 1207.7)])
+def test_the_curve_of_constant_use_is_level(window: tuple[float, float]) -> None:
+    begins, ends = window
+    late = [Stay(pod(f"w{at}"), begins + at * (ends - begins) / 37, 1) for at in range(37)]
+    course = run_churn(
+        [Stay(pod("a"), 0, FOREVER), *late],
+        cluster_under("binpack", ONE, ONE.nodes),
+        Window(begins, ends),
+        capacity_milli=1000,
+    )
+
+    assert list(course.curve) == list(range(1, 101))
+    assert list(course.curve.values()) == pytest.approx([100.0] * 100)
+
+
 @pytest.mark.parametrize("policy", NAMES)
 def test_when_all_have_ended_nothing_is_left_and_none_is_refused(policy: str) -> None:
     trace = mixed(nodes=3, pods=60)

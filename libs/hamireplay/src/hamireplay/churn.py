@@ -14,6 +14,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from hamireplay.trace import KINDS, Held, ReplayCluster, TracePod, demand_milli
 
 CURVE_STEPS = 100
@@ -86,36 +88,23 @@ def run_churn(
 
 
 class _Clock:
-    """Amounts of which the mean over the window is wanted."""
+    """Amounts of which the mean over the window is wanted, and over each of its steps."""
 
     def __init__(self, window: Window) -> None:
-        self._window = window
+        self._bounds = np.linspace(window.begins_s, window.ends_s, CURVE_STEPS + 1)
         self._now = window.begins_s
         self.used = self.asked = self.pods = 0
         """Now: milli in use, milli that waiting pods ask for, waiting pods."""
-        self.sums = [0.0, 0.0, 0.0]
-        self.steps = [0.0] * CURVE_STEPS
+        self.sums = np.zeros((3, CURVE_STEPS))
+        """These three, times the seconds that they lasted, by step."""
 
     def advance(self, at: float) -> None:
         """Add the amounts up to this time: nothing has changed until then."""
-        at = min(at, self._window.ends_s)
         if at <= self._now:
             return
-        passed = at - self._now
-        for number, amount in enumerate((self.used, self.asked, self.pods)):
-            self.sums[number] += passed * amount
-        self._step(self._now, at)
+        lasted = np.minimum(self._bounds[1:], at) - np.maximum(self._bounds[:-1], self._now)
+        self.sums += np.outer((self.used, self.asked, self.pods), np.maximum(lasted, 0.0))
         self._now = at
-
-    def _step(self, since: float, until: float) -> None:
-        width = self._window.length_s / CURVE_STEPS
-        while since < until:
-            step = min(int((since - self._window.begins_s) / width), CURVE_STEPS - 1)
-            end = self._window.begins_s + (step + 1) * width
-            # Where a step is too short for floating point, the rest belongs to it.
-            end = until if end <= since or step == CURVE_STEPS - 1 else min(end, until)
-            self.steps[step] += (end - since) * self.used
-            since = end
 
 
 @dataclass(slots=True)
@@ -235,21 +224,18 @@ class _Run:
                 if not one.left:
                     self._add_wait(one, self._window.ends_s)
                     self._refused[one.stay.pod.kind] += one.counted
-        length = self._window.length_s
-        used, asked, pods = (total / length for total in self._clock.sums)
-        step = length / CURVE_STEPS
+        sums, length = self._clock.sums, self._window.length_s
+        used, asked, pods = (sums.sum(axis=1) / length).tolist()
+        curve = 100 * sums[0] * CURVE_STEPS / length / capacity_milli
         return ChurnCourse(
             in_use=100 * used / capacity_milli,
             waiting=100 * asked / capacity_milli,
             waiting_pods=pods,
-            card_hours=self._clock.sums[0] / 1000 / 3600,
+            card_hours=used * length / 1000 / 3600,
             arrived=self._arrived,
             waited={kind: count for kind, count in self._waited.items() if count},
             refused={kind: count for kind, count in self._refused.items() if count},
             mean_wait_s=self._waits / max(self._arrived, 1),
             longest_wait_s=self._longest,
-            curve={
-                number + 1: 100 * amount / step / capacity_milli
-                for number, amount in enumerate(self._clock.steps)
-            },
+            curve=dict(enumerate(curve.tolist(), start=1)),
         )
