@@ -46,7 +46,7 @@ Identity = tuple[int, int, int]
 
 
 async def keep_serving(cycle: Callable[[], Awaitable[None]], *, name: str) -> None:
-    """Repeat `cycle`, which serves until it should begin anew, until cancelled.
+    """Repeat `cycle`, which serves until it should begin again, until cancelled.
 
     Raises: Unavailable when it fails too often.
     """
