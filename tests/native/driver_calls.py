@@ -24,7 +24,8 @@ class Request:
 class Hook:
     """A row of cuda.def: the exported symbol, the request that finds it, its parameters.
 
-    A letter for each parameter: p, a pointer or a handle; n, a number.
+    A letter for each parameter: p, a pointer or a handle; n, a number. A structure that is handed
+    over by value lies on the stack, and has none.
     """
 
     symbol: str
@@ -46,16 +47,15 @@ def letters(parameters: str) -> str:
     numbers = r"\s*(unsigned |long |int |size_t |cuuint64_t |CUdevice )"
     if parameters.strip() == "void":
         return ""
-    return "".join(
-        "n" if re.match(numbers, p) and "*" not in p else "p" for p in parameters.split(",")
-    )
+    in_registers = (p for p in parameters.split(",") if not re.match(r"\s*CUipcMemHandle_v1 \w", p))
+    return "".join("n" if re.match(numbers, p) and "*" not in p else "p" for p in in_registers)
 
 
 def hooks() -> list[Hook]:
     text = re.sub(
         r"/\*.*?\*/", "", (ROOT / "native/libvgpu/src/intercept/cuda.def").read_text(), flags=re.S
     )
-    rows = re.findall(r'HOOK\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)\)', text, re.S)
+    rows = re.findall(r'^[A-Z]+\((\w+), "(\w+)", (\d+), (\d+),\s*\((.*?)\)[,)]', text, re.S | re.M)
     return [
         Hook(symbol, Request(name, int(version), int(flags)), letters(parameters))
         for symbol, name, version, flags, parameters in rows

@@ -1,8 +1,12 @@
 #include <errno.h>
 #include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/mutex.h"
+#include "base/spin_lock.h"
 #include "check.h"
 
 enum { THREADS = 8, ROUNDS = 20000 };
@@ -68,9 +72,44 @@ static void a_holder_is_cancelled_after_it_has_unlocked(void)
     vgpu_mutex_unlock(&mutex);
 }
 
+#ifdef VGPU_ASSERTIONS
+static struct vgpu_mutex last;
+static struct vgpu_spin_lock spinning;
+
+static void take_one_after_the_last(void)
+{
+    vgpu_mutex_lock_last(&last);
+    vgpu_mutex_lock(&mutex);
+}
+
+static void take_one_with_a_spin_lock(void)
+{
+    vgpu_spin_lock(&spinning);
+    vgpu_mutex_lock(&mutex);
+}
+
+static void ends_the_program(void (*function)(void))
+{
+    int status;
+    const pid_t child = fork();
+    if (child == 0) {
+        signal(SIGABRT, SIG_DFL); /* a sanitizer's own would exit */
+        fclose(stderr);
+        function();
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+#endif
+
 int main(void)
 {
     threads_take_turns();
     a_holder_is_cancelled_after_it_has_unlocked();
+#ifdef VGPU_ASSERTIONS
+    ends_the_program(take_one_after_the_last);
+    ends_the_program(take_one_with_a_spin_lock);
+#endif
     return 0;
 }

@@ -26,6 +26,11 @@ def instrumented(sanitizer: str) -> str:
     return str(folder / f"build/library-{sanitizer}/libvgpu.so")
 
 
+def test_assertions_are_in_the_instrumented_library_alone() -> None:
+    assert b": assertion " in Path(instrumented("address")).read_bytes()
+    assert b": assertion " not in LIBVGPU.read_bytes()
+
+
 def runtime(name: str) -> str:
     """The sanitizer's library, which has to come first."""
     command = ["cc", f"-print-file-name={name}"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.native.driver_calls import hooks, nvml_altered
 from tests.native.machine import FAKEGPU, LIBVGPU, ROOT
 
 LIBVGPU_SOURCE = ROOT / "native/libvgpu"
@@ -33,9 +34,7 @@ def stand_in_rows(file: str) -> set[str]:
 
 
 def test_libvgpu_exports_the_lists_and_the_two_lookups() -> None:
-    lists = rows("native/libvgpu/src/intercept/cuda.def", "HOOK") | rows(
-        "native/libvgpu/src/intercept/nvml.def", "HOOK"
-    )
+    lists = {hook.symbol for hook in hooks()} | set(nvml_altered())
     assert defined(LIBVGPU) == lists | {"dlsym", "dlvsym"}
 
 
@@ -51,9 +50,7 @@ def test_the_stand_ins_export_their_lists(library: str, file: str, extra: set[st
 
 
 def test_every_altered_function_exists_in_the_stand_in() -> None:
-    assert rows("native/libvgpu/src/intercept/cuda.def", "HOOK") <= stand_in_rows(
-        "signatures/driver.def"
-    )
+    assert {hook.symbol for hook in hooks()} <= stand_in_rows("signatures/driver.def")
 
 
 def test_the_library_loads_on_the_glibc_of_the_oldest_containers() -> None:

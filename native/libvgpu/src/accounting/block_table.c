@@ -94,6 +94,7 @@ int vgpu_block_table_put(struct vgpu_block_table *table, const struct vgpu_block
         }
         *place = *block;
     }
+    VGPU_ASSERT(shard->count * 2 <= shard->capacity);
     vgpu_spin_unlock(&shard->lock);
     return result;
 }

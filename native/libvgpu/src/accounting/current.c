@@ -26,9 +26,8 @@ int vgpu_memory_device_at(int type, const CUmemLocation *place)
 
 int vgpu_memory_current_device(void)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
-    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
+    if (vgpu_cuda()->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
     if (vgpu_state_start() == NULL) return VGPU_DEVICE_UNKNOWN;
     return vgpu_state_cuda_device(device);
 }

@@ -43,6 +43,14 @@ uint64_t vgpu_slice_left(int index, uint64_t bytes)
     return vgpu_quota_subtract(vgpu_quota_subtract(limit, vgpu_region_used(state->shared.region, index)), bytes);
 }
 
+/* With the account's lock, after an operation. */
+static void check_account(const struct vgpu_process_state *state, struct vgpu_region_slot *slot, int index)
+{
+    VGPU_ASSERT(state->overhead[index] <= state->held[index]);
+    VGPU_ASSERT(atomic_load(vgpu_slot_done(slot)) == atomic_load(vgpu_slot_begun(slot)));
+    VGPU_ASSERT(vgpu_held_locks.spins == 1);
+}
+
 /* Alone the process never gets more than the limit, whatever stands in the region. */
 static bool reserve_once(struct vgpu_process_state *state, struct vgpu_region_slot *slot, int index, uint64_t bytes, uint64_t limit)
 {
@@ -50,6 +58,8 @@ static bool reserve_once(struct vgpu_process_state *state, struct vgpu_region_sl
     const bool fits =
         vgpu_quota_fits(state->held[index], bytes, limit) && vgpu_region_reserve(state->shared.region, slot, index, bytes, limit) == 0;
     if (fits) state->held[index] += bytes;
+    VGPU_ASSERT(!fits || state->held[index] <= limit);
+    check_account(state, slot, index);
     vgpu_spin_unlock(&state->account_lock);
     return fits;
 }
@@ -84,6 +94,7 @@ void vgpu_slice_charge(int index, uint64_t bytes)
     vgpu_spin_lock(&state->account_lock);
     vgpu_region_charge(state->shared.region, slot, index, bytes);
     state->held[index] += bytes;
+    check_account(state, slot, index);
     vgpu_spin_unlock(&state->account_lock);
 }
 
@@ -93,8 +104,12 @@ void vgpu_slice_release(int index, uint64_t bytes)
     if (state == NULL || atomic_load_explicit(&state->slot, memory_order_acquire) == NULL) return;
     struct vgpu_region_slot *slot = vgpu_state_slot(state);
     vgpu_spin_lock(&state->account_lock);
+    VGPU_ASSERT(bytes <= state->held[index] - state->overhead[index]);
     state->held[index] = vgpu_quota_subtract(state->held[index], bytes);
-    if (slot != NULL) vgpu_region_release(state->shared.region, slot, index, bytes);
+    if (slot != NULL) {
+        vgpu_region_release(state->shared.region, slot, index, bytes);
+        check_account(state, slot, index);
+    }
     vgpu_spin_unlock(&state->account_lock);
 }
 
@@ -128,6 +143,7 @@ uint64_t vgpu_slice_set_overhead(int index, uint64_t seen_bytes)
     state->held[index] = blocks + now;
     vgpu_region_set_overhead(state->shared.region, slot, index, old, now);
     if (sharing) vgpu_shared_rose(state, slot, index, vgpu_quota_subtract(now, old));
+    check_account(state, slot, index);
     vgpu_spin_unlock(&state->account_lock);
     if (sharing) vgpu_shared_look_end(state);
     return now;

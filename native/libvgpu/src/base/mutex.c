@@ -5,6 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#ifdef VGPU_ASSERTIONS
+_Thread_local struct vgpu_held_locks vgpu_held_locks;
+#endif
+
 static void futex(struct vgpu_mutex *mutex, int operation, int value)
 {
     const int kept = errno;

@@ -10,6 +10,8 @@
 
 #include <stdatomic.h>
 
+#include "base/assert.h"
+
 struct vgpu_spin_lock {
     _Atomic int taken;
 };
@@ -20,8 +22,14 @@ void vgpu_spin_lock_wait(struct vgpu_spin_lock *lock);
 static inline void vgpu_spin_lock(struct vgpu_spin_lock *lock)
 {
     if (__builtin_expect(atomic_exchange_explicit(&lock->taken, 1, memory_order_acquire) != 0, 0)) vgpu_spin_lock_wait(lock);
+    VGPU_ASSERT(vgpu_held_locks.spins++ == 0);
 }
 
-static inline void vgpu_spin_unlock(struct vgpu_spin_lock *lock) { atomic_store_explicit(&lock->taken, 0, memory_order_release); }
+static inline void vgpu_spin_unlock(struct vgpu_spin_lock *lock)
+{
+    VGPU_ASSERT(atomic_load(&lock->taken) == 1);
+    VGPU_FOR_ASSERT(vgpu_held_locks.spins--);
+    atomic_store_explicit(&lock->taken, 0, memory_order_release);
+}
 
 #endif

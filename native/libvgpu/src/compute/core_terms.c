@@ -100,9 +100,8 @@ int vgpu_core_current_device(void)
     struct vgpu_process_state *state = vgpu_state_started();
     const int64_t look_ms = state != NULL ? atomic_load_explicit(&state->next_core_look_ms, memory_order_relaxed) : 0;
     if (look_ms != 0 && current.look_ms == look_ms) return current.index;
-    const struct vgpu_cuda *cuda = vgpu_cuda();
     CUdevice device;
-    if (cuda == NULL || cuda->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
+    if (vgpu_cuda()->cuCtxGetDevice(&device) != CUDA_SUCCESS) return VGPU_DEVICE_UNKNOWN;
     current.index = vgpu_state_cuda_device(device);
     current.look_ms = look_ms;
     return current.index;

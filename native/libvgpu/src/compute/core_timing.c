@@ -10,16 +10,14 @@ bool vgpu_core_timing_enter(CUstream stream, int *mode)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     int status = NOT_CAPTURING;
     *mode = RELAXED;
-    if (cuda == NULL || cuda->cuThreadExchangeStreamCaptureMode(mode) != CUDA_SUCCESS) *mode = UNCHANGED;
-    if (cuda == NULL) return true;
+    if (cuda->cuThreadExchangeStreamCaptureMode(mode) != CUDA_SUCCESS) *mode = UNCHANGED;
     const CUresult result = cuda->cuStreamIsCapturing(stream, &status);
     return result == CUDA_ERROR_NOT_FOUND || (result == CUDA_SUCCESS && status == NOT_CAPTURING);
 }
 
 void vgpu_core_timing_leave(int mode)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda != NULL && mode != UNCHANGED) cuda->cuThreadExchangeStreamCaptureMode(&mode);
+    if (mode != UNCHANGED) vgpu_cuda()->cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 struct vgpu_event_pair vgpu_core_timing_take(struct vgpu_core_timing *timing, int at)
@@ -58,7 +56,7 @@ static bool make_pair(const struct vgpu_cuda *cuda, struct vgpu_event_pair *pair
 bool vgpu_core_timing_begin(struct vgpu_event_pair *pair, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL && make_pair(cuda, pair) && cuda->cuEventRecord(pair->begin, stream) == CUDA_SUCCESS;
+    return make_pair(cuda, pair) && cuda->cuEventRecord(pair->begin, stream) == CUDA_SUCCESS;
 }
 
 bool vgpu_core_timing_end(const struct vgpu_event_pair *pair, CUstream stream)
@@ -97,7 +95,7 @@ void vgpu_core_timing_collect(struct vgpu_core_timing *timing, struct vgpu_gover
                               int64_t now_ns)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    for (int i = 0; cuda != NULL && i < VGPU_TIMINGS; i++)
+    for (int i = 0; i < VGPU_TIMINGS; i++)
         if (timing->pending[i]) collect_one(cuda, timing, i, governor, shared, now_ns);
 }
 

@@ -95,7 +95,7 @@ static void start(struct device *device, int index, const struct vgpu_core_terms
 /* Looks at what has ended since. Whether it is time to ask NVML. */
 static bool collect(struct device *device, int index, const struct vgpu_core_terms *terms, const struct vgpu_shared_cores *shared)
 {
-    vgpu_mutex_lock(&device->lock);
+    vgpu_mutex_lock_last(&device->lock);
     start(device, index, terms);
     const int64_t now = now_ns();
     vgpu_core_timing_collect(&device->timing, &device->governor, shared, now);
@@ -107,7 +107,7 @@ static bool collect(struct device *device, int index, const struct vgpu_core_ter
 /* The launch will not be timed after all. */
 static void give_up_timing(struct device *device, const struct vgpu_launch *launch)
 {
-    vgpu_mutex_lock(&device->lock);
+    vgpu_mutex_lock_last(&device->lock);
     (void)vgpu_core_timing_put(&device->timing, launch->timing, &launch->pair, false);
     vgpu_governor_untimed(&device->governor, launch->timing);
     vgpu_mutex_unlock(&device->lock);
@@ -120,7 +120,7 @@ static int64_t look(struct device *device, const struct vgpu_core_terms *terms, 
     const struct vgpu_shared_cores shared = shared_by(terms, &place);
     struct vgpu_core_sample sample;
     const bool sampled = collect(device, launch->index, terms, &shared) && vgpu_core_usage_ask(&device->usage, launch->index, &sample);
-    vgpu_mutex_lock(&device->lock);
+    vgpu_mutex_lock_last(&device->lock);
     struct vgpu_governor *governor = &device->governor;
     if (sampled) vgpu_governor_sample(governor, sample.begin_ns, sample.end_ns, sample.percent, sample.newest_percent);
     const struct vgpu_verdict verdict = vgpu_governor_ask(governor, &shared, key, asked_ns, now_ns(), true);
@@ -216,7 +216,7 @@ void vgpu_cores_timed(const struct vgpu_launch *launch, CUresult result)
         give_up_timing(device, launch);
         return;
     }
-    vgpu_mutex_lock(&device->lock);
+    vgpu_mutex_lock_last(&device->lock);
     if (!vgpu_core_timing_put(&device->timing, launch->timing, &launch->pair, true))
         vgpu_governor_untimed(&device->governor, launch->timing);
     vgpu_mutex_unlock(&device->lock);
@@ -227,7 +227,7 @@ void vgpu_cores_forget_context(CUcontext context)
     for (int i = 0; i < VGPU_MAX_DEVICES; i++) {
         struct device *device = atomic_load_explicit(&pages[i], memory_order_acquire);
         if (device == NULL) continue;
-        vgpu_mutex_lock(&device->lock);
+        vgpu_mutex_lock_last(&device->lock);
         if (device->started) vgpu_core_timing_forget(&device->timing, &device->governor, context);
         vgpu_mutex_unlock(&device->lock);
     }

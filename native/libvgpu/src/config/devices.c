@@ -64,7 +64,7 @@ static void discover_by_cuda(struct vgpu_devices *devices)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     int count = 0;
-    if (cuda == NULL || cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS) return;
+    if (cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS) return;
     for (int i = 0; i < count; i++) {
         CUdevice device;
         char uuid[VGPU_UUID_BYTES];
@@ -104,7 +104,6 @@ int vgpu_devices_of_cuda(struct vgpu_devices *devices, CUdevice device)
     if (cached != 0) return cached > 0 ? cached - 1 : VGPU_DEVICE_UNPLACED;
     const struct vgpu_cuda *cuda = vgpu_cuda();
     char instance[VGPU_UUID_BYTES], card[VGPU_UUID_BYTES];
-    if (cuda == NULL) return VGPU_DEVICE_UNKNOWN;
     const bool has_instance = cuda_uuid(cuda->cuDeviceGetUuid_v2, device, instance) == 0;
     int index = has_instance ? index_of(devices, instance) : VGPU_DEVICE_UNPLACED;
     if (index < 0) {

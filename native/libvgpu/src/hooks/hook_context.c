@@ -1,4 +1,4 @@
-/* Start, and contexts. A context takes memory of the card that no call names: what it took is looked up after. One that
+/* Contexts. A context takes memory of the card that no call names: what it took is looked up after. One that
  * ends frees its memory without a call for each block, so its charges end with it. Every hook that changes the thread's
  * current context reports it (core_terms.h). */
 #include "compute/core_terms.h"
@@ -9,15 +9,6 @@
 #include "accounting/overhead.h"
 #include "intercept/real.h"
 #include "state/process_state.h"
-
-CUresult cuInit(unsigned int flags)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuInit(flags);
-    if (result == CUDA_SUCCESS) vgpu_state_register();
-    return result;
-}
 
 static void forget(CUcontext context, uint32_t begun)
 {
@@ -38,7 +29,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     unsigned int flags;
     int active = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     /* Retained again it costs nothing more. */
     if (cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS) active = 0;
     const CUresult result = cuda->cuDevicePrimaryCtxRetain(context, device);
@@ -47,73 +37,24 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 }
 
 /* A new context is the thread's current one. */
-static CUresult made(CUresult result, CUdevice device)
-{
-    vgpu_cores_device_changed();
-    if (result == CUDA_SUCCESS) vgpu_overhead_settle(device);
-    return result;
-}
+#define HOOK(symbol, base, version, flags, parameters)
+#define CONTEXT(symbol, base, version, flags, parameters, arguments) \
+    CUresult symbol parameters                                       \
+    {                                                                \
+        const CUresult result = vgpu_cuda()->symbol arguments;       \
+        vgpu_cores_device_changed();                                 \
+        if (result == CUDA_SUCCESS) vgpu_overhead_settle(device);    \
+        return result;                                               \
+    }
+#define CURRENT(symbol, base, version, flags, parameters, arguments) \
+    CUresult symbol parameters                                       \
+    {                                                                \
+        vgpu_cores_device_changed();                                 \
+        return vgpu_cuda()->symbol arguments;                        \
+    }
+#include "intercept/cuda.def"
 
-CUresult cuCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuCtxCreate(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v3(CUcontext *context, void *affinities, int count, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuCtxCreate_v3(context, affinities, count, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuCtxCreate_v4(context, parameters, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuGLCtxCreate(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuGLCtxCreate(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuGLCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuGLCtxCreate_v2(context, flags, device), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuVDPAUCtxCreate(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate(context, flags, device, vdp_device, get_proc_address), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuVDPAUCtxCreate_v2(CUcontext *context, unsigned int flags, CUdevice device, unsigned int vdp_device, void *get_proc_address)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, get_proc_address), device)
-                        : CUDA_ERROR_NOT_FOUND;
-}
-
-/* It holds on to the primary context of its device, and takes memory of its own. */
-CUresult cuGreenCtxCreate(CUgreenCtx *context, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? made(cuda->cuGreenCtxCreate(context, resources, device, flags), device) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxSetLimit(int limit, size_t value)
-{
-    return vgpu_cuda() != NULL ? vgpu_context_limit_set(limit, value) : CUDA_ERROR_NOT_FOUND;
-}
+CUresult cuCtxSetLimit(int limit, size_t value) { return vgpu_context_limit_set(limit, value); }
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
@@ -123,24 +64,14 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext context)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? destroy(cuda->cuCtxDestroy, context) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuCtxDestroy_v2(CUcontext context)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? destroy(cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_FOUND;
-}
+CUresult cuCtxDestroy(CUcontext context) { return destroy(vgpu_cuda()->cuCtxDestroy, context); }
+CUresult cuCtxDestroy_v2(CUcontext context) { return destroy(vgpu_cuda()->cuCtxDestroy_v2, context); }
 
 /* Ends the context when nobody else is attached to it; then it is no longer current. */
 CUresult cuCtxDetach(CUcontext context)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUcontext before = NULL, after = NULL;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     (void)cuda->cuCtxGetCurrent(&before);
     const uint32_t begun = vgpu_memory_end_begin();
     const CUresult result = cuda->cuCtxDetach(context);
@@ -196,7 +127,6 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     CUcontext context = NULL, primary = NULL;
     CUdevice device = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     if (cuda->cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS) context = NULL;
     if (context != NULL && device_of(cuda, context, &device)) primary = primary_of(cuda, device);
     const uint32_t begun = vgpu_memory_end_begin();
@@ -211,38 +141,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx green)
     return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxRelease, device, 0) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxRelease_v2, device, 0) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuDevicePrimaryCtxReset(CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxReset, device, 1) : CUDA_ERROR_NOT_FOUND;
-}
-
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? end_primary(cuda->cuDevicePrimaryCtxReset_v2, device, 1) : CUDA_ERROR_NOT_FOUND;
-}
-
-#define CHANGE(symbol, argument)                   \
-    const struct vgpu_cuda *cuda = vgpu_cuda();    \
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND; \
-    vgpu_cores_device_changed();                   \
-    return cuda->symbol(argument)
-
-CUresult cuCtxSetCurrent(CUcontext context) { CHANGE(cuCtxSetCurrent, context); }
-CUresult cuCtxPushCurrent(CUcontext context) { CHANGE(cuCtxPushCurrent, context); }
-CUresult cuCtxPushCurrent_v2(CUcontext context) { CHANGE(cuCtxPushCurrent_v2, context); }
-CUresult cuCtxPopCurrent(CUcontext *context) { CHANGE(cuCtxPopCurrent, context); }
-CUresult cuCtxPopCurrent_v2(CUcontext *context) { CHANGE(cuCtxPopCurrent_v2, context); }
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return end_primary(vgpu_cuda()->cuDevicePrimaryCtxRelease, device, 0); }
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return end_primary(vgpu_cuda()->cuDevicePrimaryCtxRelease_v2, device, 0); }
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return end_primary(vgpu_cuda()->cuDevicePrimaryCtxReset, device, 1); }
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return end_primary(vgpu_cuda()->cuDevicePrimaryCtxReset_v2, device, 1); }

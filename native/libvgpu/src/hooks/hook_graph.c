@@ -3,33 +3,6 @@
 #include "memory/graph_memory.h"
 #include "intercept/real.h"
 
-CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuGraphInstantiate(exec, graph, error_node, log, log_bytes);
-    if (result == CUDA_SUCCESS) vgpu_graph_memory_instantiated(*exec, graph);
-    return result;
-}
-
-CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t log_bytes)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuGraphInstantiate_v2(exec, graph, error_node, log, log_bytes);
-    if (result == CUDA_SUCCESS) vgpu_graph_memory_instantiated(*exec, graph);
-    return result;
-}
-
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuGraphInstantiateWithFlags(exec, graph, flags);
-    if (result == CUDA_SUCCESS) vgpu_graph_memory_instantiated(*exec, graph);
-    return result;
-}
-
 /* With the upload flag the driver would take the memory at once: it is asked without, and then to upload, with the memory reserved. */
 static CUresult instantiate(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *),
                             CUresult (*upload)(CUgraphExec, CUstream), CUgraphExec *exec, CUgraph graph,
@@ -53,23 +26,18 @@ static CUresult instantiate(CUresult (*real)(CUgraphExec *, CUgraph, CUDA_GRAPH_
 
 CUresult cuGraphInstantiateWithParams(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? instantiate(cuda->cuGraphInstantiateWithParams, cuda->cuGraphUpload, exec, graph, params) : CUDA_ERROR_NOT_FOUND;
+    return instantiate(vgpu_cuda()->cuGraphInstantiateWithParams, vgpu_cuda()->cuGraphUpload, exec, graph, params);
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *params)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? instantiate(cuda->cuGraphInstantiateWithParams_ptsz, cuda->cuGraphUpload_ptsz, exec, graph, params)
-                        : CUDA_ERROR_NOT_FOUND;
+    return instantiate(vgpu_cuda()->cuGraphInstantiateWithParams_ptsz, vgpu_cuda()->cuGraphUpload_ptsz, exec, graph, params);
 }
 
 CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     vgpu_graph_memory_destroyed(exec); /* before: the number may be given out again at once */
-    return cuda->cuGraphExecDestroy(exec);
+    return vgpu_cuda()->cuGraphExecDestroy(exec);
 }
 
 /* A graph is one launch, whatever is in it: what it costs is learnt from launches of it. */
@@ -81,35 +49,39 @@ static CUresult launch(CUgraphExec exec, CUstream stream, CUstream timed_in, CUr
     return result;
 }
 
-CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? launch(exec, stream, stream, cuda->cuGraphLaunch) : CUDA_ERROR_NOT_FOUND;
-}
+CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) { return launch(exec, stream, stream, vgpu_cuda()->cuGraphLaunch); }
 
 CUresult cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? launch(exec, stream, vgpu_per_thread(stream), cuda->cuGraphLaunch_ptsz) : CUDA_ERROR_NOT_FOUND;
+    return launch(exec, stream, vgpu_per_thread(stream), vgpu_cuda()->cuGraphLaunch_ptsz);
 }
 
-CUresult cuGraphUpload(CUgraphExec exec, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? vgpu_graph_memory_run(exec, stream, cuda->cuGraphUpload) : CUDA_ERROR_NOT_FOUND;
-}
+CUresult cuGraphUpload(CUgraphExec exec, CUstream stream) { return vgpu_graph_memory_run(exec, stream, vgpu_cuda()->cuGraphUpload); }
 
 CUresult cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? vgpu_graph_memory_run(exec, stream, cuda->cuGraphUpload_ptsz) : CUDA_ERROR_NOT_FOUND;
+    return vgpu_graph_memory_run(exec, stream, vgpu_cuda()->cuGraphUpload_ptsz);
 }
 
-CUresult cuDeviceGraphMemTrim(CUdevice device)
+/* A capture that is broken ends too, with an error; one that may not be ended there goes on, with another. */
+static CUresult end_capture(CUresult (*real)(CUstream, CUgraph *), CUresult (*is_capturing)(CUstream, int *), CUstream stream,
+                            CUgraph *graph)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuDeviceGraphMemTrim(device);
-    if (result == CUDA_SUCCESS) vgpu_graph_memory_settle(device);
+    int before = CU_STREAM_CAPTURE_STATUS_NONE, after = CU_STREAM_CAPTURE_STATUS_NONE;
+    if (is_capturing(stream, &before) != CUDA_SUCCESS) before = CU_STREAM_CAPTURE_STATUS_NONE;
+    const CUresult result = real(stream, graph);
+    if (before == CU_STREAM_CAPTURE_STATUS_NONE) return result;
+    if (result == CUDA_SUCCESS || (is_capturing(stream, &after) == CUDA_SUCCESS && after == CU_STREAM_CAPTURE_STATUS_NONE))
+        vgpu_cores_capture_ended();
     return result;
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    return end_capture(vgpu_cuda()->cuStreamEndCapture, vgpu_cuda()->cuStreamIsCapturing, stream, graph);
+}
+
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
+{
+    return end_capture(vgpu_cuda()->cuStreamEndCapture_ptsz, vgpu_cuda()->cuStreamIsCapturing_ptsz, stream, graph);
 }

@@ -14,54 +14,28 @@ static uint64_t size_of_config(const CUlaunchConfig *c)
     return c != NULL ? size_of(c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ) : 0;
 }
 
+static CUstream stream_of(const CUlaunchConfig *config) { return config != NULL ? config->hStream : NULL; }
+
 /* Each launch has two halves of the same parameters. The one that programs call only jumps, to the driver or to the other half: eleven
- * arguments stay where the caller has put them. */
-#define PASS(what, size, slow_half, call)                                                        \
-    const struct vgpu_cuda *cuda = vgpu_cuda_at_hand();                                          \
-    if (__builtin_expect(cuda != NULL && vgpu_cores_pass((what), (size)), 1)) return cuda->call; \
-    return slow_half
-
-#define MAKE(what, size, stream, call)                                            \
-    const struct vgpu_cuda *cuda = vgpu_cuda();                                   \
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;                                \
-    const struct vgpu_launch launch = vgpu_cores_admit((what), (size), (stream)); \
-    const CUresult result = cuda->call;                                           \
-    vgpu_cores_launched(&launch, result);                                         \
-    return result
-
-#define SLOW static __attribute__((noinline)) CUresult
-
-#define KERNEL_PARAMETERS                                                                                                            \
-    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, \
-     unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters, void **extra)
-#define COOPERATIVE_PARAMETERS                                                                                                       \
-    (CUfunction function, unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y, \
-     unsigned int block_z, unsigned int shared_bytes, CUstream stream, void **parameters)
-#define KERNEL_SIZE size_of(grid_x, grid_y, grid_z, block_x, block_y, block_z)
-#define COOPERATIVE_ARGUMENTS (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters)
-#define KERNEL_ARGUMENTS (function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, parameters, extra)
-#define CONFIG_PARAMETERS (const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
-#define CONFIG_ARGUMENTS (config, function, parameters, extra)
-#define CONFIG_STREAM (config != NULL ? config->hStream : NULL)
-
-/* One call: its name, what distinguishes its launches, and its parameters. */
-#define LAUNCH(name, size, at, PARAMETERS, ARGUMENTS)                         \
-    SLOW slow_##name PARAMETERS { MAKE(function, size, at, name ARGUMENTS); } \
-    CUresult name PARAMETERS { PASS(function, size, slow_##name ARGUMENTS, name ARGUMENTS); }
-
-LAUNCH(cuLaunchKernel, KERNEL_SIZE, stream, KERNEL_PARAMETERS, KERNEL_ARGUMENTS)
-LAUNCH(cuLaunchKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), KERNEL_PARAMETERS, KERNEL_ARGUMENTS)
-LAUNCH(cuLaunchKernelEx, size_of_config(config), CONFIG_STREAM, CONFIG_PARAMETERS, CONFIG_ARGUMENTS)
-LAUNCH(cuLaunchKernelEx_ptsz, size_of_config(config), vgpu_per_thread(CONFIG_STREAM), CONFIG_PARAMETERS, CONFIG_ARGUMENTS)
-LAUNCH(cuLaunchCooperativeKernel, KERNEL_SIZE, stream, COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
-LAUNCH(cuLaunchCooperativeKernel_ptsz, KERNEL_SIZE, vgpu_per_thread(stream), COOPERATIVE_PARAMETERS, COOPERATIVE_ARGUMENTS)
-
-/* The block's shape was set before (cuFuncSetBlockShape), and seldom changes. */
-#define GRID_SIZE size_of((unsigned int)grid_x, (unsigned int)grid_y, 1, 0, 0, 0)
-LAUNCH(cuLaunch, 1, NULL, (CUfunction function), (function))
-LAUNCH(cuLaunchGrid, GRID_SIZE, NULL, (CUfunction function, int grid_x, int grid_y), (function, grid_x, grid_y))
-LAUNCH(cuLaunchGridAsync, GRID_SIZE, stream, (CUfunction function, int grid_x, int grid_y, CUstream stream),
-       (function, grid_x, grid_y, stream))
+ * arguments stay where the caller has put them. Of the launches before CUDA 4 the block's shape was set before (cuFuncSetBlockShape), and
+ * seldom changes. */
+#define HOOK(symbol, base, version, flags, parameters)
+#define LAUNCH(symbol, base, version, flags, parameters, arguments, size, stream)                                \
+    static __attribute__((noinline)) CUresult slow_##symbol parameters                                           \
+    {                                                                                                            \
+        const struct vgpu_cuda *cuda = vgpu_cuda();                                                              \
+        const struct vgpu_launch launch = vgpu_cores_admit(function, size, stream);                              \
+        const CUresult result = cuda->symbol arguments;                                                          \
+        vgpu_cores_launched(&launch, result);                                                                    \
+        return result;                                                                                           \
+    }                                                                                                            \
+    CUresult symbol parameters                                                                                   \
+    {                                                                                                            \
+        const struct vgpu_cuda *cuda = vgpu_cuda_at_hand();                                                      \
+        if (__builtin_expect(cuda != NULL && vgpu_cores_pass(function, size), 1)) return cuda->symbol arguments; \
+        return slow_##symbol arguments;                                                                          \
+    }
+#include "intercept/cuda.def"
 
 /* Asks for the share of one device of a launch on several. The context of its stream is made current for that. */
 static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)
@@ -80,7 +54,6 @@ static void admit_one(const struct vgpu_cuda *cuda, const CUDA_LAUNCH_PARAMS *p)
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *launches, unsigned int count, unsigned int flags)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     for (unsigned int i = 0; launches != NULL && i < count; i++) admit_one(cuda, &launches[i]);
     return cuda->cuLaunchCooperativeKernelMultiDevice(launches, count, flags);
 }

@@ -22,7 +22,6 @@ VGPU_EXPORT void *dlvsym(void *restrict handle, const char *restrict name, const
 static const vgpu_function cuda_hooks[] = {
 #define HOOK(symbol, base, version, flags, parameters) (vgpu_function) symbol,
 #include "intercept/cuda.def"
-#undef HOOK
 };
 static const vgpu_function nvml_hooks[] = {
 #define HOOK(symbol, parameters) (vgpu_function) symbol,
@@ -60,7 +59,7 @@ static void *replacement(void *found)
     return row != NULL ? hook_of(row) : found;
 }
 
-static bool library_present(const struct vgpu_row *row) { return is_of_cuda(row) ? vgpu_cuda() != NULL : vgpu_nvml() != NULL; }
+static bool library_present(const struct vgpu_row *row) { return is_of_cuda(row) ? vgpu_has_cuda() : vgpu_nvml() != NULL; }
 
 /* A lookup of dlsym or dlvsym themselves: ours, whichever copy of the C library it finds theirs in. */
 static void *exchange_lookup(const char *name, void *found)
@@ -133,18 +132,14 @@ void *dlvsym(void *restrict handle, const char *restrict name, const char *restr
 
 CUresult cuGetProcAddress(const char *symbol, void **function, int version, cuuint64_t flags)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuGetProcAddress(symbol, function, version, flags);
+    const CUresult result = vgpu_cuda()->cuGetProcAddress(symbol, function, version, flags);
     if (result == CUDA_SUCCESS && function != NULL) *function = replacement(*function);
     return result;
 }
 
 CUresult cuGetProcAddress_v2(const char *symbol, void **function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult *status)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuGetProcAddress_v2(symbol, function, version, flags, status);
+    const CUresult result = vgpu_cuda()->cuGetProcAddress_v2(symbol, function, version, flags, status);
     if (result == CUDA_SUCCESS && function != NULL) *function = replacement(*function);
     return result;
 }

@@ -13,11 +13,19 @@
 /* Rows of pitched memory are at most this far apart beyond their width on any card so far; the true pitch is charged afterwards. */
 enum { PITCH_ALIGNMENT = 512 };
 
-/* Enters a block, or gives it back to the driver when there is no memory to remember it. */
-static CUresult keep(const struct vgpu_cuda *cuda, CUdeviceptr block, int device, uint64_t bytes)
+/* Enters the charge of a block that the driver has made (`made`), or gives its reservation back; a block that there is no memory to
+ * remember goes back to the driver. Writes *pointer on success only. */
+static CUresult keep(const struct vgpu_cuda *cuda, CUresult made, CUdeviceptr block, int device, uint64_t bytes, CUdeviceptr *pointer)
 {
+    if (made != CUDA_SUCCESS) {
+        vgpu_slice_release(device, bytes);
+        return made;
+    }
     const CUresult result = vgpu_memory_keep(VGPU_BLOCK_POINTER, block, device, bytes, vgpu_memory_current_context());
-    if (result != CUDA_SUCCESS) cuda->cuMemFree_v2(block);
+    if (result == CUDA_SUCCESS)
+        *pointer = block;
+    else
+        cuda->cuMemFree_v2(block);
     return result;
 }
 
@@ -32,39 +40,25 @@ static CUresult from_host(const struct vgpu_cuda *cuda, CUresult refused, CUdevi
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const int device = pointer != NULL && bytes != 0 ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAlloc_v2(pointer, bytes);
     CUdeviceptr block;
     CUresult result = vgpu_memory_reserve(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = from_host(cuda, cuda->cuMemAlloc_v2(&block, bytes), &block, bytes);
-    if (result != CUDA_SUCCESS) {
-        vgpu_slice_release(device, bytes);
-        return result;
-    }
-    result = keep(cuda, block, device, bytes);
-    if (result == CUDA_SUCCESS) *pointer = block;
-    return result;
+    return keep(cuda, result, block, device, bytes, pointer);
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const int device = pointer != NULL && bytes != 0 ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAllocManaged(pointer, bytes, flags);
     CUdeviceptr block;
     CUresult result = vgpu_memory_reserve(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = cuda->cuMemAllocManaged(&block, bytes, flags);
-    if (result != CUDA_SUCCESS) {
-        vgpu_slice_release(device, bytes);
-        return result;
-    }
-    result = keep(cuda, block, device, bytes);
-    if (result == CUDA_SUCCESS) *pointer = block;
-    return result;
+    return keep(cuda, result, block, device, bytes, pointer);
 }
 
 /* Only the driver knows the pitch: `reserved` was an estimate, `actual` is the truth. */
@@ -78,7 +72,6 @@ static CUresult correct_reservation(int device, uint64_t reserved, uint64_t actu
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_bytes, size_t height, unsigned int element_bytes)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     const uint64_t row = ((uint64_t)width_bytes + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
     uint64_t estimate;
     const bool usable =
@@ -94,31 +87,23 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
         actual_pitch = (size_t)row;
         result = from_host(cuda, result, &block, estimate);
     }
-    if (result != CUDA_SUCCESS) {
-        vgpu_slice_release(device, estimate);
-        return result;
-    }
-    const uint64_t actual = (uint64_t)actual_pitch * height;
-    result = correct_reservation(device, estimate, actual);
-    if (result != CUDA_SUCCESS) {
+    const uint64_t actual = result == CUDA_SUCCESS ? (uint64_t)actual_pitch * height : estimate;
+    const CUresult corrected = correct_reservation(device, estimate, actual);
+    if (corrected != CUDA_SUCCESS) {
         cuda->cuMemFree_v2(block);
         vgpu_slice_release(device, estimate);
-        return result;
+        return corrected;
     }
-    result = keep(cuda, block, device, actual);
-    if (result != CUDA_SUCCESS) return result;
-    *pointer = block;
-    *pitch = actual_pitch;
-    return CUDA_SUCCESS;
+    result = keep(cuda, result, block, device, actual, pointer);
+    if (result == CUDA_SUCCESS) *pitch = actual_pitch;
+    return result;
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     struct vgpu_block block;
     const bool known = vgpu_memory_take(VGPU_BLOCK_POINTER, pointer, &block);
-    const CUresult result = cuda->cuMemFree_v2(pointer);
+    const CUresult result = vgpu_cuda()->cuMemFree_v2(pointer);
     if (__builtin_expect(known, 1)) {
         vgpu_memory_settle(&block, result);
         return result;
@@ -129,12 +114,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     size_t real_free = 0, real_total = 0;
     vgpu_leaving_settle();
     vgpu_pool_look_all(false);
-    const CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
+    const CUresult result = vgpu_cuda()->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) return result;
     vgpu_overhead_look_before_answer();
     const int device = vgpu_memory_current_device();
@@ -147,9 +130,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
 
 CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuDeviceTotalMem_v2(bytes, device);
+    const CUresult result = vgpu_cuda()->cuDeviceTotalMem_v2(bytes, device);
     if (result != CUDA_SUCCESS || bytes == NULL || !vgpu_state_start()) return result;
     *bytes = (vgpu_slice_oversubscribes() ? vgpu_quota_view_oversubscribed
                                           : vgpu_quota_view)(vgpu_slice_limit(vgpu_state_cuda_device(device)), 0, *bytes, 0)

@@ -2,9 +2,13 @@
  * It outlives contexts.
  *
  * While a stream records a graph nothing is allocated: the call becomes a node, and the graph is charged when it runs.
+ *
+ * When the program has waited for the device, the card has again what streams have freed by then and pools do not keep, and that is no
+ * longer charged (pools/leaving.h, pools/pool.h): WAIT.
  */
 #include "config/devices.h"
 #include "accounting/current.h"
+#include "compute/cores.h"
 #include "memory/charge.h"
 #include "pools/leaving.h"
 #include "memory/opened.h"
@@ -34,15 +38,19 @@ static CUmemoryPool pool_of(CUstream stream)
     return cuda->cuDeviceGetMemPool(&pool, device) == CUDA_SUCCESS ? pool : NULL;
 }
 
-/* What the four allocators have in common; they differ in the real call, and in how the block goes back when it cannot
- * be entered. Writes *pointer on success only. */
+/* An allocation from a pool; `counted` false: it is the driver's own affair. */
 struct allocation {
     struct vgpu_pooled wanted;
     struct vgpu_reused reused;
     bool counted;
 };
 
-/* CUDA_SUCCESS: go on. Not counted: the driver's affair alone. */
+/* Whether the call allocates: while a stream records, or where nothing is asked for, nothing is. */
+static bool allocates(const CUdeviceptr *pointer, size_t bytes, stream_status is_capturing, CUstream stream)
+{
+    return pointer != NULL && bytes != 0 && vgpu_state_start() != NULL && !records(is_capturing, stream);
+}
+
 static CUresult begin(struct allocation *allocation, CUmemoryPool pool, size_t bytes, CUstream stream)
 {
     const int device = pool != NULL ? vgpu_pool_device(pool) : VGPU_DEVICE_UNKNOWN;
@@ -51,83 +59,46 @@ static CUresult begin(struct allocation *allocation, CUmemoryPool pool, size_t b
     return allocation->counted ? vgpu_memory_reserve_pooled(&allocation->wanted, &allocation->reused) : CUDA_SUCCESS;
 }
 
-static CUresult end(const struct allocation *allocation, CUresult result, const CUdeviceptr *block, stream_free real_free,
-                    CUdeviceptr *pointer)
+/* Writes *pointer on success only. */
+static CUresult end(const struct allocation *allocation, CUresult result, CUdeviceptr block, CUdeviceptr *pointer)
 {
     const struct vgpu_pooled *wanted = &allocation->wanted;
     if (result != CUDA_SUCCESS) {
         vgpu_memory_unreserve_pooled(wanted, &allocation->reused);
         return result;
     }
-    result = vgpu_memory_keep_pooled(*block, wanted, &allocation->reused);
+    result = vgpu_memory_keep_pooled(block, wanted, &allocation->reused);
     if (result == CUDA_SUCCESS)
-        *pointer = *block;
+        *pointer = block;
     else
-        (void)real_free(*block, wanted->stream);
+        (void)vgpu_cuda()->cuMemFreeAsync(block, wanted->stream);
     return result;
 }
 
-/* While a stream records, or where nothing is asked for, nothing is allocated. */
-static bool allocates(const CUdeviceptr *pointer, size_t bytes, stream_status is_capturing, CUstream stream)
-{
-    return pointer != NULL && bytes != 0 && vgpu_state_start() != NULL && !records(is_capturing, stream);
-}
-
-/* The functions of the per-thread default stream mean that by NULL. */
-static CUstream per_thread(CUstream stream) { return stream != NULL ? stream : VGPU_STREAM_PER_THREAD; }
-
-CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    struct allocation made;
-    CUdeviceptr block = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocAsync(pointer, bytes, stream);
-    const CUresult result = begin(&made, pool_of(stream), bytes, stream);
-    if (result != CUDA_SUCCESS) return result;
-    if (!made.counted) return cuda->cuMemAllocAsync(pointer, bytes, stream);
-    return end(&made, cuda->cuMemAllocAsync(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
-}
-
-CUresult cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    struct allocation made;
-    CUdeviceptr block = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing_ptsz, stream)) return cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream);
-    const CUresult result = begin(&made, pool_of(stream), bytes, per_thread(stream));
-    if (result != CUDA_SUCCESS) return result;
-    if (!made.counted) return cuda->cuMemAllocAsync_ptsz(pointer, bytes, stream);
-    return end(&made, cuda->cuMemAllocAsync_ptsz(&block, bytes, stream), &block, cuda->cuMemFreeAsync, pointer);
-}
-
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    struct allocation made;
-    CUdeviceptr block = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing, stream)) return cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-    const CUresult result = begin(&made, pool, bytes, stream);
-    if (result != CUDA_SUCCESS) return result;
-    if (!made.counted) return cuda->cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
-    return end(&made, cuda->cuMemAllocFromPoolAsync(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
-}
-
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
-{
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    struct allocation made;
-    CUdeviceptr block = 0;
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    if (!allocates(pointer, bytes, cuda->cuStreamIsCapturing_ptsz, stream))
-        return cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
-    const CUresult result = begin(&made, pool, bytes, per_thread(stream));
-    if (result != CUDA_SUCCESS) return result;
-    if (!made.counted) return cuda->cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
-    return end(&made, cuda->cuMemAllocFromPoolAsync_ptsz(&block, bytes, pool, stream), &block, cuda->cuMemFreeAsync, pointer);
-}
+/* `as_named`: the stream's name for every function; those of the per-thread default stream mean that by NULL. */
+#define HOOK(symbol, base, version, flags, parameters)
+#define ALLOC(symbol, base, version, flags, parameters, arguments, source, is_capturing, as_named)                 \
+    CUresult symbol parameters                                                                                     \
+    {                                                                                                              \
+        const struct vgpu_cuda *cuda = vgpu_cuda();                                                                \
+        struct allocation made = {.counted = false};                                                               \
+        CUdeviceptr block = 0;                                                                                     \
+        CUresult result = CUDA_SUCCESS;                                                                            \
+        if (allocates(pointer, bytes, cuda->is_capturing, stream)) result = begin(&made, source, bytes, as_named); \
+        if (result != CUDA_SUCCESS) return result;                                                                 \
+        CUdeviceptr *const at = made.counted ? &block : pointer;                                                   \
+        result = cuda->symbol arguments;                                                                           \
+        return made.counted ? end(&made, result, block, pointer) : result;                                         \
+    }
+#define WAIT(symbol, base, version, flags, parameters, arguments) \
+    CUresult symbol parameters                                    \
+    {                                                             \
+        const CUresult result = vgpu_cuda()->symbol arguments;    \
+        vgpu_leaving_settle();                                    \
+        vgpu_pool_look_all(true);                                 \
+        return result;                                            \
+    }
+#include "intercept/cuda.def"
 
 /* A free that a stream records is a node of its graph: the block, if it is ours at all, stays. `as_named`: what the
  * stream is to every function. */
@@ -147,21 +118,18 @@ static CUresult free_async(stream_status is_capturing, stream_free real, CUdevic
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    return cuda != NULL ? free_async(cuda->cuStreamIsCapturing, cuda->cuMemFreeAsync, pointer, stream, stream) : CUDA_ERROR_NOT_FOUND;
+    return free_async(cuda->cuStreamIsCapturing, cuda->cuMemFreeAsync, pointer, stream, stream);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    return free_async(cuda->cuStreamIsCapturing_ptsz, cuda->cuMemFreeAsync_ptsz, pointer, stream, per_thread(stream));
+    return free_async(cuda->cuStreamIsCapturing_ptsz, cuda->cuMemFreeAsync_ptsz, pointer, stream, vgpu_per_thread(stream));
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuMemPoolCreate(pool, properties);
+    const CUresult result = vgpu_cuda()->cuMemPoolCreate(pool, properties);
     if (result != CUDA_SUCCESS || !vgpu_state_start()) return result;
     vgpu_pool_made(*pool, vgpu_memory_device_at(properties->allocType, &properties->location));
     return result;
@@ -169,11 +137,9 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
     struct pool *ending = vgpu_pool_end_begin(pool);
     vgpu_leaving_pool_ends(pool);
-    const CUresult result = cuda->cuMemPoolDestroy(pool);
+    const CUresult result = vgpu_cuda()->cuMemPoolDestroy(pool);
     if (result != CUDA_SUCCESS) vgpu_leaving_pool_stays(pool);
     vgpu_pool_end(ending, result);
     vgpu_leaving_settle();
@@ -182,9 +148,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuMemPoolTrimTo(pool, keep);
+    const CUresult result = vgpu_cuda()->cuMemPoolTrimTo(pool, keep);
     if (result == CUDA_SUCCESS && vgpu_state_start()) {
         vgpu_leaving_settle();
         vgpu_pool_look(pool);
@@ -194,9 +158,7 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
-    const struct vgpu_cuda *cuda = vgpu_cuda();
-    if (cuda == NULL) return CUDA_ERROR_NOT_FOUND;
-    const CUresult result = cuda->cuMemPoolSetAttribute(pool, attribute, value);
+    const CUresult result = vgpu_cuda()->cuMemPoolSetAttribute(pool, attribute, value);
     if (result != CUDA_SUCCESS || !vgpu_state_start()) return result;
     if (attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) vgpu_pool_threshold(pool, *(uint64_t *)value);
     if (attribute == CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC) vgpu_pool_opportunistic(pool, *(int *)value != 0);

@@ -29,7 +29,7 @@ bool vgpu_is_in_driver_copy(void *handle, const void *found)
 {
     const void *object = object_of(found);
     if (object == NULL || object == object_of(vgpu_driver_function("cuInit")) || !exports_signature(handle, object)) return false;
-    (void)vgpu_cuda_loaded();
+    vgpu_load_cuda();
     return true;
 }
 

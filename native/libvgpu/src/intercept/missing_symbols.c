@@ -32,17 +32,15 @@ static void add(struct missing *missing, const char *name)
                                       missing->used > 0 ? ", " : "", name);
 }
 
-/* A missing function is its row's stand-in. */
-static bool is_missing(const void *table, const struct vgpu_row *row)
-{
-    return memcmp((const char *)table + row->offset, &row->missing, sizeof row->missing) == 0;
-}
-
-static struct missing look(const void *table, const struct vgpu_row *rows, size_t count, bool altered)
+/* The rows whose functions are those of `none`, the table of a process that has no driver. */
+static struct missing look(const void *table, const void *none, const struct vgpu_row *rows, size_t count, bool altered)
 {
     struct missing missing = {.used = 0};
-    for (size_t i = 0; i < count; i++)
-        if (rows[i].altered == altered && is_missing(table, &rows[i])) add(&missing, rows[i].name);
+    for (size_t i = 0; i < count; i++) {
+        const bool is_missing =
+            memcmp((const char *)table + rows[i].offset, (const char *)none + rows[i].offset, sizeof(vgpu_function)) == 0;
+        if (rows[i].altered == altered && is_missing) add(&missing, rows[i].name);
+    }
     return missing;
 }
 
@@ -53,8 +51,8 @@ void vgpu_missing_of_driver(void)
     static _Atomic bool logged;
     const struct vgpu_cuda *cuda = vgpu_cuda_at_hand(); /* looking it up takes the dynamic linker's lock */
     if (cuda == NULL || !first(&logged)) return;
-    const struct missing needed = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
-    const struct missing altered = look(cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
+    const struct missing needed = look(cuda, &vgpu_no_cuda, vgpu_cuda_rows, vgpu_cuda_row_count, false);
+    const struct missing altered = look(cuda, &vgpu_no_cuda, vgpu_cuda_rows, vgpu_cuda_row_count, true);
     if (needed.used > 0)
         vgpu_log(VGPU_LOG_WARN, "the driver lacks %s (and %zu more): what depends on them is not counted", needed.names,
                  needed.more + altered.more);
@@ -64,7 +62,7 @@ void vgpu_missing_of_driver(void)
 
 static void log_what_nvml_lacks(const struct vgpu_nvml *nvml)
 {
-    const struct missing needed = look(nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
+    const struct missing needed = look(nvml, &vgpu_no_nvml, vgpu_nvml_rows, vgpu_nvml_row_count, false);
     if (needed.used > 0)
         vgpu_log(VGPU_LOG_WARN, "NVML lacks %s (and %zu more): as far as they are needed, " WITHOUT_NVML, needed.names, needed.more);
 }

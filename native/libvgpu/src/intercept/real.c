@@ -19,14 +19,11 @@ static _Atomic(struct cuda_library *) cuda_library;
 static _Atomic(struct vgpu_nvml *) nvml_library;
 static _Thread_local int building;
 
-/* Fills one slot of a table of real functions. */
+/* Fills one slot of a table of real functions; one that the driver lacks stays as it is. */
 static void *fill(void *table, const struct vgpu_row *row, void *handle)
 {
     void *function = vgpu_real_dlsym()(handle, row->name);
-    if (function != NULL)
-        memcpy((char *)table + row->offset, &function, sizeof function);
-    else
-        memcpy((char *)table + row->offset, &row->missing, sizeof row->missing);
+    if (function != NULL) memcpy((char *)table + row->offset, &function, sizeof function);
     return function;
 }
 
@@ -59,6 +56,7 @@ static struct cuda_library *build_cuda(void *handle)
 {
     struct cuda_library *library = calloc(1, sizeof *library + 2 * vgpu_cuda_row_count * sizeof *library->known);
     if (library == NULL) return NULL;
+    library->real = vgpu_no_cuda;
     library->handle = handle;
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) library->known[2 * i] = fill(&library->real, &vgpu_cuda_rows[i], handle);
     for (size_t i = 0; i < vgpu_cuda_row_count; i++) {
@@ -97,14 +95,12 @@ static inline struct cuda_library *cuda_now(int flags)
 const struct vgpu_cuda *vgpu_cuda(void)
 {
     const struct cuda_library *library = cuda_now(RTLD_NOLOAD);
-    return library != NULL ? &library->real : NULL;
+    return __builtin_expect(library != NULL, 1) ? &library->real : &vgpu_no_cuda;
 }
 
-const struct vgpu_cuda *vgpu_cuda_loaded(void)
-{
-    const struct cuda_library *library = cuda_now(0);
-    return library != NULL ? &library->real : NULL;
-}
+bool vgpu_has_cuda(void) { return cuda_now(RTLD_NOLOAD) != NULL; }
+
+void vgpu_load_cuda(void) { (void)cuda_now(0); }
 
 void *vgpu_cuda_handle(void)
 {
@@ -124,7 +120,8 @@ static const struct vgpu_nvml *nvml_now(int flags)
     if (library != NULL || building) return library;
     building = 1;
     void *handle = open_library("libnvidia-ml.so.1", flags);
-    struct vgpu_nvml *built = handle != NULL ? calloc(1, sizeof *built) : NULL;
+    struct vgpu_nvml *built = handle != NULL ? malloc(sizeof *built) : NULL;
+    if (built != NULL) *built = vgpu_no_nvml;
     for (size_t i = 0; built != NULL && i < vgpu_nvml_row_count; i++) fill(built, &vgpu_nvml_rows[i], handle);
     building = 0;
     if (built == NULL) return NULL;

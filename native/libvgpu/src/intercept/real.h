@@ -4,21 +4,21 @@
 
 #include "intercept/table.h"
 
-/* The driver's functions; NULL while libcuda.so.1 is not part of this process, and on the thread that is just building
- * the table. Never loads it. Any thread; lock free after the first time. */
+/* The driver's functions. While libcuda.so.1 is not part of this process, and on the thread that is just building the table, each
+ * of them answers CUDA_ERROR_NOT_FOUND. Never loads the driver. Any thread; lock free after the first time. */
 const struct vgpu_cuda *vgpu_cuda(void);
+bool vgpu_has_cuda(void);
 
-/* The same if it has been looked up before, else NULL. */
+/* The same if it has been looked up before, otherwise NULL. */
 const struct vgpu_cuda *vgpu_cuda_at_hand(void);
 
-/* The same, but loads libcuda.so.1 if the process has not: for one that came upon another copy of it (driver_copy.h).
- * NULL where there is none. */
-const struct vgpu_cuda *vgpu_cuda_loaded(void);
+/* Loads libcuda.so.1 if the process has not: for one that came upon another copy of it (driver_copy.h). */
+void vgpu_load_cuda(void);
 
-/* The handle of that library, for dlsym; NULL as vgpu_cuda. */
+/* The handle of that library, for dlsym; NULL without it. */
 void *vgpu_cuda_handle(void);
 
-/* NVML's functions, likewise. */
+/* NVML's functions; NULL while libnvidia-ml.so.1 is not part of this process. Never loads it. */
 const struct vgpu_nvml *vgpu_nvml(void);
 
 /* The same, but loads libnvidia-ml.so.1 if the process has not. NULL where there is none. */

@@ -5,41 +5,50 @@
 /* One stand-in per row, of the row's own type: calling through a mistyped pointer would be undefined. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#define HOOK(symbol, base, version, flags, parameters) \
+#define HOOK(symbol, base, version, flags, parameters) NEED(symbol, parameters)
+#define NEED(symbol, parameters) \
     static CUresult missing_##symbol parameters { return CUDA_ERROR_NOT_FOUND; }
 #include "intercept/cuda.def"
-#undef HOOK
-#define NEED(symbol, parameters) \
-    static CUresult missing_##symbol parameters { return CUDA_ERROR_NOT_FOUND; }
 #include "intercept/cuda_needed.def"
 #undef NEED
-#define HOOK(symbol, parameters) \
-    static nvmlReturn_t missing_##symbol parameters { return NVML_ERROR_NOT_FOUND; }
-#include "intercept/nvml.def"
-#undef HOOK
 #define NEED(symbol, parameters) \
     static nvmlReturn_t missing_##symbol parameters { return NVML_ERROR_NOT_FOUND; }
+#define HOOK NEED
+#include "intercept/nvml.def"
 #include "intercept/nvml_needed.def"
+#undef HOOK
 #undef NEED
 #pragma GCC diagnostic pop
 
-const struct vgpu_row vgpu_cuda_rows[] = {
-#define HOOK(symbol, base, version, flags, parameters) \
-    {#symbol, base, version, flags, offsetof(struct vgpu_cuda, symbol), true, (vgpu_function)missing_##symbol},
+#define NEED(symbol, parameters) .symbol = missing_##symbol,
+const struct vgpu_cuda vgpu_no_cuda = {
+#define HOOK(symbol, base, version, flags, parameters) .symbol = missing_##symbol,
 #include "intercept/cuda.def"
+#include "intercept/cuda_needed.def"
+};
+const struct vgpu_nvml vgpu_no_nvml = {
+#define HOOK NEED
+#include "intercept/nvml.def"
+#include "intercept/nvml_needed.def"
 #undef HOOK
-#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_cuda, symbol), false, (vgpu_function)missing_##symbol},
+};
+#undef NEED
+
+const struct vgpu_row vgpu_cuda_rows[] = {
+#define HOOK(symbol, base, version, flags, parameters) {#symbol, base, version, flags, offsetof(struct vgpu_cuda, symbol), true},
+#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_cuda, symbol), false},
+#include "intercept/cuda.def"
 #include "intercept/cuda_needed.def"
 #undef NEED
 };
 const size_t vgpu_cuda_row_count = sizeof vgpu_cuda_rows / sizeof *vgpu_cuda_rows;
 
 const struct vgpu_row vgpu_nvml_rows[] = {
-#define HOOK(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), true, (vgpu_function)missing_##symbol},
+#define HOOK(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), true},
+#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), false},
 #include "intercept/nvml.def"
-#undef HOOK
-#define NEED(symbol, parameters) {#symbol, NULL, 0, 0, offsetof(struct vgpu_nvml, symbol), false, (vgpu_function)missing_##symbol},
 #include "intercept/nvml_needed.def"
+#undef HOOK
 #undef NEED
 };
 const size_t vgpu_nvml_row_count = sizeof vgpu_nvml_rows / sizeof *vgpu_nvml_rows;

@@ -18,7 +18,6 @@
 
 #define HOOK(symbol, base, version, flags, parameters) VGPU_EXPORT CUresult symbol parameters;
 #include "intercept/cuda.def"
-#undef HOOK
 #define HOOK(symbol, parameters) VGPU_EXPORT nvmlReturn_t symbol parameters;
 #include "intercept/nvml.def"
 #undef HOOK
@@ -27,7 +26,6 @@
 struct vgpu_cuda {
 #define HOOK(symbol, base, version, flags, parameters) CUresult(*symbol) parameters;
 #include "intercept/cuda.def"
-#undef HOOK
 #define NEED(symbol, parameters) CUresult(*symbol) parameters;
 #include "intercept/cuda_needed.def"
 #undef NEED
@@ -49,8 +47,11 @@ struct vgpu_row {
     cuuint64_t flags;
     size_t offset;         /* of the real function in its table */
     bool altered;          /* there is a hook; else it is only needed */
-    vgpu_function missing; /* stands in for a function the driver lacks */
 };
+
+/* The tables of a process that has no driver: every function answers "not found". */
+extern const struct vgpu_cuda vgpu_no_cuda;
+extern const struct vgpu_nvml vgpu_no_nvml;
 
 /* The altered functions first, in the order of their .def list. */
 extern const struct vgpu_row vgpu_cuda_rows[];

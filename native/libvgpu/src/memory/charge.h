@@ -36,17 +36,8 @@ CUresult vgpu_memory_keep(enum vgpu_block_kind kind, uint64_t key, int device, u
 /* The same for a block that came from a stream-ordered pool. */
 CUresult vgpu_memory_keep_pooled(CUdeviceptr block, const struct vgpu_pooled *wanted, const struct vgpu_reused *reused);
 
-/* Frees through the driver: forgets the block before (a freed address may be handed out again at once), releases its bytes after, and
- * puts it back if the driver refuses. Unknown blocks go to the driver untouched. */
-#define VGPU_MEMORY_FREE(kind, key, real_call)                                  \
-    do {                                                                        \
-        struct vgpu_block block_;                                               \
-        const bool known_ = vgpu_memory_take((kind), (uint64_t)(key), &block_); \
-        const CUresult result_ = (real_call);                                   \
-        if (known_) vgpu_memory_settle(&block_, result_);                       \
-        return result_;                                                         \
-    } while (0)
-
+/* A free through the driver: `take` forgets the block before it (a freed address may be handed out again at once), `settle` releases its
+ * bytes after, or puts it back if the driver refuses. false: the block is not known, and the driver's own affair. */
 bool vgpu_memory_take(enum vgpu_block_kind kind, uint64_t key, struct vgpu_block *block);
 void vgpu_memory_settle(const struct vgpu_block *block, CUresult freed);
 

@@ -188,7 +188,7 @@ static bool settle(int device)
 
 bool vgpu_leaving_settle(void)
 {
-    return atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && vgpu_cuda() != NULL && settle(ANY_DEVICE);
+    return atomic_load_explicit(&registry.leaving, memory_order_acquire) != 0 && vgpu_has_cuda() && settle(ANY_DEVICE);
 }
 
 bool vgpu_leaving_let_go(int device)

@@ -107,7 +107,7 @@ static int start_locked(struct vgpu_process_state *s, const struct vgpu_devices 
  * dynamic linker's lock may wait for ours. */
 static bool wants_discovery(struct vgpu_process_state *s)
 {
-    vgpu_mutex_lock(&s->lock);
+    vgpu_mutex_lock_last(&s->lock);
     const bool is_first = !atomic_load(&s->ready);
     if (is_first) vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
     const bool wants = is_first && s->config.device_count == 0 && !devices_discovered;
@@ -120,7 +120,7 @@ __attribute__((noinline, cold)) static struct vgpu_process_state *start_now(stru
 {
     starting = true; /* NVML and the driver are called below and may come back through our hooks */
     struct vgpu_devices *found = wants_discovery(s) ? vgpu_devices_discover() : NULL;
-    vgpu_mutex_lock(&s->lock);
+    vgpu_mutex_lock_last(&s->lock);
     if (!atomic_load(&s->ready)) {
         const int error = start_locked(s, found);
         if (error == 0)
@@ -156,7 +156,7 @@ static bool is_ours(const struct vgpu_process_state *s, struct vgpu_region_slot 
 
 __attribute__((noinline, cold)) static struct vgpu_region_slot *take_slot(struct vgpu_process_state *s)
 {
-    vgpu_mutex_lock(&s->lock);
+    vgpu_mutex_lock_last(&s->lock);
     struct vgpu_region_slot *slot = atomic_load(&s->slot);
     if (!is_ours(s, slot)) {
         s->pid = getpid();
@@ -212,7 +212,7 @@ __attribute__((noinline, cold)) static void look_for_new_limits(struct vgpu_proc
     atomic_store(&vgpu_state_looked, true);
     repair_own_share(s);
     if (!vgpu_config_changed(VGPU_LIMITS_PATH, &s->stamp)) return;
-    vgpu_mutex_lock(&s->lock);
+    vgpu_mutex_lock_last(&s->lock);
     vgpu_config_load(VGPU_LIMITS_PATH, &s->config, &s->stamp);
     vgpu_devices_list(&devices, &s->config);
     apply_limits(s);
@@ -233,7 +233,7 @@ int vgpu_state_nvml_device(nvmlDevice_t device) { return vgpu_devices_of_nvml(&d
 
 bool vgpu_state_lock_region(struct vgpu_process_state *s)
 {
-    vgpu_mutex_lock(&s->lock);
+    vgpu_mutex_lock_last(&s->lock);
     if (vgpu_region_lock(&s->shared) == 0) return true;
     vgpu_mutex_unlock(&s->lock);
     return false;
