@@ -24,9 +24,7 @@ from tests.native.compute.launch_calls import (
 from tests.native.descriptors import close_descriptors, files_open
 from tests.native.nvml.nvml_calls import (
     nvml,
-    nvml_codes,
     nvml_instance_codes,
-    nvml_neighbours,
     wait_event,
 )
 from tests.native.replies import reply
@@ -251,9 +249,7 @@ OPS: dict[str, Callable[..., Any]] = {
         launch_on_both,
         launch_cooperatively,
         nvml,
-        nvml_codes,
         nvml_instance_codes,
-        nvml_neighbours,
         wait_event,
     )
 }

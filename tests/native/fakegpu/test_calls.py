@@ -10,33 +10,23 @@ def test_a_stream_that_waits_for_a_value_does_what_comes_after_it_in_order(
     program = Program(
         machine,
         """
-flag, target, event = alloc(4096), alloc(4096), c_void_p()
-done = []
-CALL = ctypes.CFUNCTYPE(None, c_void_p)
-call = CALL(lambda _: done.append(host_number()))
-
-
-def host_number():
-    return ctypes.cast(target.value, ctypes.POINTER(c_uint32))[0]
-
-
+flag, event, taken = alloc(4096), c_void_p(), c_uint64()
+number = ctypes.cast(flag.value, ctypes.POINTER(c_uint32))
 ok(cuda.cuMemsetD32_v2(flag, 0, c_size_t(1024)))
-ok(cuda.cuMemsetD32_v2(target, 1, c_size_t(1024)))
+ok(cuda.cuMemAllocAsync(byref(taken), c_size_t(4096), stream))
 ok(cuda.cuStreamWaitValue32_v2(stream, flag, 7, 1))
-ok(cuda.cuMemsetD32Async(target, 2, c_size_t(1), stream))
-ok(cuda.cuLaunchHostFunc(stream, call, None))
+ok(cuda.cuMemFreeAsync(taken, stream))
 ok(cuda.cuEventCreate(byref(event), 0))
 ok(cuda.cuEventRecord(event, stream))
-show(host_number(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
-other = c_void_p()
-ok(cuda.cuStreamCreate(byref(other), 1))
-ok(cuda.cuStreamWriteValue32_v2(other, flag, 7, 0))
+show(cuda.cuStreamQuery(stream), cuda.cuEventQuery(event))
+number[0] = 7
 ok(cuda.cuEventSynchronize(event))
 ok(cuda.cuStreamSynchronize(stream))
-show(host_number(), cuda.cuStreamQuery(stream), cuda.cuEventQuery(event), done)
+show(cuda.cuStreamQuery(stream), cuda.cuEventQuery(event))
 """,
     )
-    assert program.rest() == ["1 600 600 []", "2 0 0 [2]"]
+    assert program.rest() == ["600 600", "0 0"]
+    assert machine.used() == 0
 
 
 def test_memory_freed_in_a_stream_is_on_the_card_until_the_stream_gets_there(
@@ -138,25 +128,6 @@ show(cuda.cuPointerGetAttribute(byref(kind), 2, at), kind.value)
 gone = [cuda.cuMemHostUnregister(page) for _ in range(2)]
 show(*gone, cuda.cuMemHostRegister_v2(page, 1, 99))
 show(cuda.cuPointerGetAttribute(byref(kind), 2, at), cuda.cuMemFreeHost(page))
-rows = alloc(4096)
-host = (ctypes.c_ubyte * 64)(*range(64))
-
-
-class Copy(ctypes.Structure):
-    _fields_ = [
-        (n, c_size_t) for n in "sx sy st sh sd sa sp dx dy dt dh dd da dp w h".split()
-    ]
-
-
-copy = Copy(
-    sx=1, st=1, sh=ctypes.addressof(host), sp=8, dt=2, dd=rows.value, dp=16, w=2, h=3
-)
-ok(cuda.cuMemcpy2D_v2(byref(copy)))
-back = (ctypes.c_ubyte * 34)()
-ok(cuda.cuMemcpyDtoH_v2(back, rows, c_size_t(34)))
-show(list(back[0:2]), list(back[16:18]), list(back[32:34]))
-copy.h = 1000
-show(cuda.cuMemcpy2D_v2(byref(copy)))
 """,
     )
     assert program.rest() == [
@@ -165,8 +136,6 @@ show(cuda.cuMemcpy2D_v2(byref(copy)))
         "0 1",
         "0 713 1",
         "1 1",
-        "[1, 2] [9, 10] [17, 18]",
-        "1",
     ]
 
 

@@ -1,17 +1,11 @@
-"""The stand-in driver answers what CUDA's runtimes look up, each version with its own function."""
+"""The stand-in driver answers lookups by name, version and flags, as a driver does."""
 
-import ctypes
-import re
 import subprocess
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.native.driver_calls import Request, requests
-from tests.native.machine import FAKEGPU, ROOT, Machine
-
-# How many functions each runtime looks up; all of them are found.
-LOOKED_UP = {"12.8": 418, "13.0": 439}
+from tests.native.driver_calls import Request, hooks
+from tests.native.machine import Machine
 
 ASK = r"""
 #define _GNU_SOURCE
@@ -35,11 +29,12 @@ int main(void)
 """
 
 
-def answers(machine: Machine, compile_c: Callable[..., Path]) -> dict[Request, str]:
-    """The exported name that each request of the runtimes is answered with; "-": none."""
-    machine.settings["cuda_version"] = 13000
+def answers(
+    machine: Machine, compile_c: Callable[..., Path], asked: Sequence[Request], version: int
+) -> list[str]:
+    """The exported name that each request is answered with by such a driver; "-": none."""
+    machine.settings["cuda_version"] = version
     machine.write()
-    asked = sorted(requests("runtime-requests.txt"))
     text = "".join(f"{r.name} {r.version} {r.flags}\n" for r in asked)
     done = subprocess.run(
         [compile_c(ASK, "-ldl")],
@@ -50,37 +45,28 @@ def answers(machine: Machine, compile_c: Callable[..., Path]) -> dict[Request, s
         check=True,
         timeout=60,
     )
-    return dict(zip(asked, done.stdout.split(), strict=True))
+    return done.stdout.split()
 
 
-def test_every_lookup_of_the_runtimes_finds_a_function(
+def test_every_altered_function_is_found_by_the_request_of_its_row(
     machine: Machine, compile_c: Callable[..., Path]
 ) -> None:
-    found = answers(machine, compile_c)
-    assert sorted(request for request, symbol in found.items() if symbol == "-") == []
-    asked = Counter(release for by in requests("runtime-requests.txt").values() for release in by)
-    assert asked == LOOKED_UP
+    rows = {hook.request: hook.symbol for hook in hooks()}
+    assert answers(machine, compile_c, list(rows), 13050) == list(rows.values())
 
 
-def test_each_version_and_stream_of_a_call_has_a_function_of_its_own(
+def test_a_request_is_answered_with_the_newest_function_that_caller_and_driver_know(
     machine: Machine, compile_c: Callable[..., Path]
 ) -> None:
-    by_symbol: dict[str, list[Request]] = {}
-    for request, symbol in answers(machine, compile_c).items():
-        if symbol != "-":
-            by_symbol.setdefault(symbol, []).append(request)
-            # Their names differ: cuMemcpy2DAsync_v2_ptsz.
-            suffix = symbol.removeprefix(request.name)
-            assert re.fullmatch(r"(_v\d)?(_pt[sd][sz])?", suffix), (request, symbol)
-            assert (request.flags == 2) == ("_pt" in suffix), (request, symbol)
-    shared = {symbol: asked for symbol, asked in by_symbol.items() if len(asked) > 1}
-    assert shared == {}
-
-
-def test_what_other_interfaces_would_be_needed_for_is_not_supported() -> None:
-    table = (ROOT / "native/fakegpu/src/signatures/refused.def").read_text()
-    names = re.findall(r"^REFUSED\((\w+)", table, re.MULTILINE)
-    driver = ctypes.CDLL(str(FAKEGPU / "libcuda.so.1"))
-    assert len(names) > 30
-    # Not initialised comes first, as everywhere.
-    assert {getattr(driver, name)(*[None] * 6) for name in names} == {3}
+    asked = [
+        Request("cuMulticastBindMem", 13050, 0),
+        Request("cuMulticastBindMem", 13000, 0),
+        Request("cuMulticastBindMem", 12000, 0),
+        Request("cuMemAllocAsync", 13050, 2),
+        Request("cuMemcpyHtoD", 13050, 2),  # there is none for the thread's own stream
+        Request("cuTexObjectCreate", 13050, 0),
+    ]
+    newest = ["cuMulticastBindMem_v2", "cuMulticastBindMem", "-"]
+    others = ["cuMemAllocAsync_ptsz", "cuMemcpyHtoD_v2", "-"]
+    assert answers(machine, compile_c, asked, 13050) == [*newest, *others]
+    assert answers(machine, compile_c, asked[:1], 12080) == ["cuMulticastBindMem"]

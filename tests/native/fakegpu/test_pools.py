@@ -1,6 +1,6 @@
 """Stream-ordered memory of the stand-in driver, as an H100 with driver 580.159 answered."""
 
-from tests.native.driver_program import lines_after
+from tests.native.driver_program import Program, lines_after
 from tests.native.machine import Machine
 
 POOL = """
@@ -145,3 +145,21 @@ ok(cuda.cuMemPoolGetAttribute(POOL, 2, byref(value)))
 show(value.value)
 """,
     ) == ["apart 1024 1024 0", "0"]
+
+
+def test_the_default_pool_of_a_device_is_found_by_its_place(machine: Machine) -> None:
+    assert Program(
+        machine,
+        """
+class Place(ctypes.Structure):
+    _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
+
+
+pool, same = c_void_p(), c_void_p()
+get = cuda.cuMemGetDefaultMemPool
+show(get(byref(pool), byref(Place(1, 0)), 1), get(byref(same), byref(Place(2, 0)), 1))
+show(get(byref(same), byref(Place(1, 0)), 9), get(byref(same), byref(Place(1, 9)), 1))
+ok(cuda.cuDeviceGetDefaultMemPool(byref(same), 0))
+show(same.value == pool.value)
+""",
+    ).rest() == ["0 801", "1 101", "True"]

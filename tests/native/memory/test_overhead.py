@@ -11,7 +11,7 @@ import pytest
 from tests.native.allocators.context_makers import KINDS as CONTEXTS
 from tests.native.allocators.context_makers import OUTLIVED
 from tests.native.driver_program import Program
-from tests.native.fakegpu.green.green_program import GREEN
+from tests.native.fakegpu.green_program import GREEN
 from tests.native.machine import MIB, Client, Container, Machine
 from tests.waiting import wait
 

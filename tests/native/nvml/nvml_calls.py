@@ -50,27 +50,10 @@ def wait_event(index: int, timeout_ms: int) -> Any:
         pynvml.nvmlEventSetFree(events)
 
 
-def nvml_neighbours(index: int, level: int) -> list[int]:
-    """Indexes of the devices that are at most so far away (nvmlGpuLevel_t)."""
-    pynvml.nvmlInit()
-    device = pynvml.nvmlDeviceGetHandleByIndex(index)
-    near = pynvml.nvmlDeviceGetTopologyNearestGpus(device, level)
-    return [pynvml.nvmlDeviceGetIndex(each) for each in near]
-
-
-def nvml_codes(index: int, names: list[str]) -> dict[str, int]:
-    """What functions answer that get a device and nothing else that could be used."""
-    pynvml.nvmlInit()
-    return codes_of(pynvml.nvmlDeviceGetHandleByIndex(index), names)
-
-
 def nvml_instance_codes(index: int, names: list[str]) -> dict[str, int]:
-    """The same of the first instance of a device in MIG mode."""
+    """The codes that functions answer for the first instance of a device in MIG mode."""
     pynvml.nvmlInit()
     card = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return codes_of(pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0), names)
-
-
-def codes_of(device: Any, names: list[str]) -> dict[str, int]:
+    device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, 0)
     library, room = pynvml.nvmlLib, (ctypes.c_uint64 * 16)()
     return {name: getattr(library, name)(device, room, room, room, room) for name in names}

@@ -13,9 +13,7 @@ static const struct {
     cuuint64_t flags;
 } rows[] = {
 #define FN(symbol, base, version, flags, parameters) {base, sizeof base - 1, (function)symbol, version, flags},
-#define PER_THREAD(symbol, base, version, parameters, call) {base, sizeof base - 1, (function)symbol, version, 2},
-#define REFUSED FN
-#include "signatures/driver.def"
+#include "driver/driver.def"
 #undef FN
 };
 enum { ROWS = sizeof rows / sizeof *rows, CHAINS = 1024 };

@@ -18,6 +18,4 @@ enum fg_value fg_value_named(const char *name)
     return (enum fg_value)found;
 }
 
-const char *fg_value_name(enum fg_value value) { return VALUES[value].name; }
-
 int64_t fg_value_at_first(enum fg_value value) { return VALUES[value].at_first; }

@@ -15,7 +15,6 @@ enum fg_value {
 
 /* FG_VALUES if there is none of that name. */
 enum fg_value fg_value_named(const char *name);
-const char *fg_value_name(enum fg_value value);
 
 /* What it is when nobody has set it. */
 int64_t fg_value_at_first(enum fg_value value);

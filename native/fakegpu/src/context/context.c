@@ -111,8 +111,6 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned int flags)
     return CUDA_SUCCESS;
 }
 
-CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned int flags) { return cuDevicePrimaryCtxSetFlags_v2(device, flags); }
-
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
 {
     const CUresult result = fg_check_device(device);
@@ -311,4 +309,74 @@ CUresult fg_device_at(int allocation_type, const CUmemLocation *place, int *devi
             return current_or_first(device);
         return managed && place->type == CU_MEM_LOCATION_TYPE_INVALID ? current_or_first(device) : CUDA_ERROR_INVALID_VALUE;
     }
+}
+
+/* CUlimit: 0 stack, 1 printf, 2 malloc heap, 3 depth and 4 pending launches of device runtime, 5 L2 fetch, 6 L2 persisting. */
+enum { KNOWN_LIMITS = 7 };
+static const size_t DEFAULT_LIMITS[KNOWN_LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0};
+
+CUresult cuCtxGetLimit(size_t *value, int limit)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (value == NULL || limit < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (limit >= KNOWN_LIMITS) return CUDA_ERROR_NOT_SUPPORTED;
+    *value = (context->limits_set >> limit & 1) != 0 ? context->limits[limit] : DEFAULT_LIMITS[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    CUcontext context;
+    const CUresult result = fg_current(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (limit < 0) return CUDA_ERROR_INVALID_VALUE;
+    if (limit >= KNOWN_LIMITS) return CUDA_ERROR_NOT_SUPPORTED;
+    context->limits[limit] = value;
+    context->limits_set |= 1U << limit;
+    return CUDA_SUCCESS;
+}
+
+/* NULL means the calling thread's context. */
+static CUresult named(CUcontext *context)
+{
+    if (*context == NULL) return fg_current(context);
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    return (*context)->tag == FG_CONTEXT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext context, unsigned int *version)
+{
+    const CUresult result = named(&context);
+    if (result != CUDA_SUCCESS) return result;
+    if (version == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    const CUresult result = named(&context);
+    if (result != CUDA_SUCCESS) return result;
+    fg_drain(context, NULL);
+    fg_pools_waited(context, NULL, FG_ALL_FREES);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuModuleGetLoadingMode(int *mode)
+{
+    enum { EAGER = 1 };
+    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
+    if (mode == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *mode = EAGER;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
+{
+    if (fg_check_device(device) != CUDA_SUCCESS || fg_check_device(peer) != CUDA_SUCCESS) return CUDA_ERROR_INVALID_DEVICE;
+    if (can == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *can = device != peer;
+    return CUDA_SUCCESS;
 }

@@ -48,21 +48,6 @@ CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, int ty
     return result;
 }
 
-CUresult cuCtxGetDevResource(CUcontext context, CUdevResource *resource, int type)
-{
-    if (context == NULL || context->tag != FG_CONTEXT) return CUDA_ERROR_INVALID_CONTEXT;
-    const CUresult result = check(resource, type);
-    if (result == CUDA_SUCCESS) describe(resource, context->device, (unsigned int)fg_context_multiprocessors(context));
-    return result;
-}
-
-CUresult cuGreenCtxGetDevResource(CUgreenCtx green, CUdevResource *resource, int type)
-{
-    CUcontext context;
-    const CUresult result = cuCtxFromGreenCtx(&context, green);
-    return result == CUDA_SUCCESS ? cuCtxGetDevResource(context, resource, type) : result;
-}
-
 /* Groups are made of so many multiprocessors at least, and of multiples of so many, by compute capability (CUDA Driver API, Green
  * Contexts). */
 static unsigned int group_size(CUdevice device, unsigned int least)
@@ -121,36 +106,6 @@ int fg_described_multiprocessors(CUdevResourceDesc description, CUdevice device)
 {
     if (!fg_handle_lives(description)) return 0;
     return description->device == device ? description->multiprocessors : -1;
-}
-
-CUresult cuGreenCtxStreamCreate(CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
-{
-    CUcontext context, popped;
-    CUresult result = cuCtxFromGreenCtx(&context, green);
-    if (result != CUDA_SUCCESS) return result;
-    if (flags != CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
-    result = cuCtxPushCurrent_v2(context);
-    if (result != CUDA_SUCCESS) return result;
-    result = cuStreamCreateWithPriority(stream, flags, priority);
-    cuCtxPopCurrent_v2(&popped);
-    return result;
-}
-
-/* NULL: the stream is of a context that is not green. */
-CUresult cuStreamGetGreenCtx(CUstream stream, CUgreenCtx *green)
-{
-    CUcontext context;
-    if (green == NULL) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = cuStreamGetCtx(stream, &context);
-    if (result == CUDA_SUCCESS) *green = context->green ? (CUgreenCtx)context : NULL;
-    return result;
-}
-
-CUresult cuGreenCtxGetId(CUgreenCtx green, unsigned long long *id)
-{
-    CUcontext context;
-    const CUresult result = cuCtxFromGreenCtx(&context, green);
-    return result == CUDA_SUCCESS ? cuCtxGetId(context, id) : result;
 }
 
 /* A green context holds its device's primary context, and costs as much as another. */

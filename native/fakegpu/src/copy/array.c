@@ -3,15 +3,13 @@
 
 #include <stdlib.h>
 
-#include "memory/arena.h"
 #include "memory/block.h"
-#include "copy/copy.h"
 #include "driver/handle.h"
 
 bool fg_array_ok(CUarray array) { return fg_handle_lives(array) && array->tag == FG_ARRAY; }
 
 /* Only plain channels: the driver knows many more. */
-uint64_t fg_element_bytes(int format, unsigned int channels)
+static uint64_t element_bytes(int format, unsigned int channels)
 {
     static const unsigned char bytes[] = {[0x01] = 1, [0x02] = 2, [0x03] = 4, [0x08] = 1, [0x09] = 2, [0x0a] = 4, [0x10] = 2, [0x20] = 4};
     if (format < 0 || format >= (int)sizeof bytes || (channels != 1 && channels != 2 && channels != 4)) return 0;
@@ -29,47 +27,42 @@ CUDA_ARRAY3D_DESCRIPTOR fg_level(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned 
         halved(first->Width, level), halved(first->Height, level), depth, first->Format, first->NumChannels, first->Flags};
 }
 
-uint64_t fg_level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)
+static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, unsigned int level)
 {
     const CUDA_ARRAY3D_DESCRIPTOR as = fg_level(first, level);
-    return fg_element_bytes(as.Format, as.NumChannels) * as.Width * at_least_one(as.Height) * at_least_one(as.Depth);
+    return element_bytes(as.Format, as.NumChannels) * as.Width * at_least_one(as.Height) * at_least_one(as.Depth);
 }
 
-static CUresult create(struct CUarray_st *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels, bool foreign)
+static CUresult create(CUarray *array, size_t room, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
 {
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
-    if (wanted->Width == 0 || fg_element_bytes(wanted->Format, wanted->NumChannels) == 0 || wanted->Width > 1 << 17 ||
-        wanted->Height > 1 << 17 || wanted->Depth > 1 << 14)
+    if (wanted->Width == 0 || element_bytes(wanted->Format, wanted->NumChannels) == 0 || wanted->Width > 1 << 17 ||
+        wanted->Height > 1 << 17 || wanted->Depth > 1 << 14 || levels > FG_MOST_LEVELS)
         return CUDA_ERROR_INVALID_VALUE;
     uint64_t bytes = 0;
-    for (unsigned int level = 0; level < levels; level++) bytes += fg_level_bytes(wanted, level);
+    for (unsigned int level = 0; level < levels; level++) bytes += level_bytes(wanted, level);
     const bool later = (wanted->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0;
-    *array =
-        (struct CUarray_st){.tag = FG_ARRAY, .device = context->device, .charged = later || foreign ? 0 : fg_rounded(bytes), .as = *wanted};
-    array->content_bytes = bytes;
-    array->content = fg_arena_take(array->content_bytes);
-    if (array->content == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (fg_charge(array->device, array->charged)) {
-        if (fg_handle_begins(array)) return CUDA_SUCCESS;
-        fg_discharge(array->device, array->charged);
+    const uint64_t charged = later ? 0 : fg_rounded(bytes);
+    struct CUarray_st *made = calloc(1, room);
+    if (made == NULL || !fg_charge(context->device, charged)) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    fg_arena_give(array->content, array->content_bytes, 0);
-    return CUDA_ERROR_OUT_OF_MEMORY;
+    *made = (struct CUarray_st){FG_ARRAY, context->device, charged, bytes, *wanted, levels};
+    if (!fg_handle_begins(made)) {
+        fg_discharge(context->device, charged);
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *array = made;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted)
 {
-    if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
-    struct CUarray_st *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    const CUresult result = create(made, wanted, 1, false);
-    if (result != CUDA_SUCCESS)
-        free(made);
-    else
-        *array = made;
-    return result;
+    return array == NULL || wanted == NULL ? CUDA_ERROR_INVALID_VALUE : create(array, sizeof **array, wanted, 1);
 }
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *wanted)
@@ -93,54 +86,6 @@ CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1 *wante
     return cuArray3DCreate_v2(array, &wide);
 }
 
-static CUresult destroy(struct CUarray_st *array)
-{
-    if (!fg_array_ok(array) || array->is_level) return CUDA_ERROR_INVALID_HANDLE;
-    fg_handle_ends(array);
-    fg_unbind_tiles((uint64_t)(uintptr_t)array);
-    fg_discharge(array->device, array->charged);
-    fg_arena_give(array->content, array->content_bytes, 1);
-    free(array);
-    return CUDA_SUCCESS;
-}
-
-size_t fg_array_element(CUarray array)
-{
-    return fg_array_ok(array) ? (size_t)fg_element_bytes(array->as.Format, array->as.NumChannels) : 0;
-}
-
-static bool within(size_t from, size_t length, size_t all) { return from <= all && length <= all - from; }
-
-bool fg_in_array(CUarray array, size_t x, size_t y, size_t z, size_t width_bytes, size_t height, size_t depth)
-{
-    return within(x, width_bytes, fg_array_element(array) * array->as.Width) && within(y, height, at_least_one(array->as.Height)) &&
-           within(z, depth, at_least_one(array->as.Depth));
-}
-
-char *fg_array_at(CUarray array, size_t x, size_t y, size_t z)
-{
-    const size_t line = fg_element_bytes(array->as.Format, array->as.NumChannels) * array->as.Width;
-    return (char *)(uintptr_t)array->content + (z * at_least_one(array->as.Height) + y) * line + x;
-}
-
-CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *as, CUarray array)
-{
-    if (as == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (!fg_array_ok(array)) return CUDA_ERROR_INVALID_HANDLE;
-    *as = array->as;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *as, CUarray array)
-{
-    CUDA_ARRAY3D_DESCRIPTOR wide;
-    const CUresult result = as != NULL ? cuArray3DGetDescriptor_v2(&wide, array) : CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) *as = (CUDA_ARRAY_DESCRIPTOR){wide.Width, wide.Height, wide.Format, wide.NumChannels};
-    return result;
-}
-
-CUresult cuArrayDestroy(CUarray array) { return destroy(array); }
-
 /* No more levels than it takes to halve the longest side to 1; as many as wanted, and at least one. */
 static unsigned int level_count(const CUDA_ARRAY3D_DESCRIPTOR *as, unsigned int wanted)
 {
@@ -152,39 +97,52 @@ static unsigned int level_count(const CUDA_ARRAY3D_DESCRIPTOR *as, unsigned int 
     return wanted == 0 ? 1 : wanted < most ? wanted : most;
 }
 
-CUresult fg_make_mipmap(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels, bool foreign)
+CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
 {
-    struct CUmipmappedArray_st *made = calloc(1, sizeof *made);
-    if (made == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    made->levels = level_count(wanted, levels);
-    const CUresult result = made->levels <= FG_MOST_LEVELS ? create(&made->array, wanted, made->levels, foreign) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_SUCCESS) return free(made), result;
-    uint64_t at = made->array.content;
-    for (unsigned int level = 0; level < made->levels; level++) {
-        const uint64_t bytes = fg_level_bytes(wanted, level);
-        made->level[level] = (struct CUarray_st){.tag = FG_ARRAY,
-                                                 .device = made->array.device,
-                                                 .as = fg_level(wanted, level),
-                                                 .content = at,
-                                                 .content_bytes = bytes,
-                                                 .is_level = true};
-        if (!fg_handle_begins(&made->level[level])) return cuMipmappedArrayDestroy(made), CUDA_ERROR_OUT_OF_MEMORY;
-        at += bytes;
-    }
-    *array = made;
+    CUarray made;
+    if (array == NULL || wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = create(&made, sizeof **array, wanted, level_count(wanted, levels));
+    if (result == CUDA_SUCCESS) *array = (CUmipmappedArray)made;
+    return result;
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+    if (!fg_array_ok(array)) return CUDA_ERROR_INVALID_HANDLE;
+    fg_handle_ends(array);
+    fg_unbind_tiles((uint64_t)(uintptr_t)array);
+    fg_discharge(array->device, array->charged);
+    free(array);
     return CUDA_SUCCESS;
 }
 
-CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *wanted, unsigned int levels)
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) { return cuArrayDestroy(array != NULL ? &array->array : NULL); }
+
+/* A tile is 64 KiB. Its sides are those of the standard block shapes (Vulkan, Sparse Resources), by the bytes of an element. */
+CUresult fg_sparse_properties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, const struct CUarray_st *array)
 {
-    return array == NULL || wanted == NULL ? CUDA_ERROR_INVALID_VALUE : fg_make_mipmap(array, wanted, levels, false);
+    static const unsigned short flat[][3] = {{256, 256, 1}, {256, 128, 1}, {128, 128, 1}, {128, 64, 1}, {64, 64, 1}};
+    static const unsigned short deep[][3] = {{64, 32, 32}, {32, 32, 32}, {32, 32, 16}, {32, 16, 16}, {16, 16, 16}};
+    enum { SINGLE_MIPTAIL = 1 };
+    if (properties == NULL || (array->as.Flags & CUDA_ARRAY3D_SPARSE) == 0) return CUDA_ERROR_INVALID_VALUE;
+    const bool layered = (array->as.Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP)) != 0;
+    const unsigned int size = (unsigned int)__builtin_ctzll(element_bytes(array->as.Format, array->as.NumChannels));
+    const unsigned short *tile = !layered && array->as.Depth > 0 ? deep[size] : flat[size];
+    unsigned int first = 0;
+    for (; first < array->levels; first++) {
+        const CUDA_ARRAY3D_DESCRIPTOR as = fg_level(&array->as, first);
+        if (as.Width < tile[0] || as.Height < tile[1] || (tile[2] > 1 && as.Depth < tile[2])) break;
+    }
+    *properties = (CUDA_ARRAY_SPARSE_PROPERTIES){tile[0], tile[1], tile[2], first, 0, layered ? 0 : SINGLE_MIPTAIL, {0}};
+    for (unsigned int level = first; level < array->levels; level++) properties->miptailSize += level_bytes(&array->as, level);
+    const uint64_t unit = 1 << 16;
+    properties->miptailSize = (properties->miptailSize + unit - 1) / unit * unit;
+    return CUDA_SUCCESS;
 }
 
-CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
+CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *properties, CUarray array)
 {
-    if (array == NULL || !fg_array_ok(&array->array)) return CUDA_ERROR_INVALID_HANDLE;
-    for (unsigned int level = 0; level < array->levels; level++) fg_handle_ends(&array->level[level]);
-    return destroy(&array->array);
+    return fg_array_ok(array) ? fg_sparse_properties(properties, array) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 /* Memory of another interface (Vulkan, NvSciBuf, a dma-buf): it is on the card as long as it is imported. */

@@ -65,7 +65,7 @@ static CUresult map(const CUarrayMapInfo *info, const struct CUarray_st *array, 
     const bool deferred = (array->as.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0;
     union subresource part;
     if (info->deviceBitMask == 0 || (info->deviceBitMask & ~devices) != 0 || info->flags != 0) return CUDA_ERROR_INVALID_VALUE;
-    const uint64_t bytes = deferred ? array->content_bytes : mapped_bytes(info, array, needs);
+    const uint64_t bytes = deferred ? array->bytes : mapped_bytes(info, array, needs);
     if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
     const struct fg_tile_memory mapped = {info->memHandle, info->offset, bytes, !deferred};
     const struct fg_tile_memory *memory = info->memOperationType == CU_MEM_OPERATION_TYPE_MAP ? &mapped : NULL;
@@ -86,8 +86,7 @@ static CUresult change(const CUarrayMapInfo *info)
     CUarray array = mipmap && info->resource.mipmap != NULL ? &info->resource.mipmap->array : info->resource.array;
     if (!fg_array_ok(array)) return CUDA_ERROR_INVALID_HANDLE;
     if ((array->as.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0) return map(info, array, &needs);
-    const CUresult result =
-        mipmap ? cuMipmappedArrayGetSparseProperties(&needs, info->resource.mipmap) : cuArrayGetSparseProperties(&needs, array);
+    const CUresult result = fg_sparse_properties(&needs, array);
     return result == CUDA_SUCCESS ? map(info, array, &needs) : result;
 }
 

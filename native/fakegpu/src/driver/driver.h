@@ -6,18 +6,13 @@
 #include <stdbool.h>
 
 #include "driver/driver_abi.h"
-#include "driver/graph_abi.h"
 #include "state/account.h"
 #include "machine/fault.h"
 
 #define FG_EXPORT __attribute__((visibility("default")))
 #define FN(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
-#define PER_THREAD(symbol, base, version, parameters, call) FG_EXPORT CUresult symbol parameters;
-#define REFUSED(symbol, base, version, flags, parameters) FG_EXPORT CUresult symbol parameters;
-#include "signatures/driver.def"
+#include "driver/driver.def"
 #undef FN
-#undef PER_THREAD
-#undef REFUSED
 
 /* First member of every object behind a handle: a stray pointer, or a handle of another kind, is an error and not a crash. */
 enum fg_tag {
@@ -34,10 +29,7 @@ enum fg_tag {
     FG_EXTERNAL = 0x46474558,
     FG_GRAPH = 0x46474752,
     FG_NODE = 0x46474e4f,
-    FG_EXEC = 0x46474745,
-    FG_USER_OBJECT = 0x4647554f,
-    FG_SEMAPHORE = 0x46475345,
-    FG_LINK = 0x46474c49
+    FG_EXEC = 0x46474745
 };
 
 /* CUstream_flags */
@@ -55,19 +47,9 @@ struct CUctx_st {
     _Atomic int64_t last_mark; /* of everything launched in it */
     int64_t marks[FG_MAX_QUEUE_DEPTH]; /* of the last launches: a ring */
     uint64_t launches;
-    uint64_t id; /* of cuCtxGetId; 0: not asked for yet */
-    int cache_config, shared_config;
     size_t limits[FG_LIMITS]; /* CUlimit */
     unsigned int limits_set; /* a bit for each */
-    uint64_t peers; /* a bit for each device whose memory it may reach */
     uint64_t scan_blocking, scan_legacy; /* deferred.c's */
-};
-
-/* The nodes that the next one of a stream that records will depend on. */
-struct fg_frontier {
-    CUgraphNode *nodes;
-    CUgraphEdgeData *edges;
-    size_t count;
 };
 
 struct CUstream_st {
@@ -75,12 +57,9 @@ struct CUstream_st {
     CUcontext context;
     _Atomic int64_t last_mark;
     struct fg_capture *capture; /* that it takes part in; NULL: it executes */
-    CUstream next_member; /* of that capture */
-    struct fg_frontier frontier;
-    struct fg_attributes *attributes; /* NULL: none was set */
+    CUstream next_member;       /* of that capture */
     unsigned int flags;
     int priority;
-    uint64_t id;
     uint64_t scan; /* deferred.c's */
 };
 
@@ -92,11 +71,8 @@ struct CUevent_st {
     int64_t mark, recorded_ns;
     int64_t reached_ns; /* 0: not known to be */
     uint64_t ticket;    /* of the action that it comes after; 0: none */
-    unsigned int flags;
-    int shared_entry;   /* one more than its entry in the machine's state, for other processes; 0: none */
-    uint32_t generation;
     uint64_t capture_id; /* of the capture that it was recorded in last; 0: it was recorded outside of any */
-    struct fg_frontier frontier;
+    unsigned int flags;
 };
 
 /* A variable of a module: memory of its own, inside what the module takes. */
@@ -117,12 +93,6 @@ struct CUmod_st {
     uint64_t lazy_bytes; /* of code that was loaded at a kernel's first launch */
 };
 
-/* Where a parameter lies in a kernel's arguments. */
-struct fg_parameter {
-    size_t offset, bytes;
-};
-enum { FG_PARAMETERS = 256 };
-
 enum { FG_FUNCTION_ATTRIBUTES = 16 };
 
 struct CUfunc_st {
@@ -133,7 +103,6 @@ struct CUfunc_st {
     char name[128];
     int attributes[FG_FUNCTION_ATTRIBUTES]; /* CUfunction_attribute, where one was set */
     unsigned int attributes_set;
-    struct fg_parameter *parameters;
     int parameter_count;
     CUfunction next; /* of its module */
 };
@@ -143,7 +112,6 @@ struct CUmemPoolHandle_st {
     int device; /* -1: on the host */
     int allocation_type; /* as it was asked for; the default pool of a device: pinned, there */
     CUmemLocation place;
-    uint64_t peers; /* a bit for each other device that may use its memory */
     uint64_t threshold, reserved, used, reserved_high, used_high; /* bytes */
     bool apart;    /* an allocation in one stream does not get what is held of another */
     uint64_t held; /* of those not used: freed, and not waited for yet (pool/held.h) */
@@ -219,9 +187,6 @@ bool fg_thread_is_careful(void);
 /* Whether a card takes a launch of those dimensions. */
 bool fg_launch_ok(unsigned int grid_x, unsigned int grid_y, unsigned int grid_z, unsigned int block_x, unsigned int block_y,
                   unsigned int block_z);
-
-/* Clamps the priority to the levels that the card has. */
-void fg_set_priority(CUstream stream, int priority);
 
 /* Whether a stream handle is usable: NULL, the two special values 1 and 2, or one of ours. */
 bool fg_stream_ok(CUstream stream);

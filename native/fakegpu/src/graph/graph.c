@@ -6,12 +6,16 @@
 #include "graph/graph.h"
 
 bool fg_graph_ok(CUgraph graph) { return fg_handle_lives(graph) && graph->tag == FG_GRAPH; }
-bool fg_node_ok(CUgraphNode node, int type) { return fg_handle_lives(node) && node->tag == FG_NODE && (type < 0 || node->type == type); }
+
+static bool node_ok(CUgraphNode node) { return fg_handle_lives(node) && node->tag == FG_NODE; }
 
 CUresult fg_new_graph(CUgraph *graph)
 {
     CUgraph made = calloc(1, sizeof *made);
-    if (made == NULL || !fg_handle_begins(made)) return free(made), CUDA_ERROR_OUT_OF_MEMORY;
+    if (made == NULL || !fg_handle_begins(made)) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     made->tag = FG_GRAPH;
     made->last = &made->first;
     *graph = made;
@@ -24,14 +28,11 @@ CUresult cuGraphCreate(CUgraph *graph, unsigned int flags)
     return graph == NULL || flags != 0 ? CUDA_ERROR_INVALID_VALUE : fg_new_graph(graph);
 }
 
-void fg_free_node(CUgraphNode node)
+static void free_node(CUgraphNode node)
 {
-    if (node->type == CU_GRAPH_NODE_TYPE_GRAPH && node->is.graph != NULL) fg_free_graph(node->is.graph);
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC && node->is.alloc.dptr != 0) fg_address_drop(node->is.alloc.dptr);
+    if (node->type == CU_GRAPH_NODE_TYPE_GRAPH) fg_free_graph(node->is.graph);
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) fg_address_drop(node->is.alloc.dptr);
     fg_handle_ends(node);
-    for (size_t i = 0; i < sizeof node->owned / sizeof *node->owned; i++) free(node->owned[i]);
-    free(node->attributes);
-    free(node->dependencies);
     free(node);
 }
 
@@ -40,10 +41,8 @@ void fg_free_graph(CUgraph graph)
     fg_handle_ends(graph);
     for (CUgraphNode node = graph->first, next; node != NULL; node = next) {
         next = node->next;
-        fg_free_node(node);
+        free_node(node);
     }
-    fg_release_retained(fg_take_retained(graph));
-    free(graph->order);
     free(graph);
 }
 
@@ -63,27 +62,40 @@ bool fg_has_memory_nodes(CUgraph graph)
     return false;
 }
 
-static CUgraphNode append(CUgraph graph, int type)
+CUresult fg_check_after(CUgraph graph, const struct fg_after *after)
 {
-    static _Atomic uint64_t ids = 1;
-    CUgraphNode node = calloc(1, sizeof *node);
-    if (node == NULL || !fg_handle_begins(node)) return free(node), NULL;
-    *node = (struct CUgraphNode_st){.tag = FG_NODE, .type = type, .graph = graph, .id = ids++};
-    *graph->last = node;
-    graph->last = &node->next;
-    graph->count++;
-    return node;
+    static const CUgraphEdgeData plain;
+    if (after->count > 0 && after->nodes == NULL) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < after->count; i++) {
+        if (!node_ok(after->nodes[i]) || after->nodes[i]->graph != graph) return CUDA_ERROR_INVALID_VALUE;
+        if (after->edges != NULL && memcmp(&after->edges[i], &plain, sizeof plain) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    return CUDA_SUCCESS;
 }
 
-/* The node that was appended last goes again. */
-static void take_back(CUgraph graph, CUgraphNode node)
+CUfunction fg_function_of(const CUDA_KERNEL_NODE_PARAMS *kernel)
 {
-    CUgraphNode *at = &graph->first;
-    while (*at != node) at = &(*at)->next;
-    *at = NULL;
-    graph->last = at;
-    graph->count--;
-    fg_free_node(node);
+    return kernel->func != NULL ? kernel->func : (CUfunction)kernel->kern; /* a library's kernel is its module's function here */
+}
+
+static CUresult check_kernel(const CUDA_KERNEL_NODE_PARAMS *kernel)
+{
+    CUfunction function = fg_function_of(kernel);
+    if (function == NULL || function->tag != FG_FUNCTION) return CUDA_ERROR_INVALID_VALUE;
+    const bool fits =
+        fg_launch_ok(kernel->gridDimX, kernel->gridDimY, kernel->gridDimZ, kernel->blockDimX, kernel->blockDimY, kernel->blockDimZ);
+    const bool given = kernel->kernelParams != NULL || kernel->extra != NULL;
+    return fits && (given || function->parameter_count == 0) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult check_alloc(const CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
+{
+    int device;
+    const CUmemPoolProps *pool = &wanted->poolProps;
+    if (wanted->bytesize == 0 || pool->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) return CUDA_ERROR_INVALID_VALUE;
+    if (wanted->accessDescCount > 0 && wanted->accessDescs == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = fg_device_at(pool->allocType, &pool->location, &device);
+    return result == CUDA_SUCCESS && device < 0 ? CUDA_ERROR_INVALID_VALUE : result; /* memory of the host is no graph's */
 }
 
 /* A graph may free an allocation once. */
@@ -94,110 +106,154 @@ static bool is_freed_in(CUgraph graph, CUdeviceptr pointer)
     return false;
 }
 
+static CUresult check_params(CUgraph graph, int type, const union fg_general_params *params)
+{
+    switch (type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: return check_kernel(&params->kernel);
+    case CU_GRAPH_NODE_TYPE_GRAPH: return fg_graph_ok(params->graph) && params->graph != graph ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_GRAPH_NODE_TYPE_EMPTY: return CUDA_SUCCESS;
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: return check_alloc(&params->alloc);
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return fg_address_known(params->free_pointer) && !is_freed_in(graph, params->free_pointer) ? CUDA_SUCCESS
+                                                                                                   : CUDA_ERROR_INVALID_VALUE;
+    default: return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+/* With a copy of the parameters: of an allocation its address is held, of a graph the node has its own. A kernel's arguments are not
+ * looked at when it runs. */
+static CUresult append(CUgraph graph, int type, const union fg_general_params *params, CUgraphNode *made)
+{
+    CUgraphNode node = calloc(1, sizeof *node);
+    if (node == NULL || !fg_handle_begins(node)) {
+        free(node);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *node = (struct CUgraphNode_st){.tag = FG_NODE, .type = type, .graph = graph, .is = *params};
+    if (type == CU_GRAPH_NODE_TYPE_GRAPH) {
+        const CUresult result = fg_copy_graph(params->graph, &node->is.graph);
+        if (result != CUDA_SUCCESS) {
+            fg_handle_ends(node);
+            free(node);
+            return result;
+        }
+        node->is.graph->embedded = true;
+    }
+    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) fg_address_hold(params->alloc.dptr);
+    *graph->last = node;
+    graph->last = &node->next;
+    if (made != NULL) *made = node;
+    return CUDA_SUCCESS;
+}
+
 CUresult fg_add_node(CUgraph graph, const struct fg_after *after, int type, union fg_general_params *params, CUgraphNode *made)
 {
     if (!fg_graph_ok(graph) || made == NULL) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = fg_check_after(graph, after);
-    if (result == CUDA_SUCCESS) result = fg_check_params(type, params);
-    if (result == CUDA_SUCCESS && type == CU_GRAPH_NODE_TYPE_MEM_FREE && is_freed_in(graph, params->free_pointer))
-        result = CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) result = check_params(graph, type, params);
     if (result != CUDA_SUCCESS) return result;
-    CUgraphNode node = append(graph, type);
-    if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) { /* an address now; memory when the graph runs */
-        params->alloc.dptr = fg_address_take(params->alloc.bytesize);
-        if (params->alloc.dptr == 0) result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (result == CUDA_SUCCESS) result = fg_keep_params(node, params);
-    for (size_t i = 0; i < after->count && result == CUDA_SUCCESS; i++)
-        result = fg_depend(node, after->nodes[i], after->edges != NULL ? &after->edges[i] : NULL);
-    if (result != CUDA_SUCCESS) return take_back(graph, node), result;
-    *made = node;
-    return CUDA_SUCCESS;
-}
-
-static CUresult copy_node(CUgraphNode from, CUgraph to, CUgraphNode *made)
-{
-    CUgraphNode node = append(to, from->type);
-    if (node == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    node->origin = from->id;
-    node->disabled = from->disabled;
-    *made = node;
-    if (from->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) fg_address_hold(from->is.alloc.dptr);
-    const CUresult result = fg_keep_params(node, &from->is);
-    return result == CUDA_SUCCESS && from->attributes != NULL ? fg_copy_attributes(node, from->attributes) : result;
+    if (type != CU_GRAPH_NODE_TYPE_MEM_ALLOC) return append(graph, type, params, made);
+    params->alloc.dptr = fg_address_take(params->alloc.bytesize); /* an address now; memory when the graph runs */
+    if (params->alloc.dptr == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    result = append(graph, type, params, made);
+    fg_address_drop(params->alloc.dptr); /* the node holds it */
+    return result;
 }
 
 CUresult fg_copy_graph(CUgraph graph, CUgraph *copy)
 {
-    CUgraph made;
-    CUgraphNode *nodes = calloc(graph->count + 1, sizeof *nodes);
-    CUresult result = nodes != NULL ? fg_new_graph(&made) : CUDA_ERROR_OUT_OF_MEMORY;
-    if (result != CUDA_SUCCESS) return free(nodes), result;
-    size_t count = 0;
-    for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next) {
-        node->index = count;
-        result = copy_node(node, made, &nodes[count++]);
-    }
+    CUresult result = fg_new_graph(copy);
+    if (result != CUDA_SUCCESS) return result;
     for (CUgraphNode node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next)
-        for (size_t i = 0; i < node->dependency_count && result == CUDA_SUCCESS; i++)
-            result = fg_depend(nodes[node->index], nodes[node->dependencies[i].on->index], &node->dependencies[i].data);
-    if (result == CUDA_SUCCESS) result = fg_copy_retained(graph, made);
-    free(nodes);
-    if (result != CUDA_SUCCESS) return fg_free_graph(made), result;
-    *copy = made;
-    return CUDA_SUCCESS;
+        result = append(*copy, node->type, &node->is, NULL);
+    if (result != CUDA_SUCCESS) fg_free_graph(*copy);
+    return result;
 }
 
-CUresult cuGraphClone(CUgraph *clone, CUgraph graph)
+static CUresult add(CUgraphNode *node, CUgraph graph, const CUgraphNode *nodes, size_t count, int type, union fg_general_params *params)
 {
-    if (clone == NULL || !fg_graph_ok(graph)) return CUDA_ERROR_INVALID_VALUE;
-    return fg_has_memory_nodes(graph) ? CUDA_ERROR_NOT_SUPPORTED : fg_copy_graph(graph, clone);
+    const struct fg_after after = {nodes, NULL, count};
+    return fg_add_node(graph, &after, type, params, node);
 }
 
-CUgraphNode fg_copy_of(CUgraph graph, CUgraphNode node)
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS *wanted)
 {
-    for (CUgraphNode at = graph->first; at != NULL; at = at->next) {
-        if (at->origin == node->id) return at;
-        /* A copy's child graph was copied from the original's child graph, whose nodes are the program's handles. */
-        CUgraphNode inside = at->type == CU_GRAPH_NODE_TYPE_GRAPH ? fg_copy_of(at->is.graph, node) : NULL;
-        if (inside != NULL) return inside;
-    }
-    return NULL;
+    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    union fg_general_params params = {.kernel = *wanted};
+    return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_KERNEL, &params);
 }
 
-CUresult cuGraphNodeFindInClone(CUgraphNode *found, CUgraphNode original, CUgraph clone)
+CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
 {
-    if (found == NULL || !fg_node_ok(original, -1) || !fg_graph_ok(clone)) return CUDA_ERROR_INVALID_VALUE;
-    CUgraphNode copy = fg_copy_of(clone, original);
-    if (copy == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *found = copy;
-    return CUDA_SUCCESS;
+    union fg_general_params none = {0};
+    return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_EMPTY, &none);
 }
 
-CUresult cuGraphDestroyNode(CUgraphNode node)
+CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUgraph child)
 {
-    if (!fg_node_ok(node, -1)) return CUDA_ERROR_INVALID_VALUE;
-    CUgraph graph = node->graph;
-    if (fg_has_memory_nodes(graph)) return CUDA_ERROR_NOT_SUPPORTED;
-    CUgraphNode *at = &graph->first;
-    while (*at != node) at = &(*at)->next;
-    *at = node->next;
-    if (graph->last == &node->next) graph->last = at;
-    graph->count--;
-    for (CUgraphNode other = graph->first; other != NULL; other = other->next) {
-        size_t kept = 0;
-        for (size_t i = 0; i < other->dependency_count; i++)
-            if (other->dependencies[i].on != node) other->dependencies[kept++] = other->dependencies[i];
-        other->dependency_count = kept;
-    }
-    fg_free_node(node);
+    union fg_general_params params = {.graph = child};
+    return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_GRAPH, &params);
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *wanted)
+{
+    if (wanted == NULL) return CUDA_ERROR_INVALID_VALUE;
+    union fg_general_params params = {.alloc = *wanted};
+    const CUresult result = add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &params);
+    if (result == CUDA_SUCCESS) wanted->dptr = params.alloc.dptr;
+    return result;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count, CUdeviceptr pointer)
+{
+    union fg_general_params params = {.free_pointer = pointer};
+    return add(node, graph, dependencies, count, CU_GRAPH_NODE_TYPE_MEM_FREE, &params);
+}
+
+/* A node in its general form: what is not used must be 0. */
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, const void *edges, size_t count,
+                           CUgraphNodeParams *wanted)
+{
+    union fg_general_params params;
+    const struct fg_after after = {dependencies, edges, count};
+    if (wanted == NULL || wanted->reserved0[0] != 0 || wanted->reserved0[1] != 0 || wanted->reserved0[2] != 0 || wanted->reserved2 != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    memcpy(&params, &wanted->reserved1, sizeof params);
+    const CUresult result = fg_add_node(graph, &after, wanted->type, &params, node);
+    if (result == CUDA_SUCCESS && wanted->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) wanted->alloc.dptr = params.alloc.dptr;
+    return result;
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    if (!fg_graph_ok(graph) || count == NULL) return CUDA_ERROR_INVALID_VALUE;
+    size_t found = 0;
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next, found++)
+        if (nodes != NULL && found < *count) nodes[found] = node;
+    for (size_t i = found; nodes != NULL && i < *count; i++) nodes[i] = NULL;
+    if (nodes == NULL || found < *count) *count = found;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type)
 {
-    if (!fg_node_ok(node, -1) || type == NULL) return CUDA_ERROR_INVALID_VALUE;
+    if (!node_ok(node) || type == NULL) return CUDA_ERROR_INVALID_VALUE;
     *type = node->type;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params)
+{
+    if (!node_ok(node) || node->type != CU_GRAPH_NODE_TYPE_MEM_ALLOC || params == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *params = node->is.alloc;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+{
+    if (!node_ok(node) || node->type != CU_GRAPH_NODE_TYPE_GRAPH || graph == NULL) return CUDA_ERROR_INVALID_VALUE;
+    *graph = node->is.graph;
     return CUDA_SUCCESS;
 }

@@ -63,22 +63,6 @@ CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, void *valu
     return CUDA_SUCCESS;
 }
 
-/* Only the highest use so far can be set, and only to 0: it starts again from what is used now. */
-CUresult cuDeviceSetGraphMemAttribute(CUdevice device, int attribute, void *value)
-{
-    const CUresult result = fg_check_device(device);
-    if (result != CUDA_SUCCESS) return result;
-    if (value == NULL || (attribute != USED_HIGH && attribute != RESERVED_HIGH) || *(const uint64_t *)value != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    pthread_mutex_lock(&fg_driver.lock);
-    if (attribute == USED_HIGH)
-        memory[device].used_high = memory[device].used;
-    else
-        memory[device].reserved_high = memory[device].reserved;
-    pthread_mutex_unlock(&fg_driver.lock);
-    return CUDA_SUCCESS;
-}
-
 struct address {
     CUdeviceptr base;
     uint64_t bytes;
@@ -158,28 +142,4 @@ void fg_address_disclaim(CUdeviceptr base)
     pthread_mutex_lock(&lock);
     at(base)->claimed = false;
     pthread_mutex_unlock(&lock);
-}
-
-static const CUdeviceptr *wanted_at;
-static uint64_t wanted_bytes;
-static bool covered;
-
-/* With the lock: glibc before 2.30 hands a visitor nothing else. */
-static void cover(const void *node, VISIT visit, int depth)
-{
-    (void)depth;
-    const struct address *address = *(struct address *const *)node;
-    if ((visit == postorder || visit == leaf) && *wanted_at >= address->base && *wanted_at - address->base < address->bytes &&
-        wanted_bytes <= address->bytes - (*wanted_at - address->base))
-        covered = true;
-}
-
-bool fg_is_planned(CUdeviceptr pointer, size_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    wanted_at = &pointer, wanted_bytes = bytes, covered = false;
-    twalk(addresses, cover);
-    const bool found = covered;
-    pthread_mutex_unlock(&lock);
-    return found;
 }

@@ -8,12 +8,12 @@
  * "nvml_missing_percent": 0, "nvml_whole_samples": false, "nvml_process_utilization": true, "cuda_order": [0], "faults": [{"call":
  * "cuMemAlloc", "result": 2, "after": 0, "times": 1}], "gates": [{"call": "cuEventRecord", "card": 0, "until": "<path>"}], "devices":
  * [{"uuid": "GPU-...", "name": "...", "memory_mib": 81920, "sm_count": 108, "max_threads_per_sm": 2048, "pci_bus_id": "00000000:07:00.0",
- * "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2], "mig_slices": 7, "values": {"pcie_replays": 3}, "mig": [{"uuid": "MIG-...",
+ * "numa": 0, "major": 8, "minor": 0, "nvlinks": [1, 1, 2], "mig_slices": 7, "values": {"fan_percent": 30}, "mig": [{"uuid": "MIG-...",
  * "gpu_slices": 1, "compute_slices": 1, "memory_mib": 9728, "gpu_instance": 7, "compute_instance": 0, "start": 0}]}]} granularity_bytes:
  * what an allocation is rounded up to; wave_ns: how long a card needs for as many threads as it can hold at once; pid_offset: added to the
  * pids that NVML reports (a pid namespace); nvlinks: the peer of each link, as index in this list; mig: the card begins in MIG mode with
- * these instances (an empty list: none); mig_slices: how often it can be cut (7, or 4 as an A30). The clock's keys are explained in
- * docs/fakegpu-model.md, all keys in docs/fakegpu.md. FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is
+ * these instances (an empty list: none); mig_slices: how often it can be cut (7, or 4 as an A30). All keys, and the
+ * rules of the clock, are in docs/fakegpu.md. FAKEGPU_VISIBLE_DEVICES (uuids or indexes, "all", "none", "void"; absent = all) is
  * what the container runtime let in.
  */
 #ifndef FAKEGPU_MACHINE_H

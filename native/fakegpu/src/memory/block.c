@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "memory/arena.h"
-#include "driver/log.h"
 #include "graph/graph.h"
 #include "memory/instant.h"
 
@@ -105,7 +104,6 @@ struct fg_block *fg_remove_block(uint64_t base, unsigned int kinds)
 
 void fg_drop_block(struct fg_block *block)
 {
-    if (block->managed) fg_forget_range(block->base, block->bytes);
     if (block->kind == FG_GRAPH_MEMORY)
         fg_address_drop(block->base); /* a graph may give it memory again */
     else if (block->shared_entry != 0)
@@ -128,10 +126,7 @@ CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind ki
     if (fault != 0) return (CUresult)fault;
     struct fg_block *block, wanted = {.bytes = bytes, .device = device, .kind = kind, .pool = pool};
     if (kind == FG_DEVICE_MEMORY) wanted.context = context, wanted.charged = fg_rounded(bytes);
-    if (!fg_charge(device, wanted.charged)) {
-        fg_log(FG_LOG_ERROR, "Out of memory: %llu bytes on device %d", (unsigned long long)bytes, device);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (!fg_charge(device, wanted.charged)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = fg_add_block(&wanted, &block);
     if (result == CUDA_SUCCESS)
         *pointer = block->base;

@@ -56,17 +56,8 @@ CUresult fg_change_block(uint64_t base, CUresult (*change)(struct fg_block *bloc
 /* Lets go of a block that processes share. */
 void fg_leave_shared(struct fg_block *block);
 
-/* Forgets what was advised about managed memory that goes. */
-void fg_forget_range(CUdeviceptr pointer, size_t bytes);
-
-/* Whether the range lies in what a graph will allocate when it runs. */
-bool fg_is_planned(CUdeviceptr pointer, size_t bytes);
-
 /* Host memory that the driver knows: allocated or registered. `base` is where its range begins. */
 bool fg_is_host_memory(CUdeviceptr at, CUdeviceptr *base, size_t *bytes);
-
-/* Whether streams can do all of these with values in memory. */
-CUresult fg_check_values(unsigned int count, const CUstreamBatchMemOpParams *wanted, unsigned int flags);
 
 /* Ordinary memory of the current context. */
 CUresult fg_allocate(CUdeviceptr *pointer, uint64_t bytes, enum fg_block_kind kind, CUmemoryPool pool, int device);

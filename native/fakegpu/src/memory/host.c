@@ -103,8 +103,6 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int flags)
     return add(pointer, bytes, flags | DEVICE_MAP, true);
 }
 
-CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned int flags) { return cuMemHostRegister_v2(pointer, bytes, flags); }
-
 CUresult cuMemHostUnregister(void *pointer)
 {
     CUcontext context;

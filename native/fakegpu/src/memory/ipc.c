@@ -52,7 +52,7 @@ static CUresult share(struct fg_block *block)
     const int file = into_file(block);
     if (file < 0) return CUDA_ERROR_OUT_OF_MEMORY;
     fg_lock(fg_driver.state);
-    const int entry = fg_shared_new(fg_driver.state, fg_driver.card_of[block->device], block->charged, false);
+    const int entry = fg_shared_new(fg_driver.state, fg_driver.card_of[block->device], block->charged);
     if (entry >= 0) block->generation = fg_driver.state->shared[entry].generation;
     fg_unlock(fg_driver.state);
     if (entry < 0) return close(file), CUDA_ERROR_OUT_OF_MEMORY;

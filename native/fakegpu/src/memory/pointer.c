@@ -59,37 +59,3 @@ CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
     if (data == NULL || attribute < CONTEXT || attribute > LAST || !look_up(pointer, &block, &on_host)) return CUDA_ERROR_INVALID_VALUE;
     return answer(data, attribute, pointer, &block, on_host);
 }
-
-/* Of memory that the driver does not know, contexts, types and pointers are 0: no error (as documented). */
-CUresult cuPointerGetAttributes(unsigned int count, int *attributes, void **data, CUdeviceptr pointer)
-{
-    struct fg_block block;
-    bool on_host;
-    if (!fg_driver.initialised) return CUDA_ERROR_NOT_INITIALIZED;
-    if (count == 0 || attributes == NULL || data == NULL) return CUDA_ERROR_INVALID_VALUE;
-    const bool known = look_up(pointer, &block, &on_host);
-    for (unsigned int i = 0; i < count; i++) {
-        if (attributes[i] < CONTEXT || attributes[i] > LAST || data[i] == NULL) return CUDA_ERROR_INVALID_VALUE;
-        if (known) {
-            const CUresult result = answer(data[i], attributes[i], pointer, &block, on_host);
-            if (result == CUDA_SUCCESS) continue;
-            if (attributes[i] != HOST_POINTER) return result;
-        }
-        switch (attributes[i]) {
-        case CONTEXT:
-        case HOST_POINTER:
-        case RANGE_START_ADDR:
-        case RANGE_SIZE:
-        case MEMPOOL_HANDLE:
-        case DEVICE_POINTER: *(uint64_t *)data[i] = 0; break;
-        case DEVICE_ORDINAL: *(int *)data[i] = -2; break;
-        case MEMORY_TYPE:
-        case SYNC_MEMOPS:
-        case IS_MANAGED: *(unsigned int *)data[i] = 0; break;
-        case MAPPED:
-        case IS_LEGACY_CUDA_IPC_CAPABLE: *(unsigned char *)data[i] = 0; break;
-        default: return CUDA_ERROR_NOT_SUPPORTED;
-        }
-    }
-    return CUDA_SUCCESS;
-}

@@ -65,46 +65,6 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t hand
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t handle, unsigned int profile, unsigned int engines,
-                                                           nvmlComputeInstanceProfileInfo_v2_t *info)
-{
-    nvmlComputeInstanceProfileInfo_t known;
-    if (info == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    if (info->version != NVML_STRUCT_VERSION(nvmlComputeInstanceProfileInfo_v2_t, 2)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    const nvmlReturn_t result = nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, profile, engines, &known);
-    if (result != NVML_SUCCESS) return result;
-    const struct fg_mig_profile *home = fg_mig_profile_of_id(card_at(handle->card), gpu_instance(handle)->profile_id);
-    char name[32] = "";
-    if (home != NULL) fg_mig_name(card_at(handle->card), home, name);
-    info->id = known.id;
-    info->sliceCount = known.sliceCount;
-    info->instanceCount = known.instanceCount;
-    info->multiprocessorCount = known.multiprocessorCount;
-    info->sharedCopyEngineCount = info->sharedDecoderCount = info->sharedEncoderCount = info->sharedJpegCount = info->sharedOfaCount = 0;
-    if (known.sliceCount == (unsigned int)gpu_instance(handle)->slices)
-        snprintf(info->name, sizeof info->name, "MIG %s", name);
-    else
-        snprintf(info->name, sizeof info->name, "MIG %uc.%s", known.sliceCount, name);
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceRemainingCapacity(nvmlGpuInstance_t handle, unsigned int profile_id, unsigned int *count)
-{
-    const nvmlReturn_t checked = fg_check_gpu_instance(handle);
-    if (checked != NVML_SUCCESS) return checked;
-    const int slices = compute_slices(profile_id);
-    if (count == NULL || slices == 0) return NVML_ERROR_INVALID_ARGUMENT;
-    fg_lock(fg_nvml.state);
-    int left = gpu_instance(handle)->slices;
-    for (int i = 0; i < FG_MAX_MIG; i++) {
-        const struct fg_mig_device *device = &state_of(handle->card)->devices[i];
-        if (device->live && device->gpu_instance == gpu_instance(handle)->id) left -= device->slices;
-    }
-    fg_unlock(fg_nvml.state);
-    *count = (unsigned int)(left / slices);
-    return NVML_SUCCESS;
-}
-
 static void name_device(struct fg_mig_device *device, int card)
 {
     uint64_t mark = 0xcbf29ce484222325u;
@@ -179,20 +139,6 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t handle, unsign
             instances[(*count)++] = compute_handle(handle->card, slot);
     }
     return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t handle, unsigned int id, nvmlComputeInstance_t *found)
-{
-    const nvmlReturn_t checked = fg_check_gpu_instance(handle);
-    if (checked != NVML_SUCCESS) return checked;
-    if (found == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    for (int slot = 0; slot < FG_MAX_MIG; slot++) {
-        const struct fg_mig_device *device = &state_of(handle->card)->devices[slot];
-        if (!device->live || device->gpu_instance != gpu_instance(handle)->id || device->compute_instance != id) continue;
-        *found = compute_handle(handle->card, slot);
-        return NVML_SUCCESS;
-    }
-    return NVML_ERROR_NOT_FOUND;
 }
 
 nvmlReturn_t nvmlComputeInstanceGetInfo_v2(nvmlComputeInstance_t handle, nvmlComputeInstanceInfo_t *info)

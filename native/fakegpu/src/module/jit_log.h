@@ -1,4 +1,4 @@
-/* The text in which the driver reports what is wrong with code, where a caller of the JIT compiler or linker asked for it. */
+/* The text in which the driver reports what is wrong with code, where a caller of the JIT compiler asked for it. */
 #ifndef FAKEGPU_DRIVER_JIT_LOG_H
 #define FAKEGPU_DRIVER_JIT_LOG_H
 

@@ -66,7 +66,7 @@ static size_t type_bytes(const char *token)
 /* A declaration up to its name and dimensions: ".align 8 .v2 .f32 name[4][2]". */
 struct declaration {
     char name[TOKEN];
-    size_t unit, bytes, alignment;
+    size_t unit, bytes;
     enum fg_ptx_kind kind;
     bool managed;
 };
@@ -75,25 +75,17 @@ static const char *declaration(const char *at, struct declaration *found)
 {
     char token[TOKEN];
     size_t vector = 1;
-    bool behind_pointer = false; /* what comes then is about what it points to */
-    *found = (struct declaration){.kind = FG_PTX_VARIABLE, .alignment = 1};
+    *found = (struct declaration){.kind = FG_PTX_VARIABLE};
     for (;;) {
         const char *next = next_token(at, token);
         if (token[0] == '.') {
             const size_t bytes = type_bytes(token);
-            if (bytes > 0 && !behind_pointer) found->unit = bytes;
+            if (bytes > 0) found->unit = bytes;
             if (is(token, ".v2")) vector = 2;
             if (is(token, ".v4")) vector = 4;
-            if (is(token, ".ptr")) behind_pointer = true;
-            if (is(token, ".texref")) found->kind = FG_PTX_TEXTURE;
-            if (is(token, ".surfref")) found->kind = FG_PTX_SURFACE;
+            if (is(token, ".texref") || is(token, ".surfref")) found->kind = FG_PTX_REFERENCE;
             if (is(token, ".managed")) found->managed = true;
-            if (is(token, ".align")) {
-                char *end;
-                const size_t alignment = strtoull(skip_space(next), &end, 0);
-                if (!behind_pointer) found->alignment = alignment;
-                next = end;
-            }
+            if (is(token, ".align")) next = next_token(next, token);
         } else if (token[0] == '\0' || (token[0] != '(' && token[0] != ')')) { /* ".attribute(.managed)" has brackets */
             break;
         }
@@ -102,7 +94,6 @@ static const char *declaration(const char *at, struct declaration *found)
     at = next_token(at, found->name);
     found->unit *= vector;
     found->bytes = found->unit;
-    if (found->unit > found->alignment) found->alignment = found->unit;
     while (*skip_space(at) == '[') {
         char *end;
         const size_t length = strtoull(skip_space(at) + 1, &end, 0);
@@ -113,13 +104,9 @@ static const char *declaration(const char *at, struct declaration *found)
     return at;
 }
 
-/* No kernel has more bytes of parameters (CUDA 12.1): what exceeds them is not kept, and the kernel refused. */
-enum { PARAMETER_BYTES = 32764 };
-
 static const char *kernel(const char *at, struct fg_ptx_item *item)
 {
     char token[TOKEN];
-    size_t offset = 0;
     at = next_token(at, item->name);
     if (*skip_space(at) != '(') return at;
     at = skip_space(at) + 1;
@@ -128,11 +115,7 @@ static const char *kernel(const char *at, struct fg_ptx_item *item)
         if (is(token, ")") || token[0] == '\0') return next;
         struct declaration parameter;
         at = declaration(is(token, ",") ? next_token(next, token) : next, &parameter); /* behind ".param" */
-        item->is_too_wide |= parameter.bytes > PARAMETER_BYTES || parameter.alignment > PARAMETER_BYTES || offset > PARAMETER_BYTES;
-        if (parameter.unit == 0 || item->is_too_wide || item->parameter_count == FG_PARAMETERS) continue;
-        offset = (offset + parameter.alignment - 1) / parameter.alignment * parameter.alignment;
-        item->parameters[item->parameter_count++] = (struct fg_parameter){offset, parameter.bytes};
-        offset += parameter.bytes;
+        if (parameter.unit > 0) item->parameter_count++;
     }
 }
 
@@ -142,9 +125,7 @@ static const char *variable(const char *at, struct fg_ptx_item *item, enum fg_pt
     at = skip_space(declaration(at, &declared));
     memcpy(item->name, declared.name, sizeof item->name);
     item->bytes = declared.bytes;
-    item->unit = declared.unit;
     item->managed = declared.managed;
-    item->initial = *at == '=' ? at + 1 : NULL;
     *kind = declared.kind;
     return at + strcspn(at, ";");
 }
@@ -175,42 +156,4 @@ bool fg_ptx_find(const char *image, enum fg_ptx_kind kind, const char *name, str
     while ((found = fg_ptx_next(&image, item)) != FG_PTX_END)
         if (found == kind && !item->external && is(item->name, name)) return true;
     return false;
-}
-
-/* "0f3f800000" and "0d..." are floating-point numbers by their bits, with a point they are in decimal. */
-static bool number(const char *token, bool negative, size_t unit, void *to)
-{
-    char *end;
-    uint64_t bits;
-    if ((token[0] == '0' && (tolower((unsigned char)token[1]) == 'f' || tolower((unsigned char)token[1]) == 'd'))) {
-        bits = strtoull(token + 2, &end, 16);
-    } else if (strchr(token, '.') != NULL && (unit == sizeof(float) || unit == sizeof(double))) {
-        const double value = negative ? -strtod(token, &end) : strtod(token, &end);
-        const float narrow = (float)value;
-        return memcpy(to, unit == sizeof narrow ? (const void *)&narrow : &value, unit), *end == '\0';
-    } else {
-        bits = strtoull(token, &end, 0);
-        if (*end == 'U') end++;
-        if (negative) bits = -bits;
-    }
-    if (end == token || *end != '\0') return false;
-    memcpy(to, &bits, unit < sizeof bits ? unit : sizeof bits); /* little-endian, as the card */
-    return true;
-}
-
-bool fg_ptx_initialise(const struct fg_ptx_item *item, void *memory)
-{
-    char token[TOKEN];
-    size_t at_byte = 0;
-    bool negative = false;
-    for (const char *at = item->initial; at != NULL;) {
-        at = next_token(at, token);
-        if (is(token, ";") || token[0] == '\0') break;
-        if (is(token, "-")) negative = true;
-        if (is(token, "{") || is(token, "}") || is(token, ",") || is(token, "-")) continue;
-        if (at_byte + item->unit > item->bytes || !number(token, negative, item->unit, (char *)memory + at_byte)) return false;
-        at_byte += item->unit;
-        negative = false;
-    }
-    return true;
 }

@@ -7,16 +7,13 @@
 
 #include "driver/driver.h"
 
-enum fg_ptx_kind { FG_PTX_END, FG_PTX_KERNEL, FG_PTX_VARIABLE, FG_PTX_TEXTURE, FG_PTX_SURFACE };
+enum fg_ptx_kind { FG_PTX_END, FG_PTX_KERNEL, FG_PTX_VARIABLE, FG_PTX_REFERENCE };
 
 struct fg_ptx_item {
     char name[128];
-    struct fg_parameter parameters[FG_PARAMETERS]; /* of a kernel */
-    int parameter_count;
-    bool is_too_wide; /* its parameters are more bytes than any kernel has */
-    size_t bytes, unit;  /* of a variable: all of it, and one of its elements */
+    int parameter_count; /* of a kernel */
+    size_t bytes;        /* of a variable */
     bool managed, external;
-    const char *initial; /* what follows its "="; NULL: zeroes */
 };
 
 /* The next definition from *at on, which moves behind it. */
@@ -24,8 +21,5 @@ enum fg_ptx_kind fg_ptx_next(const char **at, struct fg_ptx_item *item);
 
 /* The definition of that kind and name, and not just a declaration; false: there is none. */
 bool fg_ptx_find(const char *image, enum fg_ptx_kind kind, const char *name, struct fg_ptx_item *item);
-
-/* Writes a variable's initial value; false where it is not made of numbers (the address of something). */
-bool fg_ptx_initialise(const struct fg_ptx_item *item, void *memory);
 
 #endif

@@ -1,9 +1,21 @@
-/* Clocks, limits of power, and the bus of a device in the stand-in NVML. They follow the card's load as an A100's do. */
+/* Clocks, power, the bus and the engines of a device in the stand-in NVML, and its ECC errors. Clocks follow the card's load as an A100's
+ * do; what nothing here produces is what the machine's file or fakegpu-ctl sets (value.def).
+ */
 #include "nvml/nvml.h"
+
+enum { CORRECTED, UNCORRECTED, SINCE_START = 0, LIFETIME };
+
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, int type, int counter, unsigned long long *errors)
+{
+    ANSWER_OF_CARD(device, errors);
+    if (type < CORRECTED || type > UNCORRECTED || counter < SINCE_START || counter > LIFETIME) return NVML_ERROR_INVALID_ARGUMENT;
+    if (counter == SINCE_START) return fg_long_value(device, type == CORRECTED ? FG_VALUE_ecc_corrected : FG_VALUE_ecc_uncorrected, errors);
+    return fg_long_value(device, type == CORRECTED ? FG_VALUE_ecc_corrected_lifetime : FG_VALUE_ecc_uncorrected_lifetime, errors);
+}
 
 enum { GRAPHICS, SM, MEMORY, VIDEO, CLOCKS };
 static const unsigned int MOST_MHZ[CLOCKS] = {1410, 1410, 1593, 1290}, LEAST_MHZ[CLOCKS] = {210, 210, 1593, 585};
-enum { LIMIT_MW = 400000, LEAST_LIMIT_MW = 100000 };
+enum { LIMIT_MW = 400000 };
 
 nvmlReturn_t nvmlDeviceGetClockInfo(nvmlDevice_t device, int clock, unsigned int *mhz)
 {
@@ -23,32 +35,12 @@ nvmlReturn_t nvmlDeviceGetMaxClockInfo(nvmlDevice_t device, int clock, unsigned 
     return NVML_SUCCESS;
 }
 
-nvmlReturn_t nvmlDeviceGetApplicationsClock(nvmlDevice_t device, int clock, unsigned int *mhz)
-{
-    return nvmlDeviceGetMaxClockInfo(device, clock, mhz);
-}
-
 /* A data centre's card stays in P0, at work and idle. */
 nvmlReturn_t nvmlDeviceGetPerformanceState(nvmlDevice_t device, int *state)
 {
     ANSWER(device, state);
     *state = 0;
     return NVML_SUCCESS;
-}
-
-/* nvmlClocksEventReasons: a bit for "idle", none at work. */
-nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long *reasons)
-{
-    nvmlUtilization_t busy;
-    ANSWER(device, reasons);
-    const nvmlReturn_t result = nvmlDeviceGetUtilizationRates(device, &busy);
-    if (result == NVML_SUCCESS) *reasons = busy.gpu == 0;
-    return result;
-}
-
-nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long *reasons)
-{
-    return nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons);
 }
 
 nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int *milliwatts)
@@ -61,31 +53,6 @@ nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned int
 nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int *milliwatts)
 {
     return nvmlDeviceGetPowerManagementLimit(device, milliwatts);
-}
-
-nvmlReturn_t nvmlDeviceGetPowerManagementDefaultLimit(nvmlDevice_t device, unsigned int *milliwatts)
-{
-    return nvmlDeviceGetPowerManagementLimit(device, milliwatts);
-}
-
-nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned int *least, unsigned int *most)
-{
-    ANSWER(device, least);
-    if (most == NULL) return NVML_ERROR_INVALID_ARGUMENT;
-    *least = LEAST_LIMIT_MW;
-    *most = LIMIT_MW;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int threshold, unsigned int *celsius)
-{
-    /* Shutdown, slowdown, memory's and the GPU's greatest. */
-    static const unsigned int KNOWN[] = {92, 89, 95, 85};
-    ANSWER(device, celsius);
-    if (threshold < 0) return NVML_ERROR_INVALID_ARGUMENT;
-    if (threshold >= (int)(sizeof KNOWN / sizeof *KNOWN)) return NVML_ERROR_NOT_SUPPORTED;
-    *celsius = KNOWN[threshold];
-    return NVML_SUCCESS;
 }
 
 /* The window through which the host reaches the card: all of its memory, of which nothing is mapped. */
@@ -132,36 +99,38 @@ nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, int counter, unsig
     return fg_value(device, counter == SENT ? FG_VALUE_pcie_tx_kib_per_s : FG_VALUE_pcie_rx_kib_per_s, kib_per_s);
 }
 
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-    ANSWER(device, generation);
-    *generation = 4;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkGeneration(nvmlDevice_t device, unsigned int *generation)
-{
-    return nvmlDeviceGetCurrPcieLinkGeneration(device, generation);
-}
-
-nvmlReturn_t nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
-{
-    ANSWER(device, lanes);
-    *lanes = 16;
-    return NVML_SUCCESS;
-}
-
-nvmlReturn_t nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int *lanes)
-{
-    return nvmlDeviceGetCurrPcieLinkWidth(device, lanes);
-}
-
 /* Driver models are Windows's. */
 NOT_THERE(nvmlDeviceGetDriverModel, (nvmlDevice_t device, int *current, int *pending), pending ? current : NULL)
 NOT_THERE(nvmlDeviceGetDriverModel_v2, (nvmlDevice_t device, int *current, int *pending), pending ? current : NULL)
 
-nvmlReturn_t nvmlDeviceGetVbiosVersion(nvmlDevice_t device, char *text, unsigned int length)
+nvmlReturn_t nvmlDeviceGetTemperatureV(nvmlDevice_t device, nvmlTemperature_v1_t *temperature)
 {
-    ANSWER(device, text);
-    return fg_put_text(text, length, "92.00.45.00.03");
+    unsigned int celsius = 0;
+    ANSWER(device, temperature);
+    if (temperature->version != NVML_STRUCT_VERSION(nvmlTemperature_v1_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    const nvmlReturn_t result = nvmlDeviceGetTemperature(device, temperature->sensorType, &celsius);
+    if (result == NVML_SUCCESS) temperature->temperature = (int)celsius;
+    return result;
+}
+
+static nvmlReturn_t busy(nvmlDevice_t device, enum fg_value value, unsigned int *percent, unsigned int *period_us)
+{
+    ANSWER_OF_CARD(device, percent);
+    if (period_us == NULL) return NVML_ERROR_INVALID_ARGUMENT;
+    *period_us = (unsigned int)(fg_nvml.machine->timing.sample_ns / 1000);
+    return fg_value(device, value, percent);
+}
+
+#define ENGINE(symbol, value)                                                                \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned int *percent, unsigned int *period_us) \
+    {                                                                                        \
+        return busy(device, value, percent, period_us);                                      \
+    }
+ENGINE(nvmlDeviceGetEncoderUtilization, FG_VALUE_encoder_percent)
+ENGINE(nvmlDeviceGetDecoderUtilization, FG_VALUE_decoder_percent)
+
+nvmlReturn_t nvmlDeviceGetFanSpeed(nvmlDevice_t device, unsigned int *percent)
+{
+    ANSWER_OF_CARD(device, percent);
+    return fg_value(device, FG_VALUE_fan_percent, percent);
 }

@@ -1,4 +1,5 @@
 /* Processes of a card in the stand-in NVML: who holds memory, who computes. */
+#include <stdlib.h>
 #include "nvml/nvml.h"
 
 struct user {
@@ -135,4 +136,60 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     }
     *count = busy;
     return busy == 0 ? NVML_ERROR_NOT_FOUND : busy > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* On the heap, as programs ask from threads with small stacks. */
+static nvmlReturn_t list_busy(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *list, nvmlProcessUtilizationSample_t *found)
+{
+    unsigned int count = FG_MAX_PROCESSES;
+    const nvmlReturn_t result = nvmlDeviceGetProcessUtilization(device, found, &count, list->lastSeenTimeStamp);
+    const unsigned int room = list->procUtilArray != NULL ? list->processSamplesCount : 0;
+    if (result != NVML_SUCCESS) return result;
+    list->processSamplesCount = count;
+    if (count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < count; i++)
+        list->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .timeStamp = found[i].timeStamp, .pid = found[i].pid, .smUtil = found[i].smUtil, .memUtil = found[i].memUtil};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_v1_t *list)
+{
+    ANSWER_OF_CARD(device, list);
+    if (list->version != NVML_STRUCT_VERSION(nvmlProcessesUtilizationInfo_v1_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    nvmlProcessUtilizationSample_t *found = calloc(FG_MAX_PROCESSES, sizeof *found);
+    const nvmlReturn_t result = found != NULL ? list_busy(device, list, found) : NVML_ERROR_MEMORY;
+    free(found);
+    return result;
+}
+
+static nvmlReturn_t list_details(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list, nvmlProcessInfo_v2_t *found)
+{
+    enum { COMPUTE };
+    unsigned int count = FG_MAX_PROCESSES;
+    nvmlReturn_t result = NVML_SUCCESS;
+    if (list->mode == COMPUTE)
+        result = nvmlDeviceGetComputeRunningProcesses_v3(device, &count, found);
+    else
+        count = 0; /* nobody draws here, and there is no MPS server */
+    if (result != NVML_SUCCESS) return result;
+    const unsigned int room = list->procArray != NULL ? list->numProcArrayEntries : 0;
+    list->numProcArrayEntries = count;
+    if (count > room) return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < count; i++)
+        list->procArray[i] = (nvmlProcessDetail_v1_t){
+            .pid = found[i].pid, .usedGpuMemory = found[i].usedGpuMemory, .gpuInstanceId = 0xFFFFFFFF, .computeInstanceId = 0xFFFFFFFF};
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_v1_t *list)
+{
+    enum { MPS = 2 };
+    ANSWER_OF_CARD(device, list);
+    if (list->version != NVML_STRUCT_VERSION(nvmlProcessDetailList_v1_t, 1)) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode > MPS) return NVML_ERROR_INVALID_ARGUMENT;
+    nvmlProcessInfo_v2_t *found = calloc(FG_MAX_PROCESSES, sizeof *found);
+    const nvmlReturn_t result = found != NULL ? list_details(device, list, found) : NVML_ERROR_MEMORY;
+    free(found);
+    return result;
 }

@@ -64,18 +64,11 @@ void fg_fill_pci(const struct fg_card *card, nvmlPciInfo_t *pci);
 nvmlReturn_t fg_value(nvmlDevice_t device, enum fg_value value, unsigned int *found);
 nvmlReturn_t fg_long_value(nvmlDevice_t device, enum fg_value value, unsigned long long *found);
 
-/* Millijoules since the machine was started, as the model of power has it. */
-unsigned long long fg_energy_mj(nvmlDevice_t device);
-
 /* Milliwatts of a card that is so busy. */
 static inline unsigned int fg_power_mw(unsigned int busy_percent)
 {
     return 60000 + busy_percent * 3400; /* 60 W idle, 400 W at full load */
 }
-
-/* NVML's version of the card's links (nvmlNvlinkVersion), and their speed in each direction. */
-unsigned int fg_link_version(const struct fg_card *card);
-unsigned int fg_link_mb_per_s(const struct fg_card *card);
 
 static inline const struct fg_card *fg_card(nvmlDevice_t device) { return &fg_nvml.machine->cards[device->card]; }
 

@@ -176,3 +176,19 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, int *mode)
     *mode = 0;
     return NVML_SUCCESS;
 }
+
+nvmlReturn_t fg_long_value(nvmlDevice_t device, enum fg_value value, unsigned long long *found)
+{
+    const int64_t now = fg_nvml.state->cards[device->card].values[value];
+    if (now == FG_UNKNOWN) return NVML_ERROR_NOT_SUPPORTED;
+    *found = (unsigned long long)now;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t fg_value(nvmlDevice_t device, enum fg_value value, unsigned int *found)
+{
+    unsigned long long whole;
+    const nvmlReturn_t result = fg_long_value(device, value, &whole);
+    if (result == NVML_SUCCESS) *found = whole > UINT32_MAX ? UINT32_MAX : (unsigned int)whole;
+    return result;
+}

@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "driver/driver.h"
 
 static bool pool_ok(CUmemoryPool pool) { return pool != NULL && pool->tag == FG_POOL; }
 
@@ -276,4 +277,49 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
     case CU_MEMPOOL_ATTR_LOCATION_TYPE: *(int *)value = pool->place.type; return CUDA_SUCCESS;
     default: return CUDA_ERROR_NOT_SUPPORTED;
     }
+}
+
+/* Pools of devices; the host's and managed memory's have no default here. */
+static CUresult check_place(const CUmemLocation *place, int type)
+{
+    int device;
+    if (place == NULL) return CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = fg_device_at(type, place, &device);
+    if (result != CUDA_SUCCESS) return result;
+    return place->type == CU_MEM_LOCATION_TYPE_DEVICE && type == CU_MEM_ALLOCATION_TYPE_PINNED ? CUDA_SUCCESS : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+/* A domain has a pool of its own, made when it is first asked for. */
+static CUresult domain_pool(CUmemoryPool *pool, const CUmemLocation *place, int type)
+{
+    static struct CUmemPoolHandle_st pools[FG_MAX_DEVICES][FG_LOCALITY_DOMAINS];
+    int device;
+    const CUresult result = fg_device_at(type, place, &device);
+    if (result != CUDA_SUCCESS || pool == NULL) return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    struct CUmemPoolHandle_st *made = &pools[device][place->id >> 8];
+    pthread_mutex_lock(&fg_driver.lock);
+    if (made->tag == 0) *made = (struct CUmemPoolHandle_st){.tag = FG_POOL, .device = device, .allocation_type = type, .place = *place};
+    pthread_mutex_unlock(&fg_driver.lock);
+    *pool = made;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *pool, CUmemLocation *place, int type)
+{
+    if (place != NULL && place->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN) return domain_pool(pool, place, type);
+    const CUresult result = check_place(place, type);
+    return result == CUDA_SUCCESS ? cuDeviceGetDefaultMemPool(pool, place->id) : result;
+}
+
+/* Pools are not shared between processes here. */
+CUresult cuMemPoolExportPointer(void *data, CUdeviceptr pointer)
+{
+    (void)data, (void)pointer;
+    return fg_driver.initialised ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuMemPoolImportPointer(CUdeviceptr *pointer, CUmemoryPool pool, void *data)
+{
+    (void)pointer, (void)pool;
+    return cuMemPoolExportPointer(data, 0);
 }

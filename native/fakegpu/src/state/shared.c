@@ -8,20 +8,14 @@ static int index_of_self(struct fg_state *state)
     return self != NULL ? (int)(self - state->processes) : -1;
 }
 
-int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_event)
+int fg_shared_new(struct fg_state *state, int card, uint64_t bytes)
 {
     const int self = index_of_self(state);
     int entry = 0;
     while (entry < FG_SHARED && state->shared[entry].live) entry++;
     if (entry == FG_SHARED || self < 0) return -1;
     struct fg_shared *shared = &state->shared[entry];
-    *shared = (struct fg_shared){.generation = shared->generation + 1,
-                                 .live = true,
-                                 .is_event = is_event,
-                                 .card = card,
-                                 .charged_to = self,
-                                 .bytes = bytes,
-                                 .recorder = -1};
+    *shared = (struct fg_shared){.generation = shared->generation + 1, .live = true, .card = card, .charged_to = self, .bytes = bytes};
     fg_holder_set(shared, self, true);
     return entry;
 }

@@ -8,8 +8,8 @@
 
 #include "state/process.h"
 
-/* A new entry that this process holds; -1: all are taken. Memory: its bytes must be charged to this process already. */
-int fg_shared_new(struct fg_state *state, int card, uint64_t bytes, bool is_event);
+/* A new entry that this process holds; -1: all are taken. Its bytes must be charged to this process already. */
+int fg_shared_new(struct fg_state *state, int card, uint64_t bytes);
 
 /* Holds the entry if it is still that generation; else false. */
 bool fg_shared_hold(struct fg_state *state, int entry, uint32_t generation);

@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x55504746, VERSION = 9 };
+enum { MAGIC = 0x55504746, VERSION = 10 };
 
 static const char *state_path; /* of the mapped state */
 

@@ -38,17 +38,14 @@ struct fg_event {
     uint64_t type, data;
 };
 
-/* What processes share by handle: memory that is on the card as long as one of them holds it, and events. */
+/* Memory that processes share by handle: it is on the card as long as one of them holds it. */
 enum { FG_SHARED = 1024 };
 struct fg_shared {
     uint32_t generation; /* of the entry: a handle of an earlier one is stale */
-    bool live, is_event;
+    bool live;
     int32_t card;
     int32_t charged_to; /* the process in whose bytes it is counted: its maker, then another holder */
     uint64_t bytes;
-    int32_t recorder; /* of an event: whose mark it is; -1: not recorded; -2: its stream has to do other things first */
-    int64_t mark;
-    uint64_t record;  /* of an event: how often it has been recorded */
     uint64_t holders[FG_MAX_PROCESSES / 64];
 };
 

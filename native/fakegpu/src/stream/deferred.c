@@ -12,7 +12,6 @@ struct action {
     void (*run)(void *data);
     void *data;
     uint64_t ticket;
-    bool apart; /* from the order of streams */
     struct action *next;
 };
 
@@ -69,7 +68,7 @@ static struct action *next_to_run(int64_t *wait_ns)
     scans++;
     *wait_ns = NEVER_NS;
     for (struct action *action = first; action != NULL; action = action->next) {
-        if (!action->apart && held_up(action)) continue;
+        if (held_up(action)) continue;
         const int64_t left_ns = action->mark != 0 ? fg_left_ns(fg_driver.state, fg_card_of(action->context), action->mark) : 0;
         if (left_ns == 0 && (action->ready == NULL || action->ready(action->data))) return action;
         const int64_t again_ns = left_ns > POLL_NS ? left_ns : POLL_NS;
@@ -170,20 +169,13 @@ uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data),
     return queue(&action);
 }
 
-uint64_t fg_defer_apart(CUcontext context, bool (*ready)(void *data), void (*run)(void *data), void *data)
-{
-    const struct action action = {.context = context, .ready = ready, .run = run, .data = data, .apart = true};
-    return queue(&action);
-}
-
 uint64_t fg_pending(CUcontext context, CUstream stream)
 {
     uint64_t ticket = 0;
     if (pending_count == 0) return 0;
     pthread_mutex_lock(&lock);
     for (const struct action *action = first; action != NULL; action = action->next)
-        if (!action->apart && action->context == context && (special(stream) || action->stream == stream || action->stream == NULL))
-            ticket = action->ticket;
+        if (action->context == context && (special(stream) || action->stream == stream || action->stream == NULL)) ticket = action->ticket;
     pthread_mutex_unlock(&lock);
     return ticket;
 }

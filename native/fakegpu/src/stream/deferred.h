@@ -1,4 +1,4 @@
-/* What happens when a stream gets there: host functions, waits for values, memory that is freed in stream order.
+/* What happens when a stream gets there: waits for values and events, memory that is freed in stream order.
  *
  * Kernels only take time on the card's clock, and copies are made at once: neither needs this. An action is run by a thread of the
  * driver's own once the stream's kernels are done and the stream's earlier actions too; the legacy stream and blocking streams wait for
@@ -11,9 +11,6 @@
 
 /* Queues `run(data)`; with `ready`, not before that answers true (it is asked again and again). Returns a ticket, 0: no memory. */
 uint64_t fg_defer(CUcontext context, CUstream stream, bool (*ready)(void *data), void (*run)(void *data), void *data);
-
-/* An action that is in no stream's order: it waits for `ready` alone, and nothing waits for it. */
-uint64_t fg_defer_apart(CUcontext context, bool (*ready)(void *data), void (*run)(void *data), void *data);
 
 /* The last action that the stream (a special one: its context) still has to run; 0: none. Cheap where no program uses any. */
 uint64_t fg_pending(CUcontext context, CUstream stream);

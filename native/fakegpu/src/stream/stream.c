@@ -6,6 +6,7 @@
 #include "capture/capture.h"
 #include "pool/held.h"
 #include "stream/deferred.h"
+#include "memory/block.h"
 
 static bool special(CUstream stream) { return stream == NULL || (uintptr_t)stream == 1 || (uintptr_t)stream == 2; }
 
@@ -38,22 +39,21 @@ CUresult cuStreamGetCtx(CUstream stream, CUcontext *context)
 /* Levels that the card has: 0 is the least and -5 the greatest; a number outside is clamped. They change nothing here. */
 enum { LEAST_PRIORITY = 0, GREATEST_PRIORITY = -5 };
 
-void fg_set_priority(CUstream stream, int priority)
+static void set_priority(CUstream stream, int priority)
 {
     stream->priority = priority > LEAST_PRIORITY ? LEAST_PRIORITY : priority < GREATEST_PRIORITY ? GREATEST_PRIORITY : priority;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned int flags, int priority)
 {
-    static _Atomic uint64_t ids = 16; /* apart from the special streams' */
     CUcontext context;
     const CUresult result = fg_current(&context);
     if (result != CUDA_SUCCESS) return result;
     if (stream == NULL || flags > CU_STREAM_NON_BLOCKING) return CUDA_ERROR_INVALID_VALUE;
     struct CUstream_st *created = calloc(1, sizeof *created);
     if (created == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
-    *created = (struct CUstream_st){.tag = FG_STREAM, .context = context, .flags = flags, .id = ids++};
-    fg_set_priority(created, priority);
+    *created = (struct CUstream_st){.tag = FG_STREAM, .context = context, .flags = flags};
+    set_priority(created, priority);
     *stream = created;
     return CUDA_SUCCESS;
 }
@@ -88,15 +88,6 @@ CUresult cuStreamGetPriority(CUstream stream, int *priority)
     return result;
 }
 
-CUresult cuStreamGetId(CUstream stream, unsigned long long *id)
-{
-    CUcontext context;
-    const CUresult result = fg_stream_context(stream, &context);
-    if (result == CUDA_SUCCESS && id == NULL) return CUDA_ERROR_INVALID_VALUE;
-    if (result == CUDA_SUCCESS) *id = special(stream) ? (uintptr_t)stream == 2 ? 2 : 1 : stream->id;
-    return result;
-}
-
 CUresult cuStreamGetDevice(CUstream stream, CUdevice *device)
 {
     CUcontext context;
@@ -113,13 +104,10 @@ CUresult cuStreamDestroy_v2(CUstream stream)
     CUcontext context = stream->context;
     const bool pending = fg_pending(context, stream) != 0;
     fg_capture_leave(stream);
-    free(stream->attributes);
     stream->tag = 0;
     if (!pending || fg_defer(context, stream, NULL, free, stream) == 0) free(stream); /* what it has queued is still done */
     return CUDA_SUCCESS;
 }
-
-CUresult cuStreamDestroy(CUstream stream) { return cuStreamDestroy_v2(stream); }
 
 CUresult cuStreamSynchronize(CUstream stream)
 {
@@ -132,6 +120,8 @@ CUresult cuStreamSynchronize(CUstream stream)
     return CUDA_SUCCESS;
 }
 
+CUresult cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
+
 CUresult cuStreamQuery(CUstream stream)
 {
     CUcontext context;
@@ -139,4 +129,38 @@ CUresult cuStreamQuery(CUstream stream)
     if (result != CUDA_SUCCESS) return result;
     if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     return fg_is_busy(context, stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+
+/* CUstreamWaitValue_flags: how memory and value are compared. */
+enum { GEQ = 0, EQ = 1 };
+
+struct awaited {
+    CUdeviceptr at;
+    uint32_t value;
+    unsigned int flags;
+};
+
+static bool is_there(void *data)
+{
+    const struct awaited *awaited = data;
+    const uint32_t now = *(const volatile uint32_t *)(uintptr_t)awaited->at;
+    return awaited->flags == EQ ? now == awaited->value : (int32_t)(now - awaited->value) >= 0; /* cyclic */
+}
+
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
+{
+    CUcontext context;
+    CUdeviceptr base;
+    size_t bytes;
+    const CUresult result = fg_stream_context(stream, &context);
+    if (result != CUDA_SUCCESS) return result;
+    if (fg_capture_broken(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (address == 0 || address % sizeof value != 0 || flags > EQ) return CUDA_ERROR_INVALID_VALUE;
+    if (!fg_touch(address, sizeof value) && !fg_is_host_memory(address, &base, &bytes)) return CUDA_ERROR_INVALID_VALUE;
+    struct awaited *kept = malloc(sizeof *kept);
+    if (kept == NULL) return CUDA_ERROR_OUT_OF_MEMORY;
+    *kept = (struct awaited){address, value, flags};
+    if (fg_defer(context, stream, is_there, free, kept) != 0) return CUDA_SUCCESS;
+    free(kept);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }

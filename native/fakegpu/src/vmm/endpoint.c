@@ -80,16 +80,6 @@ static CUresult check(const CUlogicalEndpointProp *wanted)
     return wanted->type == CU_LOGICAL_ENDPOINT_TYPE_MULTICAST && wanted->device_or_count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuLogicalEndpointGetLimits(cuuint64_t *alignment, cuuint64_t *largest, const CUlogicalEndpointProp *wanted)
-{
-    const CUresult result = check(wanted);
-    if (result != CUDA_SUCCESS) return result;
-    if (alignment == NULL || largest == NULL) return CUDA_ERROR_INVALID_VALUE;
-    *alignment = FG_PHYSICAL_UNIT;
-    *largest = LARGEST_BYTES;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuLogicalEndpointCreate(CUlogicalEndpointId id, const CUlogicalEndpointProp *wanted)
 {
     CUresult result = check(wanted);

@@ -25,7 +25,7 @@ static bool share(struct fg_physical *memory)
     if (memory->shared_entry != 0) return true;
     const int card = memory->foreign ? 0 : fg_driver.card_of[memory->device];
     fg_lock(fg_driver.state);
-    const int entry = fg_shared_new(fg_driver.state, card, memory->foreign ? 0 : memory->bytes, false);
+    const int entry = fg_shared_new(fg_driver.state, card, memory->foreign ? 0 : memory->bytes);
     if (entry >= 0) memory->generation = fg_driver.state->shared[entry].generation;
     fg_unlock(fg_driver.state);
     memory->shared_entry = entry + 1;
@@ -61,7 +61,7 @@ static bool hold(struct exported *note, int file)
     fg_lock(fg_driver.state);
     bool held = fg_shared_hold(fg_driver.state, note->entry, note->generation);
     if (!held && (note->card < 0 || fg_take(fg_driver.state, note->card, note->bytes))) {
-        note->entry = fg_shared_new(fg_driver.state, note->card < 0 ? 0 : note->card, note->card < 0 ? 0 : note->bytes, false);
+        note->entry = fg_shared_new(fg_driver.state, note->card < 0 ? 0 : note->card, note->card < 0 ? 0 : note->bytes);
         held = note->entry >= 0;
         if (held) note->generation = fg_driver.state->shared[note->entry].generation;
         if (!held && note->card >= 0) fg_give(fg_driver.state, note->card, note->bytes);

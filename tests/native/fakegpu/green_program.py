@@ -1,7 +1,7 @@
-"""Programs that make green contexts."""
+"""The beginning of programs that make green contexts (driver_program.py)."""
 
 GREEN = """
-from ctypes import Structure, c_float, c_int, c_uint, c_ulonglong
+from ctypes import Structure, c_float, c_int, c_uint
 
 
 class Resource(Structure):
