@@ -73,7 +73,7 @@ class Disk:
         """See the port ContainerFiles."""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
-        """See `cleanup.strays.PodFiles`."""
+        """See `cleanup.garbage_collection.PodFiles`."""
         del cache_dirs
         for nonce in nonces:
             self.limits.pop(nonce, None)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hami_node_agent.cleanup import strays
-from hami_node_agent.cleanup.strays import Strays
+from hami_node_agent.cleanup import garbage_collection
+from hami_node_agent.cleanup.garbage_collection import Strays
 from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
@@ -51,7 +51,7 @@ class Node:
 
 @pytest.fixture(autouse=True)
 def _due_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(strays, "STRAY_INTERVAL_S", -1.0)
+    monkeypatch.setattr(garbage_collection, "STRAY_INTERVAL_S", -1.0)
 
 
 async def swept(node: Node) -> frozenset[str]:

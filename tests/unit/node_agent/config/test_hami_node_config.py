@@ -102,11 +102,11 @@ def test_unknown_keys_are_reported_with_a_sentence() -> None:
         (b'{"nodeconfig": {}}', "a list of nodes is wanted"),
         (
             b'{"nodeconfig": [{"name": "node-1", "devicesplitcount": "4"}]}',
-            r"nodeconfig\[0\]\.devicesplitcount is '4': a whole number is wanted",
+            r"nodeconfig\[0\]\.devicesplitcount is '4': Input should be a valid integer",
         ),
         (
             b'{"nodeconfig": [{"name": "node-1", "filterdevices": {"index": ["0"]}}]}',
-            r"filterdevices\.index is \['0'\]: a whole number",
+            r"nodeconfig\[0\]\.filterdevices\.index\.0 is '0': Input should be a valid integer",
         ),
     ],
 )

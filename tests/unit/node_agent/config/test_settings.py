@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.config.hami_flags import FLAGS
-from hami_node_agent.config.hami_node_config import KEYS
+from hami_node_agent.config.hami_node_config import FilterKeys, NodeKeys
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.device_list import Strategy
 
@@ -57,6 +57,7 @@ def test_the_page_has_every_setting_every_flag_and_every_key() -> None:
     page = PAGE.read_text(encoding="utf-8")
     wanted = {name.upper() for name in Settings.model_fields.keys() - GROUPS}
     wanted |= {f"--{name}" for flag in FLAGS for name in flag.names.split() if len(name) > 1}
-    wanted |= {name for flag in FLAGS for name in flag.variables.split()} | set(KEYS)
+    wanted |= {name for flag in FLAGS for name in flag.variables.split()}
+    wanted |= NodeKeys.model_fields.keys() | FilterKeys.model_fields.keys()
 
     assert {name for name in wanted if f"`{name}`" not in page} == set()

@@ -1,5 +1,5 @@
 import pytest
-from hami_node_agent.devices.mps_client import MpsPolicy, mps_envs, mps_mounts
+from hami_node_agent.devices.device_list import MpsPolicy, mps_envs, mps_mounts
 from hamicommon.domain.allocations import DeviceShare
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_share

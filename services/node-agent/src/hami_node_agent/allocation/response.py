@@ -18,9 +18,11 @@ from hami_node_agent.devices.device_list import (
     ContainerSpec,
     DeviceListPolicy,
     MountSpec,
+    MpsPolicy,
     device_list,
+    mps_envs,
+    mps_mounts,
 )
-from hami_node_agent.devices.mps_client import MpsPolicy, mps_envs, mps_mounts
 from hami_node_agent.grants.records import Record
 
 LIMITS_MOUNT = "/etc/hami"

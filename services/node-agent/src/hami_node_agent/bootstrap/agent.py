@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 
 from hamicommon import telemetry
 from hamicommon.access.scraping import scrape_access
@@ -23,7 +22,7 @@ from hami_node_agent.bootstrap.dra import dra_driver, relies_on_proof
 from hami_node_agent.bootstrap.gpu_plugin import plugin_of
 from hami_node_agent.bootstrap.late_binding import binding_way, keep_proven
 from hami_node_agent.bootstrap.mig import mig_instances, require_possible
-from hami_node_agent.bootstrap.usage import UsageWiring, monitoring
+from hami_node_agent.bootstrap.usage import monitoring
 from hami_node_agent.cleanup.garbage_collection import Sweeper, remove_leftovers
 from hami_node_agent.cleanup.installed_files import FileRestorer, OldLibraries
 from hami_node_agent.config.settings import Settings
@@ -35,8 +34,6 @@ from hami_node_agent.devices.health import xid_policy
 from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
-from hami_node_agent.grants.state import NodeState
-from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.publisher import (
     BINDING_ANNOTATION,
     InventoryPublisher,
@@ -58,19 +55,8 @@ from hami_node_agent.metrics.http_server import make_routes, serving
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agent:
-    """The running agent."""
-
-    port: int
-    """Of /metrics, /healthz and /readyz."""
-    state: NodeState
-    cards: CardTracker
-    registration: KubeletRegistration
-
-
 @asynccontextmanager
-async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
+async def open_agent(settings: Settings) -> AsyncIterator[None]:
     """Runs while the block runs; a background task that dies ends the block.
 
     NATS, the API server and the kubelet may be away. Raises: Unavailable when there is no driver,
@@ -102,10 +88,17 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         plugins = {settings.resource_name: slices, **connections.driver.mig_plugins}
         registrations = _registrations(settings, plugins)
         registration = registrations[settings.resource_name]
-        mps = _mps(settings)
+        mps = Mps(MpsControl(settings.mps_dir)) if settings.operating_mode == "mps" else None
         restorer = FileRestorer(connections.files, connections.state, bulkhead=bulkhead)
         draining = Drain(connections.state, connections.pods, drain_s=settings.drain_s)
-        watched = _monitoring(settings, connections, cards, mig, bulkhead)
+        watched = monitoring(
+            settings,
+            connections,
+            cards,
+            # Of pods that a HAMi before us made them for, they are in the annotation.
+            mig_devices=connections.pods.mig_devices if mig is None else mig.devices,
+            bulkhead=bulkhead,
+        )
         registry = registry_of(
             *watched.collectors,
             BindingCollector(way),
@@ -157,7 +150,14 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 # A variable of the pod's own may leave the library out of its answer.
                 alike=not settings.allow_disable_control,
             ).run(),
-            "inventory": _inventory(settings, connections, cards, bulkhead).run(),
+            "inventory": InventoryPublisher(
+                cards,
+                connections.bus,
+                node=settings.node_name,
+                agent_id=connections.agent_id,
+                heartbeat_s=settings.heartbeat_s,
+                bulkhead=bulkhead,
+            ).run(),
             "annotation": keep_annotation(
                 cards, node, more={BINDING_ANNOTATION: str(way)}, bulkhead=bulkhead
             ),
@@ -166,7 +166,16 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
             ),
             "links": warn_of_links(cards, node, bulkhead=bulkhead),
             "reports": send_reports(connections.state, connections.bus, node=settings.node_name),
-            "sweep": _sweeper(settings, connections, reports, bulkhead).run(),
+            "sweep": Sweeper(
+                connections.state,
+                pods=connections.pods,
+                kubelet_state=connections.kubelet_state,
+                processes=PodCgroups(settings.cgroup_root),
+                files=connections.files,
+                reports=reports,
+                interval_s=settings.sweep_interval_s,
+                bulkhead=bulkhead,
+            ).run(),
             "leftovers": remove_leftovers(connections.files.remove_given_up),
             "files": restorer.run(),
             "libraries": OldLibraries(
@@ -175,8 +184,8 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
                 described=connections.cdi.mounted_paths,
             ).run(),
             **watched.loops,
+            **driver.loops,
         }
-        loops |= driver.loops
         if mps is not None:
             loops["MPS"] = mps.run()
         if mig is not None:
@@ -186,7 +195,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[Agent]:
         tasks = [group.create_task(loop, name=name) for name, loop in loops.items()]
         logger.info("agent runs", extra={"node": settings.node_name, "port": port})
         try:
-            yield Agent(port=port, state=connections.state, cards=cards, registration=registration)
+            yield
             await draining.drain()
         finally:
             # Inside: the loops use our connections until they are done.
@@ -206,12 +215,6 @@ def _registrations(
         )
         for resource, plugin in plugins.items()
     }
-
-
-def _mps(settings: Settings) -> Mps | None:
-    if settings.operating_mode != "mps":
-        return None
-    return Mps(MpsControl(settings.mps_dir))
 
 
 def _not_ready_reason(draining: Drain, mps: Mps | None) -> str:
@@ -242,49 +245,4 @@ def _cards(settings: Settings, connections: AgentConnections) -> CardTracker:
         probe_interval_s=settings.probe_interval_s,
         xid_quiet_s=settings.xid_quiet_s,
         on_found=connections.driver.names.learn,
-    )
-
-
-def _inventory(
-    settings: Settings, connections: AgentConnections, cards: CardTracker, bulkhead: Bulkhead
-) -> InventoryPublisher:
-    return InventoryPublisher(
-        cards,
-        connections.bus,
-        node=settings.node_name,
-        agent_id=connections.agent_id,
-        heartbeat_s=settings.heartbeat_s,
-        bulkhead=bulkhead,
-    )
-
-
-def _monitoring(
-    settings: Settings,
-    connections: AgentConnections,
-    cards: CardTracker,
-    mig: MigInstances | None,
-    bulkhead: Bulkhead,
-) -> UsageWiring:
-    return monitoring(
-        settings,
-        connections,
-        cards,
-        # Of pods that a HAMi before us made them for, they are in the annotation.
-        mig_devices=connections.pods.mig_devices if mig is None else mig.devices,
-        bulkhead=bulkhead,
-    )
-
-
-def _sweeper(
-    settings: Settings, connections: AgentConnections, reports: Reports, bulkhead: Bulkhead
-) -> Sweeper:
-    return Sweeper(
-        connections.state,
-        pods=connections.pods,
-        kubelet_state=connections.kubelet_state,
-        processes=PodCgroups(settings.cgroup_root),
-        files=connections.files,
-        reports=reports,
-        interval_s=settings.sweep_interval_s,
-        bulkhead=bulkhead,
     )

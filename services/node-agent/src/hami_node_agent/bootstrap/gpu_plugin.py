@@ -17,8 +17,8 @@ from hami_node_agent.bootstrap.connections import CONTAINER_BASE, AgentConnectio
 from hami_node_agent.bootstrap.mig import with_instances
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.deviceplugin.gpu_plugin import Plugin
+from hami_node_agent.devices.device_list import MpsPolicy
 from hami_node_agent.devices.mig_partition import MIG
-from hami_node_agent.devices.mps_client import MpsPolicy
 from hami_node_agent.devices.offer import WHOLE
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -164,19 +163,13 @@ class _Folders:
 def _remove(path: Path) -> None:
     """Whatever it is; no link is followed and no mount is entered."""
     try:
-        parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        remove_tree(path, deadline_s=time.monotonic() + TREE_S)
     except FileNotFoundError:
         return
-    except OSError as exc:
-        raise Unavailable(f"{path} can't be removed: {exc}") from exc
-    try:
-        remove_tree(parent, path.name, deadline_s=time.monotonic() + TREE_S)
     except OutOfTime as exc:
         raise Unavailable(f"{path} takes long to remove") from exc
     except OSError as exc:
         raise Unavailable(f"{path} can't be removed: {exc}") from exc
-    finally:
-        os.close(parent)
 
 
 def _is_empty(path: Path) -> bool:

@@ -1,9 +1,12 @@
-"""Notices pods that left: reports to the scheduler, drops the records, removes their directories.
+"""Pods that left: reported to the scheduler, their records dropped, their directories removed.
 
 A pod has left when its object is gone from the API server, the kubelet has it no more and its
-cgroup holds no process. Where one of the first two can't be asked, nothing is reported: unknown is
+cgroup holds no process. While one of the first two can't be asked, nothing is reported: unknown is
 not gone. One that has not left though its grant has ended (given up while this node was silent, for
 one) is reported as well: its cards may be somebody else's by now.
+
+Leftovers that belong to no pod, directories and answers that neither we nor the kubelet know, are
+looked for every minute.
 """
 
 from __future__ import annotations
@@ -11,26 +14,111 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from operator import methodcaller
 from typing import Protocol
 
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.errors import HamiError
+from hamicommon.errors import HamiError, Unavailable
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
-from hami_node_agent.cleanup.strays import PodFiles, Strays
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.kubelet_answers import Holding
 from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record, passed_on
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
+
+# HAMi's resync interval: directories that nobody knows are kept as long.
+STRAY_AGE_S = 300.0
+STRAY_INTERVAL_S = 60.0
+
+
+class PodFiles(Protocol):
+    """The host's directories."""
+
+    def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
+        """Removes directories of a pod that left (blocking)."""
+
+    def described(self) -> frozenset[str]:
+        """Nonces that the container runtime finds descriptions of (blocking)."""
+
+    def remove_strays(
+        self, *, nonces: frozenset[str], cache_dirs: frozenset[str], older_than_s: float
+    ) -> None:
+        """Removes directories that nobody knows (blocking)."""
+
+
+class Strays:
+    """Looks for leftovers and removes them."""
+
+    def __init__(self, state: NodeState, *, kubelet_state: KubeletState, files: PodFiles) -> None:
+        self._state = state
+        self._kubelet_state = kubelet_state
+        self._files = files
+        self._swept_at = time.monotonic()
+        self._unheld: frozenset[str] = frozenset()
+
+    async def sweep(self) -> None:
+        """One round, when a minute has passed since the last."""
+        if time.monotonic() - self._swept_at > STRAY_INTERVAL_S:
+            await self._remove()
+            self._swept_at = time.monotonic()
+
+    async def _remove(self) -> None:
+        """Leftovers of kills between writing and recording, and of pods before our time."""
+        try:
+            holdings = await self._kubelet_state.holdings()
+        except Unavailable:
+            return
+        answers = [holding.answer for holding in holdings if holding.answer is not None]
+        await self._drop_nobodys(holdings)
+        records = self._state.saved.records.values()
+        known_dirs = {record.cache_dir for record in records}
+        known_dirs |= {answer.cache_dir for answer in answers}
+        known_dirs |= {h.foreign.cache_dir for h in holdings if h.foreign is not None}
+        known_dirs |= {f"{holding.pod_uid}_{holding.container}" for holding in holdings}
+        nonces = frozenset(r.nonce for r in records) | {answer.nonce for answer in answers}
+        await asyncio.to_thread(
+            self._files.remove_strays,
+            nonces=nonces | await self._claimed(nonces),
+            cache_dirs=frozenset(known_dirs),
+            older_than_s=STRAY_AGE_S,
+        )
+
+    async def _claimed(self, known: frozenset[str]) -> frozenset[str]:
+        """Slices that pods have by ResourceClaims, of which the records are lost (`dra/`).
+
+        Where the kubelet can't be asked, all that are described.
+        """
+        unknown = await asyncio.to_thread(self._files.described) - known
+        if not unknown:
+            return unknown
+        try:
+            return unknown & await self._kubelet_state.claimed()
+        except Unavailable:
+            return unknown
+
+    async def _drop_nobodys(self, holdings: Sequence[Holding]) -> None:
+        """Answers without a pod that the kubelet has not had for two rounds."""
+        nonces = {h.answer.nonce for h in holdings if h.answer is not None}
+        ids = {h.device_ids for h in holdings if h.answer is None}
+        unheld = frozenset(
+            record.nonce
+            for record in self._state.saved.records.values()
+            if not record.pod_uid and record.nonce not in nonces and record.device_ids not in ids
+        )
+        gone = unheld & self._unheld
+        self._unheld = unheld - gone
+        if gone:
+            await self._state.change(lambda saved: saved.without_records(gone))
+
 
 # A grant that is still being bound has no pod on this node yet.
 _BOUND = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED, AllocationState.RELEASING})
@@ -161,7 +249,7 @@ class Sweeper:
         Of what is known of a pod the latest attempt counts. A record of nobody's (an answer that
         the kubelet gave to another pod than was meant) shows only that the pod was here.
         """
-        # Nobody's yet: PreStartContainer finds out whose, or `strays.py` that nobody is.
+        # Nobody's yet: PreStartContainer finds out whose, or `Strays` that nobody is.
         records = [record for record in self.state.saved.records.values() if record.pod_uid]
         here = {record.pod_uid for record in records}
         bound = (

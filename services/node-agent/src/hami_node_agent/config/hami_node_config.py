@@ -9,19 +9,59 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 from hamicommon.errors import InvalidRequest
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, ValidationError
 
 from hami_node_agent.config.hami_flags import LAST_VERSION
 
 PATH = Path("/config/config.json")
 """Where HAMi mounts it."""
+
+
+class _Keys(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class FilterKeys(_Keys):
+    """Cards that are not offered."""
+
+    uuid: list[str] = []
+    index: list[NonNegativeInt] = []
+
+
+class NodeKeys(_Keys):
+    """One node's entry; an alias is the setting that a key stands for."""
+
+    name: str = ""
+    migstrategy: str = ""
+    filterdevices: FilterKeys = FilterKeys()
+    enablegetpreferredallocation: bool = True
+    operatingmode: str = Field(default="", serialization_alias="operating_mode")
+    devicesplitcount: NonNegativeInt = Field(default=0, serialization_alias="device_split_count")
+    devicememoryscaling: NonNegativeFloat = Field(
+        default=0, serialization_alias="device_memory_scaling"
+    )
+    devicecorescaling: NonNegativeFloat = Field(
+        default=0, serialization_alias="device_core_scaling"
+    )
+    preconfigureddevicememory: NonNegativeInt = Field(
+        default=0, serialization_alias="preconfigured_device_memory_mib"
+    )
+    libcudaloglevel: str | NonNegativeInt = Field(
+        default="", serialization_alias="libcuda_log_level"
+    )
+    enablenumatopology: bool = Field(default=False, serialization_alias="enable_numa_topology")
+
+
+_NO_SETTINGS = {"name", "migstrategy", "filterdevices", "enablegetpreferredallocation"}
+K = TypeVar("K", bound=_Keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,103 +97,51 @@ def parse(content: bytes, node: str) -> NodeFile:
         document = orjson.loads(content)
     except orjson.JSONDecodeError as exc:
         raise InvalidRequest(f"no JSON: {exc}") from exc
+    entries = _lowered(document, "the file").get("nodeconfig", [])
+    if not isinstance(entries, list):
+        raise InvalidRequest(f"nodeconfig is {entries!r}: a list of nodes is wanted")
     notes: list[str] = []
-    entries = _object(document, {"nodeconfig": ("", lambda value: value)}, "", notes)
-    if not isinstance(entries.get("nodeconfig", []), list):
-        raise InvalidRequest(f"nodeconfig is {entries['nodeconfig']!r}: a list of nodes is wanted")
     settings: dict[str, object] = {}
-    for position, entry in enumerate(entries.get("nodeconfig", [])):
-        where, noted = f"nodeconfig[{position}]", list[str]()
-        found = _object(entry, KEYS, where, noted)
-        if found.pop("name", "") != node:
+    for position, entry in enumerate(entries):
+        where = f"nodeconfig[{position}]"
+        given = _lowered(entry, where)
+        if given.get("name", "") != node:
             continue
-        hidden = _object(found.pop("filterdevices", {}), FILTERS, f"{where}.filterdevices", noted)
-        devices = (*hidden.get("uuid", ()), *map(str, hidden.get("index", ())))
-        notes += noted
-        notes += (
-            f"{where}.{key}: it has no effect{reason}"
-            for key, reason in _UNUSED.items()
-            if found.pop(key, "") not in ("", True)
-        )
-        settings |= {KEYS[key][0]: value for key, value in found.items() if value}
-        settings |= {"hidden_devices": devices} if devices else {}
+        hidden = _lowered(given.get("filterdevices", {}), f"{where}.filterdevices")
+        given["filterdevices"] = hidden
+        keys = _checked(NodeKeys, given, where, notes)
+        _checked(FilterKeys, hidden, f"{where}.filterdevices", notes)
+        if keys.migstrategy:
+            notes.append(f"{where}.migstrategy: HAMi reads it and does nothing; set MIG_STRATEGY")
+        if not keys.enablegetpreferredallocation:
+            notes.append(
+                f"{where}.enablegetpreferredallocation: it has no effect: the kubelet asks "
+                "whenever the choice matters"
+            )
+        found = keys.model_dump(by_alias=True, exclude=_NO_SETTINGS)
+        found["libcuda_log_level"] = str(found["libcuda_log_level"])
+        found["hidden_devices"] = (*keys.filterdevices.uuid, *map(str, keys.filterdevices.index))
+        settings |= {name: value for name, value in found.items() if value}
     if settings:
         notes.append(f"HAMi's config.json is deprecated and goes with {LAST_VERSION}")
     return NodeFile(settings=settings, notes=tuple(notes))
 
 
-def _object(
-    value: Any,
-    keys: Mapping[str, tuple[str, Callable[[Any], object]]],
-    where: str,
-    notes: list[str],
-) -> dict[str, Any]:
-    """Return the known keys of a JSON object, whatever their case, as Go reads them."""
+def _lowered(value: Any, where: str) -> dict[str, Any]:
+    """Return a JSON object's keys in lower case, without those that are null, as Go reads them."""
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{where or 'the file'}: an object is wanted, not {value!r}")
-    found: dict[str, Any] = {}
-    for name, entry in value.items():
-        key, path = str(name).lower(), f"{where}.{name}".removeprefix(".")
-        if key not in keys:
-            close = get_close_matches(key, keys, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            notes.append(f"{path}: unknown key, it is ignored{hint}")
-        elif entry is not None:
-            try:
-                found[key] = keys[key][1](entry)
-            except InvalidRequest as exc:
-                raise InvalidRequest(f"{path} is {entry!r}: {exc}") from exc
-    return found
+        raise InvalidRequest(f"{where}: an object is wanted, not {value!r}")
+    return {str(key).lower(): entry for key, entry in value.items() if entry is not None}
 
 
-def _of(kinds: type | tuple[type, ...], wanted: str) -> Callable[[Any], Any]:
-    """Check for a JSON value of these types, 0 or more if it is a number; true is no number."""
-
-    def check(value: Any) -> Any:
-        is_flag = isinstance(value, bool)
-        if not isinstance(value, kinds) or is_flag != (kinds is bool):
-            raise InvalidRequest(wanted)
-        if not is_flag and isinstance(value, int | float) and value < 0:
-            raise InvalidRequest(wanted)
-        return value
-
-    return check
-
-
-def _all(check: Callable[[Any], Any], wanted: str) -> Callable[[Any], Any]:
-    def check_all(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list):
-            raise InvalidRequest(wanted)
-        return tuple(check(item) for item in value)
-
-    return check_all
-
-
-_bool = _of(bool, "true or false is wanted")
-_count = _of(int, "a whole number is wanted, 0 or more")
-_factor = _of((int, float), "a number above 0 is wanted")
-_text = _of(str, "a text is wanted")
-_text_or_count = _of((str, int), "a text is wanted")
-
-KEYS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "name": ("", _text),
-    "operatingmode": ("operating_mode", _text),
-    "migstrategy": ("", _text),
-    "filterdevices": ("", lambda value: value),
-    "enablegetpreferredallocation": ("", _bool),
-    "devicesplitcount": ("device_split_count", _count),
-    "devicememoryscaling": ("device_memory_scaling", _factor),
-    "devicecorescaling": ("device_core_scaling", _factor),
-    "preconfigureddevicememory": ("preconfigured_device_memory_mib", _count),
-    "libcudaloglevel": ("libcuda_log_level", lambda value: str(_text_or_count(value))),
-    "enablenumatopology": ("enable_numa_topology", _bool),
-}
-"""Key -> setting, and the check of its value."""
-FILTERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "uuid": ("", _all(_text, "a list of uuids is wanted")),
-    "index": ("", _all(_count, "a list of NVML indexes is wanted")),
-}
-_UNUSED = {
-    "migstrategy": ": HAMi reads it and does nothing; set MIG_STRATEGY",
-    "enablegetpreferredallocation": ": the kubelet asks whenever the choice matters",
-}
+def _checked(kind: type[K], given: Mapping[str, Any], where: str, notes: list[str]) -> K:
+    for key in sorted(given.keys() - kind.model_fields.keys()):
+        close = get_close_matches(key, kind.model_fields, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        notes.append(f"{where}.{key}: unknown key, it is ignored{hint}")
+    try:
+        return kind.model_validate(given)
+    except ValidationError as exc:
+        wrong = exc.errors()[0]
+        place = ".".join(str(part) for part in (where, *wrong["loc"]))
+        raise InvalidRequest(f"{place} is {wrong['input']!r}: {wrong['msg']}") from exc

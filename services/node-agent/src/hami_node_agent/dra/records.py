@@ -6,7 +6,7 @@ The kubelet has a claim prepared once, so nobody asks again about pods that run 
 first whole answer, what the kubelet has by claims (PodResources), and the device descriptions,
 which name the folder of each account. Out: the records, as NodePrepareResources made them; with
 them usage is sampled, limits are kept, and directories go with their pod. Until then what is
-described stays (`cleanup/strays.py`).
+described stays (`cleanup/garbage_collection.py`).
 """
 
 from __future__ import annotations

@@ -145,11 +145,7 @@ class Removal:
     def _is_removed(self, place: Path, name: str) -> bool:
         """True also when it failed: its next turn is another round's."""
         try:
-            parent = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                remove_tree(parent, name, deadline_s=time.monotonic() + TURN_S)
-            finally:
-                os.close(parent)
+            remove_tree(place / name, deadline_s=time.monotonic() + TURN_S)
         except OutOfTime:
             logger.info("directory takes long to remove", extra={"directory": clip(name)})
             return False
@@ -191,17 +187,21 @@ class OutOfTime(Exception):
     """The deadline came first; what was removed by then is gone."""
 
 
-def remove_tree(parent: int, name: str, *, deadline_s: float) -> None:
-    """Removes `name` in the directory of the descriptor `parent` (blocking).
+def remove_tree(path: Path, *, deadline_s: float) -> None:
+    """Remove whatever has that path (blocking).
 
     `deadline_s`: of `time.monotonic`. Raises: OutOfTime, OSError of what can't be removed when
     nothing else is left to remove.
     """
     tree = _Tree(deadline_s)
-    while not tree.is_gone(parent, name):
-        with _opened(parent, name) as top:
-            if top is not None:
-                tree.empty(top)
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        while not tree.is_gone(parent, path.name):
+            with _opened(parent, path.name) as top:
+                if top is not None:
+                    tree.empty(top)
+    finally:
+        os.close(parent)
 
 
 class _Tree:
