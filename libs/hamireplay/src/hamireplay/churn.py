@@ -114,9 +114,9 @@ class _Waiting:
     number: int
     stay: Stay
     counted: bool
-    """It came in the window."""
+    """True: the pod came in the window."""
     left: bool = False
-    """It was placed, or gave up."""
+    """True: the pod was placed, or gave up."""
 
 
 def _asks(pod: TracePod) -> Hashable:

@@ -33,9 +33,9 @@ ENGINE = {
 """Policies that pods can name: `binpack` and `spread` with HAMi's default for cards, `spread`."""
 
 ORACLE = "fragmentation-oracle"
-"""As `fragmentation`, but the trace's mix is known beforehand and never learned."""
+"""`fragmentation` with the trace's mix known beforehand and never learned."""
 CARDS_ONLY = "fragmentation-cards"
-"""As `fragmentation`, without the hosts' CPU in the score."""
+"""`fragmentation` without the hosts' CPU in the score."""
 
 PUBLISHED: dict[str, type[BestFit] | type[Fgd]] = {"bestfit": BestFit, "fgd": Fgd}
 
@@ -138,19 +138,19 @@ class StockHosts:
     def take(self, pod: TracePod, row: int | None = None) -> Held | None:
         """Put the pod as the cluster does; without cards on the host that kube-scheduler takes."""
         if not pod.cards and row is None:
-            rows = np.flatnonzero((self._free >= _asked(pod)).all(axis=1))
+            rows = np.flatnonzero((self._free >= _host_request(pod)).all(axis=1))
             if not len(rows):
                 return None
             row = int(rows[self._scores(pod, rows).argmax()])
         held = self._cluster.take(pod, row)
         if held is not None:
-            self._free[held.row] -= _asked(pod)
+            self._free[held.row] -= _host_request(pod)
         return held
 
     def give_back(self, pod: TracePod, held: Held) -> None:
         """Free the slices and the host of a pod that has ended."""
         self._cluster.give_back(pod, held)
-        self._free[held.row] += _asked(pod)
+        self._free[held.row] += _host_request(pod)
 
     def stranded_milli(self) -> float | None:
         """Idle cards that no usual pod could use, as the cluster has it."""
@@ -163,11 +163,11 @@ class StockHosts:
         also NodeResourcesBalancedAllocation (1.36): 75, more where the pod evens CPU and memory.
         """
         capacity, free = self._capacity[rows], self._free[rows]
-        percent = 100 * (free - _asked(pod)) // np.maximum(capacity, 1)
+        percent = 100 * (free - _host_request(pod)) // np.maximum(capacity, 1)
         found: Int = self._sign * (percent.sum(axis=1) // 2)
         if self._scored is None:
             return found
-        with_pod = _evenness(capacity - free + _asked(pod), capacity)
+        with_pod = _evenness(capacity - free + _host_request(pod), capacity)
         balance = 50 + (50 + with_pod - _evenness(capacity - free, capacity)) // 2
         levels = self._scored.host_levels(pod.cpu_milli, rows)
         return found + balance + levels * _SCORES_OF_A_LEVEL * EXTENDER_WEIGHT
@@ -180,5 +180,5 @@ def _evenness(used: Int, capacity: Int) -> Int:
     return found
 
 
-def _asked(pod: TracePod) -> npt.NDArray[np.int64]:
+def _host_request(pod: TracePod) -> npt.NDArray[np.int64]:
     return np.array([pod.cpu_milli, pod.memory_mib])

@@ -187,18 +187,18 @@ def sentences(history: PodHistory, found: Churned) -> Iterator[str]:
     never = sum(not pod.ran for pod in history.trace.pods)
     if never:
         yield (
-            f"{_counted(never, 'pod')} never got a place in truth; where a policy has one for such "
+            f"{_plural(never, 'pod')} never got a place in truth; where a policy has one for such "
             "a pod, it runs as long as the median of the others."
         )
     if history.granted_only:
         yield (
-            f"Of {_counted(history.granted_only, 'pod')} only what was granted is known: the "
+            f"Of {_plural(history.granted_only, 'pod')} only what was granted is known: the "
             "decisions are no longer kept (HAMI_SCHEDULER_DECISION_DAYS), nor is the CPU that was "
             "asked for."
         )
     if history.without_host:
         yield (
-            f"The CPU of {_counted(history.without_host, 'node')} is not known (no cluster "
+            f"The CPU of {_plural(history.without_host, 'node')} is not known (no cluster "
             "answers): it never runs out here."
         )
 
@@ -218,13 +218,11 @@ def _pods_beside(
     """Compare whole pods: each summary has one course."""
     more = round(one.mean(of) - first.mean(of))
     return (
-        f"{_counted(abs(more), 'pod')} {'more' if more > 0 else 'fewer'}"
-        if more
-        else "as many pods"
+        f"{_plural(abs(more), 'pod')} {'more' if more > 0 else 'fewer'}" if more else "as many pods"
     )
 
 
-def _counted(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 

@@ -46,9 +46,9 @@ class Shape(NamedTuple):
     cpu_milli: int
     cards: int
     card_milli: int
-    """Of each card."""
+    """Milli of each card."""
     card_memory_mib: int
-    """Of each card."""
+    """MiB of each card."""
     models: tuple[str, ...]
     asks: Hashable = None
     """The containers and selections of a real pod."""
@@ -63,11 +63,11 @@ class TracePod:
     memory_mib: int
     cards: int
     card_milli: int
-    """Of each card; 0 with no card, or when only memory is asked for."""
+    """Milli of each card; 0 with no card, or when only memory is asked for."""
     models: tuple[str, ...] = ()
     """Any of these; empty: every model."""
     card_memory_mib: int = 0
-    """Of each card; 0: none is named."""
+    """MiB of each card; 0: none is named."""
     arrives_s: float | None = None
     starts_s: float | None = None
     """Time of its placement; None: when it arrived."""
@@ -114,11 +114,11 @@ class Held(NamedTuple):
     """Cards and host that a placed pod took, to give them back when it ends."""
 
     row: int
-    """Of its node, in the order of names."""
+    """Row of its node, in the order of names."""
     taken: Sequence[Footprint] = ()
-    """Of the engine's cards."""
+    """Amounts of the engine's cards."""
     details: Sequence[tuple[GpuUuid, Mapping[str, Any]]] = ()
-    """What vendors keep with slices (`DeviceShare.detail`)."""
+    """Details that vendors keep with slices (`DeviceShare.detail`)."""
     places: tuple[int, ...] = ()
     """Numbers of the cards on the node, where a card has only one amount."""
 

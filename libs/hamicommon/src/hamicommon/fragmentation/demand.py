@@ -42,12 +42,12 @@ class CardNeed(NamedTuple):
         return self.core, self.memory_percent
 
 
-class UsualPod(NamedTuple):
+class UsualShape(NamedTuple):
     """A shape of the mix with what it needs of every model's cards."""
 
     shape: PodShape
     part: float
-    """Of all arrivals."""
+    """Part of all arrivals."""
     needs: Sequence[CardNeed | None]
     """By model; None: it can't use such a card."""
 
@@ -90,10 +90,10 @@ class Confined(NamedTuple):
 
 def usual_pods(
     mix: Mix, models: Sequence[GpuDevice | None], rules: Callable[[str], VendorRules]
-) -> list[UsualPod]:
+) -> list[UsualShape]:
     """Return the shapes of the mix with their needs."""
     return [
-        UsualPod(shape, part, [_need(shape, model, rules) for model in models])
+        UsualShape(shape, part, [_need(shape, model, rules) for model in models])
         for shape, part in zip(mix.shapes, mix.parts.tolist(), strict=True)
     ]
 
@@ -127,7 +127,7 @@ def rounded_up(amount: int, whole: int, *, of: int) -> int:
     return -(-amount * of // whole)
 
 
-def mean_taken(usual: Sequence[UsualPod], amount: Callable[[CardNeed], float]) -> float:
+def mean_taken(usual: Sequence[UsualShape], amount: Callable[[CardNeed], float]) -> float:
     """Cards that one arrival takes by this amount, mean over the models that it can use."""
     return sum(
         pod.part * pod.shape.request.count / len(pod.usable) * sum(map(amount, pod.usable))
@@ -136,7 +136,7 @@ def mean_taken(usual: Sequence[UsualPod], amount: Callable[[CardNeed], float]) -
     )
 
 
-def lots_of(usual: Sequence[UsualPod], models: int) -> Lots:
+def lots_of(usual: Sequence[UsualShape], models: int) -> Lots:
     """Return the shapes that want several cards."""
     chosen = [pod for pod in usual if pod.shape.request.count > 1 and pod.usable]
     cards = np.array([pod.shape.request.count for pod in chosen], np.int64)
@@ -157,7 +157,7 @@ def lots_of(usual: Sequence[UsualPod], models: int) -> Lots:
     )
 
 
-def confined_to(usual: Sequence[UsualPod], grantable: Float64) -> Confined:
+def confined_to(usual: Sequence[UsualShape], grantable: Float64) -> Confined:
     """Return the sets of models; `grantable`: as `Tables.grantable`."""
     usable = [np.array([need is not None for need in pod.needs], np.bool_) for pod in usual]
     masks = list({mask.tobytes(): mask for mask in usable if mask.any()}.values())

@@ -135,7 +135,7 @@ def lost_by_one(sizes: Int, shares: Float64) -> Float64:
         return np.zeros(CARD + 1)
     cuts = Cuts(sizes, np.zeros_like(sizes))
     worth = cuts.worth(_prices(cuts, shares, _EXACT))[:, 0]
-    return _lost(np.arange(0, 10 * CARD + 1, 10, dtype=np.float64), worth)
+    return _lost_milli(np.arange(0, 10 * CARD + 1, 10, dtype=np.float64), worth)
 
 
 def lost_by_both(cores: Int, memories: Int, shares: Float64, core_weight: float) -> Float64:
@@ -155,7 +155,7 @@ def lost_by_both(cores: Int, memories: Int, shares: Float64, core_weight: float)
         _prices(cuts, shares * random.uniform(0.8, 1.25, len(shares)), _CLOSE)
         for _ in range(_PROGRAMS)
     ]
-    return _lost(_idle(core_weight), cuts.worth(np.mean(prices, axis=0)))
+    return _lost_milli(_idle(core_weight), cuts.worth(np.mean(prices, axis=0)))
 
 
 def _idle(core_weight: float) -> Float64:
@@ -164,7 +164,7 @@ def _idle(core_weight: float) -> Float64:
     return core_weight * percent[:, None] + (1 - core_weight) * percent
 
 
-def _lost(idle: Float64, worth: Float64) -> Float64:
+def _lost_milli(idle: Float64, worth: Float64) -> Float64:
     # A whole card loses nothing by definition: prices are parts of one.
     lost: Float64 = idle - 1000.0 * worth / max(float(worth.flat[-1]), _NEAR_ZERO)
     return np.maximum(lost, 0.0)

@@ -18,7 +18,7 @@ import numpy as np
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.fragmentation.demand import (
     PERMILLE,
-    UsualPod,
+    UsualShape,
     confined_to,
     lots_of,
     mean_taken,
@@ -91,7 +91,7 @@ class Tables:
         self.mean_milli = PERMILLE * mean_taken(usual, lambda need: need.part)
         """Milli that one arrival takes of cards."""
 
-    def _price(self, usual: Sequence[UsualPod]) -> None:
+    def _price(self, usual: Sequence[UsualShape]) -> None:
         """Price each model by its own slices; cards that are asked for together are whole ones."""
         known: dict[bytes, tuple[Float64, Float64]] = {}
         for number in range(len(self.lost)):

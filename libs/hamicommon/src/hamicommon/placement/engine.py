@@ -79,7 +79,7 @@ def decide(
     candidates: Collection[NodeName] | None = None,
     without_cards: Collection[GpuUuid] = (),
 ) -> Decision:
-    """As `place`, with the scores of all nodes that fit (for the event and the record)."""
+    """Decide as `place`, with the scores of all nodes that fit (for the event and the record)."""
     _check(request)
     rows, unknown = view.rows_of(candidates)
     judged = _judged(request, view, rows, without_cards)
@@ -160,7 +160,7 @@ def prioritize(
 
 
 def best_of(request: PodRequest, view: ClusterView, rows: Int) -> Placement | None:
-    """As `place` among these rows of the view, without the reasons of a refusal (replay).
+    """Place among these rows of the view, without the reasons of a refusal (replay).
 
     Raises: InvalidRequest when the pod asks for no card.
     """
@@ -185,12 +185,12 @@ class _Judged:
     scores: Floats
     dropped: list[Step] | None = None
     costs: NodeCosts | None = None
-    """Of a policy that scores nodes itself."""
+    """Costs of a policy that scores nodes itself."""
     walked: WalkedShape | None = None
-    """What is kept of the rows under any other."""
+    """Kept walks of the rows under any other."""
 
     def steps(self) -> list[Step]:
-        """Where the others dropped out."""
+        """Steps at which the others dropped out."""
         if self.dropped is not None:
             return self.dropped
         return fit(self.request, self.view, self.candidates, self.without_cards)[1]

@@ -55,7 +55,7 @@ class SimulationResult:
     request: PodRequest | None = None
     """Request of the pod; None when that could not be read."""
     refusal: Refusal | None = None
-    """Of the nodes that do not fit."""
+    """Refusal of the nodes that do not fit."""
 
     def as_json(self, written: Writer = lambda node, annotations: annotations) -> Json:
         """Write the answer: `nodes`, `chosen` and `error`."""

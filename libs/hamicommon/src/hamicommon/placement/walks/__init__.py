@@ -1,1 +1,1 @@
-"""What walks of the nodes found, kept by row of the view for pods of the same shape."""
+"""Findings of walks of the nodes, kept by row of the view for pods of the same shape."""

@@ -35,7 +35,7 @@ class KeptWalks:
         self._shape = (-1, -1)
 
     def of(self, request: PodRequest, view: ClusterView, rows: Int) -> WalkedShape | None:
-        """What the pod finds on these rows now; None: walk for it.
+        """Return what the pod finds on these rows now; None: walk for it.
 
         So it is for a shape that never came: of a pod that comes once it is enough to ask one node
         which cards it takes. And where a vendor's chooser has to be asked, in Python, node by node.
