@@ -82,10 +82,10 @@ class KubeScheduler:
             if quirk == "unasked":
                 chosen = rng.choice(nodes) if nodes else ""
             else:
-                chosen = await self._filter(pod, nodes, rng)
+                chosen = await self._filter(pod, nodes)
             if quirk == "twice-filtered" and chosen:
                 others = [node for node in nodes if node != chosen or rng.random() < 0.5]
-                chosen = await self._filter(pod, others, rng)
+                chosen = await self._filter(pod, others)
         if chosen and quirk == "moved":
             chosen = rng.choice(nodes)
         if not chosen or quirk == "not-bound":
@@ -97,13 +97,13 @@ class KubeScheduler:
         if not any(not error for error in await asyncio.gather(*binds)):
             self._refuse(uid, "SchedulerError")
 
-    async def _filter(self, pod: Json, nodes: list[str], rng: random.Random) -> str:
+    async def _filter(self, pod: Json, nodes: list[str]) -> str:
         uid = pod["metadata"]["uid"]
         answer: Json = {}
         async with _Hands(self.busy, uid):
             try:
                 async with asyncio.timeout(HTTP_TIMEOUT_S):
-                    answer = await self._one(rng).filter(pod, nodes)
+                    answer = await self._active().filter(pod, nodes)
             except (TimeoutError, ConnectionError) as exc:
                 self._note(f"filter {uid}: {type(exc).__name__}")
                 return ""
@@ -117,17 +117,18 @@ class KubeScheduler:
             await asyncio.sleep(rng.uniform(0.0, 0.05))
             try:
                 async with asyncio.timeout(HTTP_TIMEOUT_S):
-                    error = await self._one(rng).bind(pod, node)
+                    error = await self._active().bind(pod, node)
             except (TimeoutError, ConnectionError) as exc:
                 error = type(exc).__name__
         self._note(f"bind {uid} to {node}: {error or 'bound'}")
         return error
 
-    def _one(self, rng: random.Random) -> Replica:
+    def _active(self) -> Replica:
+        """The one beside the kube-scheduler that leads; another only when it died."""
         alive = self._replicas()
         if not alive:
             raise ConnectionError("no endpoints")
-        return rng.choice(alive)
+        return alive[0]
 
     def _refuse(self, uid: str, reason: str) -> None:
         if self._waiting(uid) is not None:
