@@ -23,7 +23,7 @@ from hamicommon.bus.permissions import asker_inboxes
 from hamicommon.dra.claims import claim_names, claim_path
 from hamicommon.dra.devices import DRIVER
 from hamicommon.errors import NotFound, Unavailable
-from hamicommon.events import ClaimsRequest, UnmanagedReply, claims_subject
+from hamicommon.events import ClaimsReply, ClaimsRequest, claims_subject
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
 from hamilocal.servers.control_plane.assets import ControlPlane
@@ -103,7 +103,7 @@ class ClaimNodes(PlayedNodes):
             namespace=metadata["namespace"],
             pod_name=metadata["name"],
         )
-        reply = UnmanagedReply.model_validate_json(await self._ask(node, asked))
+        reply = ClaimsReply.model_validate_json(await self._ask(node, asked))
         if reply.grant is None:
             self.refused[metadata["uid"]] = reply.refused
             raise Unavailable(f"{metadata['name']} was refused: {reply.refused}")

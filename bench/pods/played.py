@@ -134,9 +134,7 @@ class PlayedNodes:
         if asked.grant is not None:
             self._take(asked.grant)
         taken = asked.grant is not None
-        return events.Readiness(
-            node=asked.node, ready=True, taken=taken, late=self._late, alike=True, exchanges=True
-        )
+        return events.Readiness(node=asked.node, ready=True, taken=taken, late=self._late)
 
     async def _on_grant(self, message: Message) -> None:
         fact = events.GRANT_MESSAGE.validate_json(message.data)

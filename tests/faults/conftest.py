@@ -83,7 +83,8 @@ def faulty_cluster(cluster_kind: str) -> Iterator[Faulty]:
             **clocks.environment,
         }
         # Cases kill the scheduler more often than a sound one ends.
-        flags = ("--nodes", "2", "--most-ends", "1000")
+        # The way of the node lock, which has more points at which a process may die.
+        flags = ("--nodes", "2", "--most-ends", "1000", "--binding", "lock")
         with running_system(cluster_kind, *flags, environment=environment) as system:
             assert system.sql("SHOW fsync") == "on"
             yield Faulty(system=system, file=file, real=cluster_kind == "real", clocks=clocks)

@@ -65,7 +65,10 @@ class Stage:
     may_refuse: int = 0
     """So many pods may be refused by their kubelet for good (an agent died inside Allocate)."""
     began_s: float = field(default_factory=time.monotonic)
+    replaced: int = 0
+    """Pods that were ended by the scheduler or refused by their kubelet, and made again."""
     _untouched: dict[str, str] = field(default_factory=dict)
+    _made: dict[str, Json] = field(default_factory=dict)
 
     @property
     def system(self) -> System:
@@ -99,6 +102,7 @@ class Stage:
                 pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
                 pod["spec"]["tolerations"] = [{"operator": "Exists"}]
             self.sizes_mib[name] = size_mib
+            self._made[name] = pod
             wait(lambda pod=pod: self._created(pod), f"{name} to be taken", timeout_s=timeout_s)
 
     def _created(self, pod: Json) -> bool:
@@ -131,11 +135,24 @@ class Stage:
             and self.system.sql(_UNTOLD) == "0"
         )
 
-    def settle(self, timeout_s: float = RECOVERED_S) -> float:
-        """Waits for that; returns how many seconds it took."""
+    def replace_lost(self) -> bool:
+        """Make another pod for each that was ended or refused; False: there was none."""
+        here = {pod["metadata"]["name"]: pod for pod in self.mine()}
+        lost = [n for n in self.sizes_mib if n not in here or is_refused(here[n])]
+        for name in lost:
+            self.system.delete(name)
+            wait(lambda name=name: self._created(self._made[name]), f"{name} to be taken again")
+        self.replaced += len(lost)
+        return bool(lost)
+
+    def settle(self, timeout_s: float = RECOVERED_S, *, replacing: bool = False) -> float:
+        """Waits for that; returns how many seconds it took.
+
+        `replacing`: pods may be ended on the way, and are made again.
+        """
         began_s = time.monotonic()
         wait(
-            quietly(self.settled),
+            lambda: not (replacing and self.replace_lost()) and quietly(self.settled)(),
             "every pod to run, and the ledger to have them so",
             timeout_s=timeout_s,
             why=lambda: f"{self.system.converged()} {phases(self.mine())}",

@@ -18,13 +18,13 @@ import hami_scheduler.ledger.state_machine
 import hami_scheduler.reconcile.reconciler
 import hami_scheduler.watch.pods
 import pytest
-from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_scheduler.adapters.nats import NatsGrantAnnouncer
 from hami_scheduler.adapters.redis import RedisNodeLock
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.ledger.state_machine import POD_DELETED, Transition
+from hami_scheduler.pod_ending import PodEnder
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.grants.grant import Grant
 from hamicommon.ledger.model import StateStep
@@ -85,14 +85,9 @@ def _gone_is_the_end(allocation: Any, _facts: Any) -> Transition:
     return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
 
 
-async def _no_objection(*_args: Any) -> str:
-    """In the place of the ledger."""
-    return ""
-
-
-async def _objection(*_args: Any) -> str:
-    """As the other."""
-    return "no"
+async def _it_is_over(*_args: Any, **_kwargs: Any) -> str:
+    """In the place of the end of a pod."""
+    return "it is over"
 
 
 async def _yes(*_args: Any) -> bool:
@@ -140,12 +135,9 @@ MUTATIONS = {
     "Allocate's order is trusted, PreStart checks nothing": Mutation(
         patches=((PreStart, "check", _nothing),), breaks=("SAFE-2", "SAFE-3")
     ),
-    "a swapped container starts before the ledger has it there": Mutation(
-        patches=((LedgerMoves, "ask", _no_objection),), breaks=("SAFE-2", "SAFE-3")
-    ),
-    "a swapped container is never given its cards": Mutation(
-        # Without locks the kubelet's order is any order, so many are swapped.
-        patches=((LedgerMoves, "ask", _objection), (RedisNodeLock, "acquire", _nothing)),
+    "a pod that got another one's answer is never ended": Mutation(
+        # Without locks the kubelet's order is any order, so many answers go to others than meant.
+        patches=((PodEnder, "end", _it_is_over), (RedisNodeLock, "acquire", _nothing)),
         breaks=("LIVE-2",),
     ),
     "the agent does not report that pods left": Mutation(

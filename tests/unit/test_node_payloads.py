@@ -16,8 +16,6 @@ import pytest
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.service import UsageHistory
 from hami_scheduler.adoption.resource_claims import ClaimGrants
-from hami_scheduler.adoption.unmanaged import UnmanagedGrants
-from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import GrantSnapshots
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.bus.reports import GrantReports
@@ -38,7 +36,6 @@ SERVICES = Path(__file__).parents[2] / "services"
 
 _AT = NOW.isoformat()
 _POD = {"pod_uid": "u", "namespace": "ns", "pod_name": "p"}
-_MOVE = {"allocation_id": "1", "token": 1, "container": "c", "uuids": ["GPU-1"]}
 _NUMBERED = {"agent_id": "agent", "sequence": 1}
 BODIES: dict[Callable[[str], str], dict[str, Any]] = {
     events.inventory_subject: {**_NUMBERED, "observed_at": _AT, "devices": []},
@@ -53,9 +50,7 @@ BODIES: dict[Callable[[str], str], dict[str, Any]] = {
     events.usage_subject: {**_NUMBERED, "sampled_at": _AT, "devices": [], "containers": []},
     events.limits_subject: {**_NUMBERED, "checked_at": _AT},
     events.snapshot_subject: {},
-    events.unmanaged_subject: {**_POD, "containers": []},
     events.claims_subject: _POD,
-    events.moves_subject: {"owner": _MOVE},
 }
 KINDS = {
     events.inventory_subject: events.Inventory,
@@ -63,9 +58,7 @@ KINDS = {
     events.usage_subject: events.Usage,
     events.limits_subject: events.LimitCheck,
     events.snapshot_subject: events.GrantSnapshotRequest,
-    events.unmanaged_subject: events.UnmanagedRequest,
     events.claims_subject: events.ClaimsRequest,
-    events.moves_subject: events.MoveRequest,
 }
 
 
@@ -94,7 +87,13 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     """The readers of each subject; none of them gets as far as its backends."""
     any_of = dict.fromkeys
     reports = GrantReports(
-        **any_of(("store", "transitions", "orphans", "instances", "pods", "known_pods"), Mock())
+        **any_of(
+            (
+                *("store", "transitions", "orphans", "instances", "pods", "ender", "announcer"),
+                *("instruments", "known_pods"),
+            ),
+            Mock(),
+        )
     )
     inventories = InventoryReports(
         **any_of(
@@ -106,7 +105,6 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     )
     usage = UsageHistory(Mock(), MetricsInstruments(), lambda: NOW, grace_s=1.0)
     follower = ClusterFollower(Mock(rules={}), lambda: NOW, RoomThread())
-    moves = GrantMoves(**any_of(("store", "view", "doubt_mirror", "takes_any_card"), Mock()))
 
     async def check(subject: str, data: bytes) -> None:
         await checks.handle(message(subject, data))
@@ -122,11 +120,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
         events.usage_subject: [one_of_many(usage.ingest)],
         events.limits_subject: [check],
         events.snapshot_subject: [GrantSnapshots(Mock()).respond],
-        events.unmanaged_subject: [
-            UnmanagedGrants(Mock(), view=Mock(), vendors=Mock(), request_of=Mock()).respond
-        ],
         events.claims_subject: [ClaimGrants(Mock(), claims=Mock(), request_of=Mock()).respond],
-        events.moves_subject: [moves.respond],
     }
 
 
@@ -203,10 +197,7 @@ LARGEST: list[tuple[Callable[[str], str], dict[str, Any]]] = [
         {"findings": filled({**_FOUND, "since": _AT})},
     ),
     (events.snapshot_subject, {"colour": "x" * 1_000_000}),
-    (events.unmanaged_subject, {"containers": filled({"container": "", "uuids": []})}),
     (events.claims_subject, {"pod_name": "x" * 1_000_000}),
-    (events.moves_subject, {"partners": filled(_MOVE)}),
-    (events.moves_subject, {"owner": {**_MOVE, "uuids": ["u"] * 250_000}}),
 ]
 
 

@@ -12,7 +12,6 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import CapacityConflict
-from hamicommon.ledger.cards.moves import Move
 
 from tests.contract.ledger.allocation_stores import (
     Harness,
@@ -108,23 +107,6 @@ async def test_an_init_container_may_use_the_range_of_its_own_pod(harness: Harne
         await harness.store.begin(
             draft("r", holding(slice_of("0", 4, 2)), holding(slice_of("0", 5, 2), index=1))
         )
-
-
-async def test_a_move_onto_a_held_range_is_refused(harness: Harness) -> None:
-    await harness.add(card("0"), card("1", index=1))
-    await harness.store.begin(draft("p", holding(slice_of("0", 0, 4))))
-    await harness.store.begin(draft("q", holding(slice_of("1", 0, 4))))
-    bound = (await harness.advance("p", S.BINDING, new_token=True)).allocation
-
-    assert bound.token is not None
-    move = Move(
-        allocation_id=bound.id, token=bound.token, containers=(holding(slice_of("1", 2, 1)),)
-    )
-    with pytest.raises(CapacityConflict):
-        await harness.store.move([move])
-
-    assert await harness.store.move([replace(move, containers=(holding(slice_of("1", 4, 4)),))])
-    assert (await harness.usage("0")).holdings == ()
 
 
 def of(vendor: str, memory: int, core: int) -> ContainerGrant:

@@ -46,12 +46,7 @@ class Got:
         return ""
 
     def differs_from(self, granted: frozenset[str]) -> str:
-        """How it differs from what the ledger grants; empty: not at all.
-
-        A pod that the kubelet gave other cards than granted differs until its agent's report came.
-        The kubelet keeps env of a repaired answer, so of the env only the cards count; libvgpu
-        reads the limits file first.
-        """
+        """How it differs from what the ledger grants; empty: not at all."""
         cards = frozenset(line.split()[1] for line in granted)
         visible = frozenset(self.env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
         if self.limits != granted:
@@ -59,16 +54,6 @@ class Got:
         if visible != cards:
             return f"sees {sorted(visible)}, granted {sorted(cards)}"
         return self.has_anothers(granted)
-
-    @property
-    def repaired(self) -> bool:
-        """True when PreStartContainer changed what Allocate had answered."""
-        answered = {
-            int(value.removesuffix("m"))
-            for name, value in self.env.items()
-            if name.startswith("CUDA_DEVICE_MEMORY_LIMIT_")
-        }
-        return answered != {int(line.split()[3]) // MIB for line in self.limits}
 
 
 def running_containers(system: System) -> Iterator[Got]:

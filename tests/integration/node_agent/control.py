@@ -63,9 +63,6 @@ class Control:
         self.answers_snapshots = True
         self.complete = True
         """False: the ledger could not be read when it was asked."""
-        self.moves: list[events.MoveRequest] = []
-        self.refuses_moves = ""
-        """Why the ledger has no room on other cards than granted."""
         self.reports: list[Any] = []
         self.inventories: list[events.Inventory] = []
         self.usages: list[events.Usage] = []
@@ -130,10 +127,6 @@ class Control:
             grants=tuple(self.live.values()),
         )
 
-    async def move(self, subject: str, data: bytes) -> events.MoveReply:
-        self.moves.append(events.MoveRequest.model_validate_json(data))
-        return events.MoveReply(node=NODE, refused=self.refuses_moves)
-
     async def hear(self) -> None:
         async def on_report(message: Message) -> None:
             self.reports.append(events.REPORT.validate_json(message.data))
@@ -154,11 +147,8 @@ class Control:
                     stream=stream, subject=subject, consumer="test", deliver=Deliver.ALL
                 )
                 tasks.create_task(self.bus.consume(what, handle))
-            for subject, respond in (
-                (events.snapshot_subject(NODE), self.snapshot),
-                (events.moves_subject(NODE), self.move),
-            ):
-                tasks.create_task(self.bus.serve(subject, "scheduler", respond))
+            subject = events.snapshot_subject(NODE)
+            tasks.create_task(self.bus.serve(subject, "scheduler", self.snapshot))
 
 
 @asynccontextmanager

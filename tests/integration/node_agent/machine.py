@@ -316,6 +316,11 @@ class Kubelet:
                 api.PreStartContainerRequest(devices_ids=ids), timeout=PATIENCE_S
             )
 
+    def lose(self, pod: str, container: str) -> None:
+        """It is killed before it stores the answer."""
+        del self.allocations[pod, container]
+        self.write_checkpoint()
+
     def forget(self, pod: str) -> None:
         """The pod is over and cleaned up."""
         del self.pods[pod]

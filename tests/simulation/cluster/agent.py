@@ -12,13 +12,13 @@ from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adoption.adopted import AdoptedAnswers
 from hami_node_agent.adoption.holdings import HoldingsService
 from hami_node_agent.allocation.allocate import Allocate
-from hami_node_agent.allocation.device_moves import LedgerMoves
-from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.cleanup.garbage_collection import Processes, Sweeper
 from hami_node_agent.deviceplugin.readiness import ReadinessService
+from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.ports import KubeletState
 from hami_node_agent.grants.records import AgentState, Record
@@ -71,6 +71,15 @@ class Disk:
 
     def keep_cache_dir(self, name: str, nonce: str) -> None:
         """See the port ContainerFiles."""
+
+    def write(self, nonce: str, spec: ContainerSpec) -> None:
+        """See the port DeviceDescriptions: no container here binds late."""
+        raise AssertionError(f"{nonce} is described: {spec}")
+
+    def source_of(self, nonce: str, container_path: str) -> str:
+        """See the port DeviceDescriptions: nothing is described."""
+        del nonce, container_path
+        return ""
 
     def remove_pod(self, cache_dirs: Iterable[str], nonces: Iterable[str]) -> None:
         """See `cleanup.garbage_collection.PodFiles`."""
@@ -152,12 +161,11 @@ class Agent:
         ports = NodePorts(
             state=state, kubelet_state=wired, source=feed, pods=pods, files=disk, reports=reports
         )
-        finder = GrantFinder(ports, node_name=node, wait_s=2.0)
-        self._allocating = Allocate(ports, finder=finder, answers=ANSWERS)
+        slices = DescribedSlices(ports, devices=disk, answers=ANSWERS)
+        self._allocating = Allocate(ports, slices=slices, node_name=node)
+        late = LateBinding(ports, slices=slices, is_used=False)
+        self._prestarting = PreStart(ports, slices=slices, late=late)
         adopted = AdoptedAnswers(state, kubelet_state=wired)
-        self._prestarting = PreStart(
-            ports, moves=LedgerMoves(bus, node=node), adopted=adopted, unmanaged=None
-        )
         sweeper = Sweeper(
             state,
             pods=pods,
@@ -178,7 +186,6 @@ class Agent:
             not_ready_reason=str,
             on_ready=lambda: None,
             take=feed.take,
-            alike=True,
         )
         holdings = HoldingsService(cast(Any, bus), state, kubelet_state=wired, pods=pods, node=node)
         for loop in (

@@ -130,6 +130,10 @@ class Connection:
             return {}
         return await self._call(lambda: self._patch(path, body["metadata"]))
 
+    async def delete(self, path: str, body: Json) -> Json:
+        """As KubeApi, bound pods alone: their kubelet takes them away."""
+        return await self._call(lambda: self._delete(path, body["preconditions"]["uid"]))
+
     async def watch(self, path: str, *, resource_version: str, **query: str) -> AsyncIterator[Json]:
         """As KubeApi."""
         plural, seen = path.rpartition("/")[2], int(resource_version)
@@ -192,6 +196,14 @@ class Connection:
         }
         plural = path.strip("/").split("/")[-2]
         return self._server.put(plural, {**item, "metadata": {**old, **merged}})
+
+    def _delete(self, path: str, uid: str) -> Json:
+        pod = self._one(path)
+        if pod["metadata"]["uid"] != uid:
+            raise Conflict("the uid in the precondition differs")
+        metadata = {"deletionTimestamp": now_text(), **pod["metadata"]}
+        self._server.put("pods", {**pod, "metadata": metadata})
+        return {}
 
     def _bind(self, path: str, body: Json) -> Json:
         pod = self._one(path)

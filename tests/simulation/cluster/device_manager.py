@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hami_node_agent.devices.replica_ids import replicas_of
-from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
+from hami_node_agent.grants.ports import Holding, KeptAnswer
 from hamicommon.errors import Unavailable
 
 from tests.simulation.cluster.agent import Agent, Cards, Disk

@@ -13,8 +13,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ports import KubeletReading
+from hami_node_agent.grants.ports import Holding, KubeletReading
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.types import Json
 

@@ -17,7 +17,6 @@ from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
 from hamicommon.events import event_subject
-from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.granted_cards import PodCard
 from hamicommon.ledger.model import Change, Command, Entry, QuotaUse, StateStep
 
@@ -72,23 +71,15 @@ class SimLedger(Inventories):
             self._changes.append((change, old))
         return change
 
-    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
-        """As FakeLedger, with the announcements."""
-        olds = [await self.get(move.allocation_id) for move in moves]
-        changes = await super().move(moves)
-        if changes is not None:
-            self._announce(*zip(changes, olds, strict=True), verb="moved")
-        return changes
-
-    def _announce(self, *changes: tuple[Change, Allocation | None], verb: str = "") -> None:
+    def _announce(self, *changes: tuple[Change, Allocation | None]) -> None:
         for change, _old in changes:
-            self._announce_one(change, verb or change.allocation.state.value)
+            self._announce_one(change)
         self._on_commit(changes)
 
-    def _announce_one(self, change: Change, verb: str) -> None:
+    def _announce_one(self, change: Change) -> None:
         allocation = change.allocation
         self.outbox.add(
-            event_subject("allocation", verb),
+            event_subject("allocation", allocation.state.value),
             {
                 "version": 1,
                 "event_id": len(self.outbox.rows) + 1,

@@ -199,7 +199,8 @@ def test_every_container_but_the_agents_runs_without_root_and_none_writes_its_im
 RIGHTS = {
     "scheduler": {
         # Watched by every replica; annotations and requeues are patches (adapters/kubernetes.py).
-        "pods": {"get", "list", "watch", "patch"},
+        # Pods that got another one's devices are deleted (pod_ending.py).
+        "pods": {"get", "list", "watch", "patch", "delete"},
         "pods/binding": {"create"},
         # The patch is for locks and handshakes of nodes that have no agent of ours.
         "nodes": {"get", "list", "watch", "patch"},
@@ -316,7 +317,7 @@ def test_no_store_listens_in_plain_text_or_shows_itself_to_anybody() -> None:
     assert (ports["--port"], ports["--tls-port"]) == ("0", "6379")
 
 
-def test_pods_can_be_ended_with_the_overlay_alone() -> None:
+def test_pods_that_run_can_be_ended_with_the_overlay_alone() -> None:
     def rules(path: Path) -> dict[str, list[str]]:
         return {
             resource: rule["verbs"]
@@ -327,11 +328,25 @@ def test_pods_can_be_ended_with_the_overlay_alone() -> None:
         }
 
     overlay = rules(OVERLAYS / "evict" / "access.yaml")
-    assert overlay == {"pods": ["delete"], "pods/status": ["patch"]}
-    assert "delete" not in rules(BASE / "scheduler.yaml")["pods"]
+    assert overlay == {"pods/status": ["patch"]}
+    assert "pods/status" not in rules(BASE / "scheduler.yaml")
+    [policy] = [
+        each
+        for each in objects(BASE / "policies.yaml")
+        if each["metadata"]["name"] == "hami-scheduler-deletes"
+        and each["kind"] == "ValidatingAdmissionPolicy"
+    ]
+    assert "'Pending'" in policy["spec"]["validations"][0]["expression"]
     [built] = objects(OVERLAYS / "evict" / "kustomization.yaml")
-    [patch] = [yaml.safe_load(each["patch"]) for each in built["patches"]]
-    assert patch[0]["value"] == {"name": "HAMI_SCHEDULER_ENFORCEMENT", "value": "evict"}
+    setting, *left_out = [yaml.safe_load(each["patch"]) for each in built["patches"]]
+    assert setting[0]["value"] == {"name": "HAMI_SCHEDULER_ENFORCEMENT", "value": "evict"}
+    assert {each["kind"] for each in left_out} == {
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    for each in left_out:
+        assert each["metadata"]["name"] == policy["metadata"]["name"]
+        assert each["$patch"] == "delete"
 
 
 def digest(data: dict[str, str]) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import yaml
-from hami_node_agent.inventory.publisher import BINDING_ANNOTATION
 from hamicommon.admission.mistakes.typos import user_annotations
 from hamicommon.admission.registration import IGNORE_LABEL
 from hamicommon.device_config import DeviceConfig
@@ -78,7 +77,7 @@ def test_an_agent_may_write_what_it_writes_on_its_node() -> None:
         if "variables.changed.all" in rule["expression"]
     ]
 
-    written = {BINDING_ANNOTATION, keys.AGENT, keys.NVIDIA_REGISTER, keys.NVIDIA_PAIR_SCORES}
+    written = {keys.BINDING, keys.AGENT, keys.NVIDIA_REGISTER, keys.NVIDIA_PAIR_SCORES}
     assert set(re.findall(r"'(hami\.io/[^']+)'", found)) == written
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from hami_node_agent.allocation.node_ports import NodePorts
 from hami_node_agent.grants.book import GrantBook, NodeGrant
-from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
+from hami_node_agent.grants.ports import ForeignAnswer, Holding, KeptAnswer
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
@@ -44,6 +44,7 @@ def a_grant(
         token=token,
         containers=containers or (a_container(a_share()),),
         state=state,
+        offered=True,
         heard_at=heard_at,
     )
 

@@ -159,6 +159,11 @@ class SchedulerInstruments:
         self.limit_evictions = self._counter(
             "limit_evictions", "Pods beyond their grants that were to be ended", ["result"]
         )
+        self.wrong_devices = self._counter(
+            "wrong_devices",
+            "Pods that got the devices of others at Allocate and were to be ended",
+            ["result"],
+        )
         self.silent_agents = self._gauge(
             "silent_agents", "Nodes that get no pods because their agents are silent"
         )

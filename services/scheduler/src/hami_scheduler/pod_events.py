@@ -25,6 +25,7 @@ ALLOCATE_FAILED = "AllocateFailed"
 ALLOCATE_LATE = "AllocateLate"
 RUNS_ON = "RunsWithoutGrant"
 UNMANAGED = "UnmanagedPod"
+WRONG_DEVICES = "WrongDevices"
 ADOPTED = "Adopted"
 CARD_CHANGED = "GrantedCardChanged"
 

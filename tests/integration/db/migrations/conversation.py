@@ -37,7 +37,6 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice, NodeInventory
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.ledger import pool as connections
-from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.model import Draft, StateStep
 from hamicommon.ledger.outbox.relay import OutboxRelay
@@ -141,11 +140,6 @@ async def _grants(database: Database) -> None:
             lease_s=30.0,
         )
         await store.advance(step)
-    bound = await store.get(whole)
-    assert bound is not None
-    assert bound.token is not None
-    move = Move(allocation_id=whole, token=bound.token, containers=(_container("GPU-1"),))
-    await store.move([move])
     second = next(ids)
     await store.begin(_draft(second, "pod-2", "GPU-0", "GPU-1", quota={}))
     for allocation, end in ((whole, S.RELEASED), (second, S.EXPIRED)):

@@ -1,13 +1,11 @@
 """Pods that HAMi started and pods that came past the scheduler, on a node of ours."""
 
 import asyncio
-from typing import Any
 
 import grpc
 import pytest
 from hamicommon import events
 from hamicommon.errors import Unavailable
-from hamicommon.grants.grant import Grant
 
 from tests.hami.answers import hami_answer
 from tests.integration.node_agent.conftest import ApiPods
@@ -18,8 +16,6 @@ from tests.integration.node_agent.machine import (
     AgentProcess,
     Kubelet,
     Machine,
-    limits_of,
-    mounts_of,
 )
 from tests.waiting import PATIENCE_S, eventually
 
@@ -133,122 +129,3 @@ async def test_an_answer_that_shows_other_cards_than_were_adopted_does_not_start
 
     with pytest.raises(grpc.aio.AioRpcError):
         await kubelet.prestart(B_0)
-
-
-@pytest.fixture
-def adopts(machine: Machine) -> None:
-    """The setting under test; asked for before the agent starts."""
-    machine.extra["HAMI_NODE_AGENT_UNMANAGED_PODS"] = "adopt"
-
-
-class Scheduler:
-    """What the scheduler answers to requests for unmanaged pods."""
-
-    def __init__(self) -> None:
-        self.asked: list[events.UnmanagedRequest] = []
-        self.refusal = ""
-
-    async def answer(self, _subject: str, body: bytes) -> events.UnmanagedReply:
-        request = events.UnmanagedRequest.model_validate_json(body)
-        self.asked.append(request)
-        if self.refusal:
-            return events.UnmanagedReply(node=NODE, refused=self.refusal)
-        return events.UnmanagedReply(node=NODE, grant=granted(request))
-
-
-def granted(request: events.UnmanagedRequest) -> Grant:
-    containers = [
-        container(
-            *(share(CARDS.index(uuid), 1024 * (index + 1), 20) for uuid in one.uuids),
-            name=one.container,
-            index=index,
-        )
-        for index, one in enumerate(sorted(request.containers, key=lambda one: one.container))
-    ]
-    made = grant(request.pod_uid, *containers, token=7, answered=True)
-    return made.model_copy(update={"pod_name": request.pod_name})
-
-
-@pytest.fixture
-async def scheduler(control: Control) -> Any:
-    scheduler = Scheduler()
-    serving = asyncio.create_task(
-        control.bus.serve(events.unmanaged_subject(NODE), "scheduler", scheduler.answer)
-    )
-    yield scheduler
-    serving.cancel()
-
-
-@pytest.fixture
-async def past(adopts: None, api_pods: ApiPods, agent: AgentProcess) -> str:
-    """The uid of a pod that came past the scheduler."""
-    await api_pods.create("past")
-    return api_pods.uids["past"]
-
-
-async def test_a_pod_past_the_scheduler_may_use_nothing_until_it_is_granted(
-    past: str, kubelet: Kubelet, control: Control, scheduler: Scheduler
-) -> None:
-    answer = await kubelet.allocate(past, "main", A_0)
-
-    assert "device" not in limits_of(answer)
-    assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == CARDS[0]
-    assert not [name for name in answer.envs if "LIMIT" in name]
-
-    await kubelet.prestart(A_0)
-
-    [request] = scheduler.asked
-    assert (request.pod_uid, request.pod_name) == (past, "past")
-    assert request.containers == (events.TakenContainer(container="main", uuids=(CARDS[0],)),)
-    assert f"device {CARDS[0]} memory_bytes {1024 * 2**20} core_percent 20" in limits_of(answer)
-    [report] = await eventually(lambda: control.reported("allocated"))
-    assert report.pod_uid == past
-    await kubelet.prestart(A_0)
-    assert len(scheduler.asked) == 1
-
-
-async def test_all_containers_of_such_a_pod_get_their_limits_at_the_first_start(
-    past: str, kubelet: Kubelet, scheduler: Scheduler
-) -> None:
-    first = await kubelet.allocate(past, "main", A_0)
-    second = await kubelet.allocate(past, "other", B_0)
-
-    await kubelet.prestart(B_0)
-
-    assert f"device {CARDS[0]} memory_bytes {1024 * 2**20}" in limits_of(first)
-    assert f"device {CARDS[1]} memory_bytes {2048 * 2**20}" in limits_of(second)
-    await kubelet.prestart(A_0)
-    assert len(scheduler.asked) == 1
-    # The pod's grant waits for no Allocate: the next one is somebody else's.
-    third = await kubelet.allocate("somebody", "main", A_1)
-    assert mounts_of(third)["/etc/hami"] != mounts_of(first)["/etc/hami"]
-    assert "device" not in limits_of(third)
-
-
-async def test_a_pod_without_room_waits_with_the_schedulers_reason(
-    past: str, api_pods: ApiPods, kubelet: Kubelet, scheduler: Scheduler
-) -> None:
-    scheduler.refusal = "the cards can't hold it: 1/1 CardInsufficientMemory"
-    answer = await kubelet.allocate(past, "main", A_0)
-
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await kubelet.prestart(A_0)
-    assert "CardInsufficientMemory" in (refused.value.details() or "")
-    assert "device" not in limits_of(answer)
-    messages = await api_pods.events("past")
-    assert any("CardInsufficientMemory" in message for message in messages)
-
-    scheduler.refusal = ""
-    await kubelet.prestart(A_0)
-    assert f"device {CARDS[0]}" in limits_of(answer)
-
-
-async def test_the_roomiest_card_is_preferred_for_a_pod_that_nobody_knows(
-    adopts: None, agent: AgentProcess, kubelet: Kubelet, control: Control
-) -> None:
-    held = grant("a", container(share(0, 40960)))
-    await control.announce(held)
-    await control.until_all_is_consumed()
-    await kubelet.allocate("a", "main", A_0)
-
-    assert await kubelet.prefer(1, A_1, B_0) == [[B_0]]

@@ -135,7 +135,7 @@ async def test_a_grant_that_was_never_announced_is_found_in_the_snapshot(
     assert limits_of(answer) == limits_4096_30(answer)
 
 
-async def test_the_same_call_again_has_the_same_answer(
+async def test_an_answer_that_the_kubelet_did_not_store_is_given_again(
     agent: AgentProcess, kubelet: Kubelet, control: Control, machine: Machine
 ) -> None:
     await control.announce(
@@ -143,6 +143,7 @@ async def test_the_same_call_again_has_the_same_answer(
     )
 
     first = await kubelet.allocate("a", "one", A_0)
+    kubelet.lose("a", "one")
     again = await kubelet.allocate("a", "one", A_0)
     two = await kubelet.allocate("a", "two", B_0)
     two_again = await kubelet.allocate("a", "two", B_0)
@@ -163,7 +164,7 @@ async def test_a_call_without_distinct_ids_is_refused(
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False], ids=["checkpoint", "PodResources"])
-async def test_pods_admitted_in_another_order_start_with_their_own_limits(
+async def test_pods_admitted_in_another_order_do_not_start_and_are_to_be_ended(
     api_pods: ApiPods,
     agent: AgentProcess,
     kubelet: Kubelet,
@@ -181,81 +182,62 @@ async def test_pods_admitted_in_another_order_start_with_their_own_limits(
     kubelet.pods.update({a: "a", b: "b"})
 
     for_b = await kubelet.allocate(b, "main", A_0)
-    for_a = await kubelet.allocate(a, "main", B_0)
-    await kubelet.prestart(A_0)
-    await kubelet.prestart(B_0)
+    await kubelet.allocate(a, "main", B_0)
+    for ids in (A_0, B_0):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await kubelet.prestart(ids)
+        assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "granted to another container" in (refused.value.details() or "")
 
-    assert f"device {for_b.envs['NVIDIA_VISIBLE_DEVICES']} memory_bytes {8192 << 20} " in (
-        limits_of(for_b)
+    assert f"memory_bytes {1024 << 20} " in limits_of(for_b)
+    reports = await eventually(
+        lambda: len(found := control.reported("start-refused")) == 2 and found
     )
-    assert f"device {for_a.envs['NVIDIA_VISIBLE_DEVICES']} memory_bytes {1024 << 20} " in (
-        limits_of(for_a)
-    )
-    asked = {request.owner.allocation_id: request for request in control.moves}
-    assert {name: request.owner.uuids for name, request in asked.items()} == {
-        f"allocation-of-{b}": (for_b.envs["NVIDIA_VISIBLE_DEVICES"],),
-        f"allocation-of-{a}": (for_a.envs["NVIDIA_VISIBLE_DEVICES"],),
+    assert {report.pod_uid: report.allocation_id for report in reports} == {
+        a: f"allocation-of-{a}",
+        b: f"allocation-of-{b}",
     }
-    # Both were admitted before either started, so the first question brings both along.
-    [partner] = control.moves[0].partners
-    assert partner == asked[f"allocation-of-{a}"].owner
-    await kubelet.prestart(A_0)
-    await kubelet.prestart(B_0)
-    assert len(control.moves) == 2
+    assert any("the scheduler ends the pod" in text for text in await api_pods.events("a"))
 
 
-async def test_a_container_on_cards_that_the_ledger_refuses_does_not_start(
-    agent: AgentProcess, kubelet: Kubelet, control: Control
+async def test_a_pod_that_bypassed_the_scheduler_and_took_an_answer_does_not_start(
+    api_pods: ApiPods, agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
-    await control.announce(grant("a", container(share(0, 1024, 10)), token=1))
-    await control.announce(grant("b", container(share(1, 8192, 50)), token=2))
-    await control.until_all_is_consumed()
-    control.refuses_moves = "no room on it"
+    await api_pods.create("bypassing")
+    uid = api_pods.uids["bypassing"]
+    kubelet.pods[uid] = "bypassing"
+    await control.announce(grant("a"))
 
-    for_b = await kubelet.allocate("b", "main", A_0)
+    await kubelet.allocate(uid, "main", A_0)
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await kubelet.prestart(A_0)
+    with pytest.raises(grpc.aio.AioRpcError) as left_over:
+        await kubelet.allocate("a", "main", A_1)
 
     assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "other than granted: no room on it" in (refused.value.details() or "")
-    assert f"memory_bytes {1024 << 20} " in limits_of(for_b)
-    control.refuses_moves = ""
-    await kubelet.prestart(A_0)
-    assert f"memory_bytes {8192 << 20} " in limits_of(for_b)
+    assert "without a grant" in (refused.value.details() or "")
+    [report] = await eventually(lambda: control.reported("start-refused"))
+    assert (report.pod_uid, report.pod_name, report.allocation_id) == (uid, "bypassing", "")
+    # Its controller makes another pod, which gets a grant and an answer of its own.
+    assert left_over.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_second_answer_leaves_the_directory_of_who_took_the_first_alone(
+async def test_an_answer_of_a_binding_that_failed_is_none_of_the_next_one(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
-    await control.announce(grant("a", token=1))
-    for_b = await kubelet.allocate("b", "main", A_0)
-    await control.announce(grant("b", token=2))
-    await kubelet.prestart(A_0)
-    # What its container has mounted there: the library without which nothing is held to a limit.
-    library = mounts_of(for_b)["/usr/local/vgpu"] / "libvgpu.so"
-    library.touch()
+    """A pod that bypassed the scheduler took it, and has its directory mounted, if anything."""
+    failed = grant("a", token=1)
+    await control.announce(failed)
+    for_other = await kubelet.allocate("bypassing", "main", A_0)
+    await control.withdraw(failed)
+    again = grant("a", token=2).model_copy(update={"allocation_id": "second-attempt"})
+    await control.announce(again)
+    await control.until_all_is_consumed()
 
     for_a = await kubelet.allocate("a", "main", A_1)
     await kubelet.prestart(A_1)
 
-    assert library.exists()
-    assert mounts_of(for_a)["/usr/local/vgpu"] != mounts_of(for_b)["/usr/local/vgpu"]
-
-
-async def test_an_unscheduled_pod_that_took_an_answer_does_not_start_and_the_owner_gets_another(
-    agent: AgentProcess, kubelet: Kubelet, control: Control
-) -> None:
-    await control.announce(grant("a"))
-
-    await kubelet.allocate("unscheduled", "main", A_0)
-    with pytest.raises(grpc.aio.AioRpcError) as refused:
-        await kubelet.prestart(A_0)
-    answer = await kubelet.allocate("a", "main", A_1)
-    await kubelet.prestart(A_1)
-
-    assert refused.value.code() is grpc.StatusCode.FAILED_PRECONDITION
-    assert "without a grant" in (refused.value.details() or "")
-    assert limits_of(answer) == limits_4096_30(answer)
+    assert mounts_of(for_a)["/usr/local/vgpu"] != mounts_of(for_other)["/usr/local/vgpu"]
 
 
 async def test_limits_that_were_lost_or_changed_are_put_right_before_a_start(

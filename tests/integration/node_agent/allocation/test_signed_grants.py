@@ -44,7 +44,7 @@ async def test_a_signed_grant_that_is_not_good_for_this_pod_is_refused(
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await kubelet.allocate(api_pods.uids["a"], "main", A_0)
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
-        assert "bus away" in (refused.value.details() or "")
+        assert "bus unavailable" in (refused.value.details() or "")
     finally:
         agent.close()
 

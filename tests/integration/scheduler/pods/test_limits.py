@@ -19,6 +19,7 @@ from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent
 from hamicommon.bus.client import Message
@@ -58,7 +59,7 @@ class Stage:
         history, announcer = PostgresLimits(self.database), Announcer(self)
         evictor = LimitEvictor(
             history=history,
-            pods=KubernetesPodApi(self.api),
+            ender=PodEnder(KubernetesPodApi(self.api)),
             announcer=announcer,
             instruments=self.instruments,
             policy=EvictionPolicy(after_s=30, per_minute=self.per_minute),

@@ -14,33 +14,6 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.integration
 
 
-async def test_a_moved_pod_is_written_down_where_it_runs(world: World) -> None:
-    replica = await world.replica()
-    cards = await world.add_node("n1", cards=2)
-    pod = await world.pod("slice", memory_mib=4096)
-    await replica.filter(pod, "n1")
-    await replica.bind(pod, "n1")
-    grant = await world.until(pod, "bound")
-    granted = (await replica.get("/v1/allocations"))["items"][0]["devices"][0]["device_uuid"]
-    other = next(card for card in cards if card != granted)
-
-    wanted = events.WantedMove(
-        allocation_id=grant["id"], token=grant["token"], container="main", uuids=(other,)
-    )
-    request = events.MoveRequest(node="n1", owner=wanted)
-    reply = await world.ask("n1", events.moves_subject("n1"), request)
-
-    assert events.MoveReply.model_validate_json(reply).refused == ""
-    assert await world.used(other) == (1, 4096, 0)
-    assert await world.used(granted) == (0, 0, 0)
-
-    async def mirrored() -> bool:
-        annotations = (await world.read(pod))["metadata"]["annotations"]
-        return bool(annotations[NVIDIA_ALLOCATED] == f"{other},NVIDIA,4096,0:;")
-
-    await eventually(mirrored, "the annotation to follow")
-
-
 @pytest.mark.parametrize("written", ["GPU-mine,NVIDIA,81920,100:;", None, "nonsense"])
 async def test_an_annotation_that_somebody_changed_is_the_ledgers_again(
     world: World, written: str | None

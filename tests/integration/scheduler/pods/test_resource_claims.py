@@ -26,7 +26,7 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> Claims:
     return known_claims(monkeypatch)
 
 
-async def ask(world: World, pod: Json, **changes: Any) -> events.UnmanagedReply:
+async def ask(world: World, pod: Json, **changes: Any) -> events.ClaimsReply:
     metadata = pod["metadata"]
     request = events.ClaimsRequest(
         node="n1",
@@ -35,7 +35,7 @@ async def ask(world: World, pod: Json, **changes: Any) -> events.UnmanagedReply:
         pod_name=metadata["name"],
     ).model_copy(update=changes)
     reply = await world.ask("n1", events.claims_subject("n1"), request)
-    return events.UnmanagedReply.model_validate_json(reply)
+    return events.ClaimsReply.model_validate_json(reply)
 
 
 async def test_what_was_allocated_is_granted_watched_and_released(

@@ -85,9 +85,7 @@ def test_no_login_but_the_schedulers_has_a_right_on_the_servers_own_subjects(
     ("subject", "inboxes"),
     [
         (subjects.snapshot_subject("b.example"), "_INBOX_agent-b_example."),
-        (subjects.unmanaged_subject("a"), "_INBOX_agent-a."),
         (subjects.claims_subject("a"), "_INBOX_agent-a."),
-        (subjects.moves_subject("a"), "_INBOX_agent-a."),
         (FEEDS_SUBJECT, "_INBOX_hami-webhook."),
         (subjects.readiness_subject("a"), "_INBOX_hami-scheduler."),
         (subjects.holdings_subject("a"), "_INBOX_hami-scheduler."),

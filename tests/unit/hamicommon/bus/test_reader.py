@@ -10,9 +10,9 @@ from hamicommon.bus.reader import read, read_any, read_of_node
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import (
     GRANT_MESSAGE,
+    ClaimsReply,
     GrantSnapshotRequest,
     GrantWithdrawn,
-    MoveReply,
     Usage,
 )
 from pydantic import TypeAdapter
@@ -35,9 +35,9 @@ def body(**fields: Any) -> bytes:
 
 
 def test_a_payload_with_more_than_we_know_is_read() -> None:
-    answer = read(MoveReply, body(version=1, node="n", colour="red"), "answer")
+    answer = read(ClaimsReply, body(version=1, node="n", colour="red"), "answer")
 
-    assert answer == MoveReply(node="n")
+    assert answer == ClaimsReply(node="n")
 
 
 def test_a_nodes_payload_is_read_on_its_own_subject() -> None:

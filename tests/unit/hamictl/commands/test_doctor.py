@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
+from hami_node_agent.bootstrap.late_binding import binding_way
+from hami_node_agent.config.settings import Settings as AgentSettings
 from hamictl.__main__ import app
 from hamictl.commands.look.doctor import (
+    SET_TO_LOCK,
     _backend,
     _silent,
     behind,
+    binding_finding,
     examined,
     settings_finding,
 )
@@ -147,3 +153,40 @@ def test_the_command_ends_with_6_and_prints_in_ascii(tmp_path: Path) -> None:
     assert done.exit_code == 6, done.output
     assert done.stdout.isascii()
     assert done.stdout.splitlines()[1].startswith("API server  x missing")
+
+
+def a_node(name: str, binding: str = "") -> dict[str, Any]:
+    annotations = {"hami.io/binding": binding} if binding else {}
+    return {"metadata": {"name": name, "annotations": annotations}}
+
+
+LATE = a_node("n1", "late: kubelet v1.36.2, containerd 2.1.9: it honours CDI")
+LOCKED = a_node("n2", "lock: binding is set to lock")
+OLD = a_node("n3", "lock: kubelet v1.36.2, containerd 1.6.20: CDI is unknown there before 1.7")
+
+
+def test_a_node_that_can_not_bind_late_is_named_with_the_reason() -> None:
+    found = binding_finding([LATE, LOCKED, OLD, a_node("cpu-only")])
+
+    assert found.state is PartState.WRONG
+    assert "1 of 3 nodes can't bind late" in found.detail
+    assert "n3: kubelet v1.36.2, containerd 1.6.20: CDI is unknown there before 1.7" in found.detail
+    assert "n2" not in found.detail
+
+
+def test_nodes_that_bind_late_or_were_set_otherwise_are_well() -> None:
+    found = binding_finding([LATE, LOCKED])
+
+    assert found.state is PartState.WELL
+    assert found.detail == "1 nodes bind late, 1 take the node lock by their setting"
+
+
+def test_without_an_agent_nobody_knows_how_nodes_bind() -> None:
+    assert binding_finding([a_node("n1")]).state is PartState.UNKNOWN
+
+
+async def test_the_reason_of_the_setting_is_the_agents() -> None:
+    given = {"node_name": "n", "nats": {"url": "nats://nobody"}, "binding": "lock"}
+    way = await binding_way(AgentSettings.model_validate(given), AsyncMock())
+
+    assert way.reason == SET_TO_LOCK

@@ -116,3 +116,15 @@ def test_where_no_node_has_a_rack_there_is_no_column_of_it() -> None:
     rows = node_rows(ClusterSummary(nodes=[node], devices=[a_card("n1")]))
 
     assert "GROUP" not in [column.header for column in nodes(rows, None).columns]
+
+
+def test_a_nodes_row_has_its_way_of_binding_with_the_reason() -> None:
+    written = "lock: kubelet v1.36.2, containerd 1.6.20: CDI is unknown there before 1.7"
+    node = {"metadata": {"name": "n", "annotations": {"hami.io/binding": written}}, "status": {}}
+
+    [row] = node_rows(ClusterSummary(nodes=[node]))
+
+    assert row["binding"] == "lock"
+    assert row["binding_reason"] == written.partition(": ")[2]
+    headers = [column.header for column in nodes([row], None).columns if not column.wide]
+    assert headers[-1] == "BINDING"

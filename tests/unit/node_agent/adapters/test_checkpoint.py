@@ -3,7 +3,7 @@ import base64
 import orjson
 import pytest
 from hami_node_agent.adapters.kubelet.pod_resources import mounted_paths, read_checkpoint
-from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
+from hami_node_agent.grants.ports import Holding, KeptAnswer
 from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 

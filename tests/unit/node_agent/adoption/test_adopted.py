@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hami_node_agent.adoption import adopted as subject
 from hami_node_agent.adoption.adopted import AdoptedAnswers
-from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ports import Holding
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 

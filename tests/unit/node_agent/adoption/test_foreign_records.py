@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.adoption.foreign_records import foreign_records
+from hami_node_agent.adoption.adopted import foreign_records
+from hami_node_agent.allocation.prestart import find_record
 from hami_node_agent.grants.book import GrantBook
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ownership import record_of
+from hami_node_agent.grants.ports import Holding
+from hami_node_agent.grants.records import AgentState
 
 from tests.unit.node_agent.builders import CARD_A, CARD_B, a_foreign_holding, a_grant
 
@@ -22,7 +23,8 @@ def test_an_adopted_answer_gets_a_record_once() -> None:
     assert (record.pod_uid, record.container, record.cache_dir) == ("pod-1", "main", "x_main")
     assert record.cards == (CARD_A,)
     assert foreign_records(book, [a_foreign_holding()], [record]) == []
-    assert record_of(a_foreign_holding(), [record]) == record
+    saved = AgentState().with_records([record])
+    assert find_record(a_foreign_holding(), saved) == record
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,27 @@
-"""Allocate beside a PreStartContainer that changes the records while it is under way."""
+"""Allocate answers with the grant in flight, and with the same answer when it is asked again."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from unittest.mock import AsyncMock
+from typing import Any
 
+import pytest
 from hami_node_agent.allocation.allocate import Allocate
-from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.prestart import PreStart
+from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.candidates import PodsSeen
-from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ports import Holding, PodsSeen
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
+from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import NotFound, Unavailable
 
 from tests.unit.node_agent.builders import (
     CARD_A,
+    CARD_B,
     a_book,
     a_container,
     a_grant,
@@ -26,51 +31,82 @@ from tests.unit.node_agent.builders import (
     node_ports,
 )
 
-FIRST = a_grant(a_container(a_share()), pod="first", token=1)
-SECOND = a_grant(a_container(a_share()), pod="second", token=2)
-FIRST_IDS, SECOND_IDS = frozenset({f"{CARD_A}-0"}), frozenset({f"{CARD_A}-1"})
-MEANT_FOR_SECOND = a_record(SECOND, ids=set(FIRST_IDS), nonce="taken by first")
+IDS, OTHER_IDS = frozenset({f"{CARD_A}-0"}), frozenset({f"{CARD_A}-1"})
+WITH_INIT = a_grant(
+    a_container(a_share(), name="prepare", role="init"),
+    a_container(a_share(), name="one", index=1),
+    a_container(a_share(), name="two", index=2),
+    pod="p",
+)
+PREPARE = a_record(WITH_INIT, "prepare", ids=set(IDS), nonce="prepare")
+ONE = a_record(WITH_INIT, "one", ids=set(IDS), nonce="one")
+TWO = a_record(WITH_INIT, "two", ids={f"{CARD_B}-0"}, nonce="two")
 
 
 class Node:
-    """A node whose first pod was given the answer that was meant for the second."""
+    """All that Allocate asks, at rest."""
 
-    def __init__(self) -> None:
-        self.state = NodeState(self, AgentState().with_records([MEANT_FOR_SECOND]))
-        self.state.book = a_book(FIRST, SECOND)
-        node = node_ports(self.state, self)
-        finder = GrantFinder(node, node_name="n", wait_s=0.0)
+    def __init__(self, *grants: NodeGrant, records: tuple[Record, ...] = ()) -> None:
+        self.state = NodeState(self, AgentState().with_records(records))
+        self.state.book = a_book(*grants)
+        ports = node_ports(self.state, self)
         answers = AnswerPolicy(
             container_base=PurePosixPath("/usr/local/vgpu"),
             host_base=PurePosixPath("/usr/local/vgpu"),
             library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
         )
-        self.answers = Allocate(node, finder=finder, answers=answers)
-        self.starts = PreStart(node, moves=AsyncMock(), adopted=AsyncMock(), unmanaged=None)
+        devices: Any = None
+        slices = DescribedSlices(ports, devices=devices, answers=answers)
+        self.answering = Allocate(ports, slices=slices, node_name="n")
+        self.held: tuple[Holding, ...] | None = ()
         self.connected = True
-        self.env_read_for: list[str] = []
+        self.signed: tuple[NodeGrant, ...] = ()
+        self.ledger: tuple[NodeGrant, ...] = ()
+        self.refreshed = 0
+        self.waiting: tuple[PodRef, ...] = ()
+        self.warned: list[str] = []
+        self.env_read: asyncio.Event | None = None
+        self.env_readers = 0
 
-    async def container_env(self, grant: NodeGrant, container: str) -> dict[str, str]:
-        """The first pod starts while Allocate, taken for its own, reads its variables."""
-        del container
-        self.env_read_for.append(grant.pod_uid)
-        if len(self.env_read_for) == 1:
-            await self.starts.check(FIRST_IDS)
-        return {}
-
-    async def checkpointed(self) -> tuple[Holding, ...]:
-        return (a_holding("first", ids=set(FIRST_IDS), record=MEANT_FOR_SECOND),)
-
-    holdings = checkpointed
-
-    async def refresh(self) -> bool:
-        return True
+    async def allocate(self, ids: frozenset[str]) -> Record:
+        """The record of the answer."""
+        [spec] = await self.answering.allocate([ids])
+        [limits] = [m.host_path for m in spec.mounts if m.container_path == "/etc/hami"]
+        return self.state.saved.records[PurePosixPath(limits).name]
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""
 
+    async def checkpointed(self) -> tuple[Holding, ...]:
+        if self.held is None:
+            raise Unavailable("the checkpoint can't be read")
+        return self.held
+
+    async def refresh(self) -> bool:
+        self.refreshed += 1
+        for grant in self.ledger:
+            self.state.book = self.state.book.announced(grant)
+        return True
+
+    async def signed_grants(self) -> tuple[NodeGrant, ...]:
+        return self.signed
+
+    async def container_env(self, grant: NodeGrant, container: str) -> dict[str, str]:
+        del grant, container
+        self.env_readers += 1
+        if self.env_read is not None:
+            await self.env_read.wait()
+        return {}
+
     def seen(self) -> PodsSeen:
         return PodsSeen()
+
+    def waiting_for(self, count: int) -> tuple[PodRef, ...]:
+        del count
+        return self.waiting
+
+    async def warn(self, pod: PodRef, message: str) -> None:
+        self.warned.append(f"{pod.name}: {message}")
 
     def limits_dir(self, nonce: str) -> Path:
         return Path("/limits") / nonce
@@ -84,11 +120,132 @@ class Node:
     keep_cache_dir = make_cache_dir
 
 
-async def test_a_container_that_was_just_answered_is_not_answered_once_more() -> None:
+async def test_the_grant_in_flight_is_the_answer() -> None:
+    node = Node(a_grant(pod="a"))
+
+    record = await node.allocate(IDS)
+
+    assert (record.pod_uid, record.container, record.device_ids) == ("a", "main", IDS)
+    assert node.refreshed == 0
+
+
+async def test_a_grant_that_was_not_heard_of_is_asked_for() -> None:
     node = Node()
+    node.ledger = (a_grant(pod="a"),)
 
-    await node.answers.allocate([SECOND_IDS])
+    assert (await node.allocate(IDS)).pod_uid == "a"
 
-    assert node.env_read_for == ["first", "second"]
-    owners = {record.pod_uid: record.device_ids for record in node.state.saved.records.values()}
-    assert owners == {"first": FIRST_IDS, "second": SECOND_IDS}
+
+async def test_another_number_of_devices_than_the_grant_in_flight_has_is_refused() -> None:
+    node = Node(a_grant(pod="a"))
+
+    with pytest.raises(NotFound, match="no grant is in flight"):
+        await node.allocate(IDS | OTHER_IDS)
+
+    assert node.state.saved.records == {}
+
+
+async def test_pods_that_may_have_asked_are_warned_with_the_way_out() -> None:
+    granted = a_grant(pod="granted")
+    node = Node(granted, records=(a_record(granted, ids=set(OTHER_IDS)),))
+    node.waiting = tuple(
+        PodRef(uid=uid, namespace="default", name=uid) for uid in ("granted", "bypassing")
+    )
+
+    with pytest.raises(NotFound):
+        await node.allocate(IDS)
+
+    [warned] = node.warned
+    assert warned.startswith("bypassing: ")
+    assert "set spec.schedulerName" in warned
+
+
+async def test_a_container_that_was_just_answered_is_not_answered_once_more() -> None:
+    node = Node(a_grant(pod="first", token=1), a_grant(pod="second", token=2))
+    node.env_read = asyncio.Event()
+
+    both = [asyncio.create_task(node.allocate(ids)) for ids in (IDS, OTHER_IDS)]
+    while node.env_readers < 2:
+        await asyncio.sleep(0)
+    node.env_read.set()
+    answers = await asyncio.gather(*both)
+
+    assert sorted(record.pod_uid for record in answers) == ["first", "second"]
+    assert len(node.state.saved.records) == 2
+
+
+async def test_an_answer_that_a_killed_kubelet_did_not_store_is_given_again() -> None:
+    node = Node(WITH_INIT, records=(PREPARE,))
+
+    assert await node.allocate(IDS) == PREPARE
+
+
+async def test_an_init_containers_ids_go_on_to_the_next_container() -> None:
+    node = Node(WITH_INIT, records=(PREPARE,))
+    node.held = (a_holding("p", "prepare", ids=set(IDS), record=PREPARE),)
+
+    assert (await node.allocate(IDS)).container == "one"
+
+
+async def test_a_dead_pods_ids_go_on_to_the_next_pod() -> None:
+    dead, fresh = a_grant(pod="dead"), a_grant(pod="fresh", token=2)
+    node = Node(dead, fresh, records=(a_record(dead, ids=set(IDS)),))
+
+    assert (await node.allocate(IDS)).pod_uid == "fresh"
+
+
+async def test_an_answer_that_was_not_stored_comes_before_stored_ones_of_the_same_ids() -> None:
+    node = Node(WITH_INIT, records=(PREPARE, ONE, TWO))
+    node.held = (
+        a_holding("p", "prepare", ids=set(IDS), record=PREPARE),
+        a_holding("p", "two", ids=set(TWO.device_ids), record=TWO),
+    )
+
+    assert await node.allocate(IDS) == ONE
+
+
+async def test_the_same_container_again_gets_its_answer_again() -> None:
+    node = Node(WITH_INIT, records=(ONE, PREPARE, TWO))
+    node.held = tuple(
+        a_holding("p", each.container, ids=set(each.device_ids), record=each)
+        for each in (ONE, PREPARE, TWO)
+    )
+
+    assert await node.allocate(TWO.device_ids) == TWO
+
+
+async def test_an_answer_of_an_ended_grant_is_not_given_again() -> None:
+    node = Node(records=(PREPARE,))
+
+    with pytest.raises(NotFound):
+        await node.allocate(IDS)
+
+
+async def test_in_doubt_whether_it_was_stored_an_answer_is_not_given_again() -> None:
+    node = Node(WITH_INIT, records=(PREPARE,))
+    node.held = None
+
+    assert (await node.allocate(IDS)).container == "one"
+
+
+async def test_without_the_bus_the_annotation_comes_before_what_the_bus_last_announced() -> None:
+    failed = a_grant(a_container(a_share(CARD_A)), pod="p", token=7)
+    bound = replace(
+        a_grant(a_container(a_share(CARD_B)), pod="p", token=9),
+        allocation_id=AllocationId("second attempt"),
+    )
+    node = Node(failed)
+    node.connected, node.signed = False, (bound,)
+
+    assert (await node.allocate(IDS)).cards == (CARD_B,)
+
+
+async def test_a_cache_directory_that_another_answer_has_is_left_to_it() -> None:
+    """It is of an attempt that failed; a container that bypassed the scheduler may hold it."""
+    grant = a_grant(pod="a")
+    failed = replace(
+        a_record(grant, ids=set(OTHER_IDS)), allocation_id=AllocationId("failed attempt")
+    )
+    node = Node(grant, records=(failed,))
+
+    assert (await node.allocate(IDS)).cache_dir != failed.cache_dir

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType, SimpleNamespace
@@ -13,11 +12,11 @@ from unittest.mock import AsyncMock
 import pytest
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation.late_binding import LateBinding
-from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.kubelet_answers import Holding, KeptAnswer
+from hami_node_agent.grants.ports import Holding, KeptAnswer
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid
@@ -31,7 +30,6 @@ from tests.unit.node_agent.builders import (
     a_grant,
     a_share,
 )
-from tests.waiting import PATIENCE_S
 
 IDS = frozenset({"GPU-a-0"})
 ANSWERS = AnswerPolicy(
@@ -44,29 +42,29 @@ OLD = a_grant(pod="p", token=5)
 NEW = replace(OLD, allocation_id=AllocationId("second attempt"), token=9)
 
 
-def holding_of(pod: str, nonce: str, ids: frozenset[str]) -> Holding:
-    answer = KeptAnswer(nonce=nonce, cards=(), cache_dir="")
-    return Holding(
-        pod_uid=PodUid(pod), container="main", device_ids=ids, pod_name=pod, answer=answer
-    )
+HELD = Holding(
+    pod_uid=PodUid("p"),
+    container="main",
+    device_ids=IDS,
+    pod_name="p",
+    answer=KeptAnswer(nonce="n", cards=(), cache_dir=""),
+)
 
 
-async def start(state: NodeState, *signed: NodeGrant) -> bool:
+async def start(state: NodeState, *signed: NodeGrant) -> None:
     """One PreStartContainer of the pod, with these grants signed on pods and the ledger away."""
     away = AsyncMock(side_effect=Unavailable("the bus is away"))
-    return await late_binding(state, *signed, refresh=away).check(IDS)
+    await late_binding(state, *signed, refresh=away).check([HELD])
 
 
 def late_binding(
     state: NodeState,
     *signed: NodeGrant,
     refresh: AsyncMock,
-    held: Sequence[Holding] = (holding_of("p", "n", IDS),),
     env: Mapping[str, str] = MappingProxyType({}),
     described: dict[str, ContainerSpec] | None = None,
 ) -> LateBinding:
     pods: Any = SimpleNamespace(
-        seen=lambda: SimpleNamespace(ended=frozenset()),
         signed_grants=AsyncMock(return_value=signed),
         container_env=AsyncMock(return_value=env),
         name_of=lambda uid: None,
@@ -78,7 +76,7 @@ def late_binding(
         write_limits=lambda record: None,
         limits_dir=lambda nonce: Path("/limits"),
     )
-    kubelet_state: Any = SimpleNamespace(holdings=AsyncMock(return_value=held))
+    kubelet_state: Any = SimpleNamespace()
     source: Any = SimpleNamespace(refresh=refresh)
     written = {} if described is None else described
     devices: Any = SimpleNamespace(write=written.__setitem__)
@@ -91,7 +89,8 @@ def late_binding(
         files=files,
         reports=reports,
     )
-    return LateBinding(node, devices=devices, answers=ANSWERS)
+    slices = DescribedSlices(node, devices=devices, answers=ANSWERS)
+    return LateBinding(node, slices=slices, is_used=True)
 
 
 def a_state(saved: AgentState | None = None) -> NodeState:
@@ -116,30 +115,8 @@ async def test_the_signed_grant_of_the_latest_attempt_starts_its_container() -> 
     await before.heard([NEW])
 
     state = restarted(before)
-    assert await start(state, NEW)
+    await start(state, NEW)
     assert state.saved.records["n"].allocation_id == NEW.allocation_id
-
-
-async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
-    asked, unanswered = asyncio.Event(), asyncio.Event()
-
-    async def refresh() -> bool:
-        asked.set()
-        return await unanswered.wait()
-
-    state = a_state()
-    state.book = a_book(NEW)
-    others = frozenset({"GPU-b-0"})
-    held = (holding_of("p", "n", IDS), holding_of("unknown", "n2", others))
-    late = late_binding(state, refresh=AsyncMock(side_effect=refresh), held=held)
-    waiting = asyncio.create_task(late.check(others))
-    await asyncio.wait_for(asked.wait(), PATIENCE_S)
-
-    assert await asyncio.wait_for(late.check(IDS), PATIENCE_S)
-
-    assert not waiting.done()
-    waiting.cancel()
-    await asyncio.wait([waiting])
 
 
 @pytest.mark.parametrize(("memory_mib", "preloads"), [(81920, False), (4096, True)])
@@ -153,7 +130,7 @@ async def test_a_pod_with_whole_cards_is_described_without_the_library_where_it_
     env = {"CUDA_DISABLE_CONTROL": "true"}
 
     late = late_binding(state, refresh=AsyncMock(), env=env, described=described)
-    assert await late.check(IDS)
+    await late.check([HELD])
 
     mounted = {mount.container_path for mount in described["n"].mounts}
     assert ("/etc/ld.so.preload" in mounted) is preloads
@@ -169,9 +146,9 @@ async def test_what_was_described_without_the_library_is_not_started_under_a_par
     whole = a_grant(a_container(a_share(CARD_A, 81920, 0)), pod="p", token=1)
     state.book = a_book(whole)
     env = {"CUDA_DISABLE_CONTROL": "true"}
-    assert await late_binding(state, refresh=AsyncMock(), env=env).check(IDS)
+    await late_binding(state, refresh=AsyncMock(), env=env).check([HELD])
     part = a_grant(a_container(a_share(CARD_A, 4096, 0)), pod="p", token=2)
     state.book = a_book(replace(part, allocation_id=AllocationId("second attempt")))
 
     with pytest.raises(Conflict, match="without the library"):
-        await late_binding(state, refresh=AsyncMock(), env=env).check(IDS)
+        await late_binding(state, refresh=AsyncMock(), env=env).check([HELD])

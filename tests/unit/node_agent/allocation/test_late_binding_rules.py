@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hami_node_agent.allocation.late_binding_rules import (
     RuntimeReport,
@@ -16,7 +18,7 @@ def containerd(
     return RuntimeReport(name="containerd", version=version, cdi_enabled=cdi, cdi_dirs=dirs)
 
 
-CRI_O = RuntimeReport(name="cri-o", version="1.28.1")
+CRI_O = RuntimeReport(name="cri-o", version="1.28.1", cdi_dirs=DEFAULT_DIRS)
 
 
 @pytest.mark.parametrize(
@@ -33,6 +35,8 @@ CRI_O = RuntimeReport(name="cri-o", version="1.28.1")
         ("v1.28.9", containerd("2.0.0", cdi=True), True, "it honours CDI, by annotation"),
         ("v1.20.2", containerd("1.7.24", cdi=True), True, "it honours CDI, by annotation"),
         ("v1.19.9", containerd("1.7.24", cdi=True), False, "the kubelet is older than 1.20"),
+        ("v1.29.0", replace(CRI_O, cdi_dirs=("/etc/cdi",)), False, "in /etc/cdi, and cdi_dir is"),
+        ("v1.29.0", replace(CRI_O, cdi_dirs=()), False, "in no directory, and cdi_dir is"),
         ("v1.28.9", CRI_O, False, "older than 1.29, and names in annotations were not tried"),
         ("v1.30.0", containerd("1.6.20~ds1", cdi=True), False, "unknown there before 1.7"),
         ("v1.30.0", RuntimeReport(name="cri-o", version="1.27.0"), False, "before 1.28"),

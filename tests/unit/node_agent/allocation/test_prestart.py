@@ -1,20 +1,26 @@
-"""A container on other cards than granted starts when the ledger agrees, and not before."""
+"""A container starts with its own answer, and with no other."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import json
 from dataclasses import replace
-from unittest.mock import AsyncMock
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
-from hami_node_agent.allocation import container_owners, prestart
+from hami_node_agent.allocation import prestart
+from hami_node_agent.allocation.late_binding import LateBinding
+from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.allocation.prestart import PreStart
-from hami_node_agent.grants.candidates import PodsSeen, candidates
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ownership import Reassigned
+from hami_node_agent.allocation.response import AnswerPolicy
+from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ports import Holding, KeptAnswer, PodsSeen
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.state import NodeState
+from hamicommon.domain.allocations import AllocationState
+from hamicommon.domain.ids import AllocationId, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, Unavailable
 
 from tests.unit.node_agent.builders import (
@@ -23,6 +29,7 @@ from tests.unit.node_agent.builders import (
     a_book,
     a_card,
     a_container,
+    a_foreign_holding,
     a_grant,
     a_holding,
     a_record,
@@ -36,30 +43,45 @@ POD_A = a_grant(a_container(a_share(CARD_A, 4096)), pod="a", token=1)
 POD_B = a_grant(a_container(a_share(CARD_B, 8192)), pod="b", token=2)
 MEANT_FOR_A = a_record(POD_A, ids=set(IDS_A), nonce="nonce-a")
 MEANT_FOR_B = a_record(POD_B, ids=set(IDS_B), nonce="nonce-b")
+A_HOLDS_ITS_OWN = a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A)
 A_HOLDS_BS = a_holding("a", ids=set(IDS_B), record=MEANT_FOR_B)
-B_HOLDS_AS = a_holding("b", ids=set(IDS_A), record=MEANT_FOR_A)
+ANSWERS = AnswerPolicy(
+    container_base=PurePosixPath("/usr/local/vgpu"),
+    host_base=PurePosixPath("/usr/local/vgpu"),
+    library=PurePosixPath("/usr/local/vgpu/libvgpu.so"),
+    may_be_plain=True,
+)
 
 
 class Node:
     """The kubelet's state, the ledger's answer and the limits files of one node."""
 
-    def __init__(self, *held: Holding) -> None:
+    def __init__(self, *held: Holding, binds_late: bool = False) -> None:
         self.held = held
         self.only_listed: tuple[Holding, ...] = ()
         self.checkpoint_damaged = False
         self.both_read = 0
-        self.asked: list[tuple[str, list[str]]] = []
-        self.in_exchange: list[tuple[str, tuple[str, ...]]] = []
-        self.full = False
-        self.away = False
         self.ledger_asked = asyncio.Event()
         self.ledger_answers = asyncio.Event()
         self.ledger_answers.set()
+        self.ended: frozenset[PodUid] = frozenset()
+        self.unnamed: frozenset[str] = frozenset()
+        self.warned: list[tuple[str, str]] = []
         self.limits: dict[str, Record] = {}
+        self.described: dict[str, Any] = {}
         self.state = NodeState(self, AgentState().with_records((MEANT_FOR_A, MEANT_FOR_B)))
         self.state.book = a_book(POD_A, POD_B)
-        node = node_ports(self.state, self)
-        self.starting = PreStart(node, moves=self, adopted=AsyncMock(), unmanaged=None)
+        ports = node_ports(self.state, self)
+        slices = DescribedSlices(ports, devices=self, answers=ANSWERS)
+        late = LateBinding(ports, slices=slices, is_used=binds_late)
+        self.starting = PreStart(ports, slices=slices, late=late)
+
+    async def forget(self, *nonces: str) -> None:
+        """The agent's state is lost."""
+        await self.state.change(lambda saved: saved.without_records(nonces))
+
+    def reported(self) -> list[dict[str, Any]]:
+        return [json.loads(report.body) for report in self.state.saved.reports]
 
     def save(self, state: AgentState) -> None:
         """Always succeeds."""
@@ -79,10 +101,22 @@ class Node:
         return True
 
     def seen(self) -> PodsSeen:
-        return PodsSeen()
+        return PodsSeen(ended=self.ended)
 
-    def name_of(self, pod_uid: str) -> None:
-        del pod_uid
+    def name_of(self, pod_uid: str) -> PodRef | None:
+        if pod_uid in self.unnamed:
+            return None
+        return PodRef(uid=PodUid(pod_uid), namespace="default", name=pod_uid)
+
+    async def warn(self, pod: PodRef, message: str) -> None:
+        self.warned.append((pod.name, message))
+
+    async def container_env(self, grant: NodeGrant, container: str) -> dict[str, str]:
+        del grant, container
+        return {}
+
+    def limits_dir(self, nonce: str) -> Path:
+        return Path("/limits") / nonce
 
     def write_limits(self, record: Record) -> None:
         self.limits[record.nonce] = record
@@ -90,143 +124,28 @@ class Node:
     def keep_cache_dir(self, name: str, nonce: str) -> None:
         """It is there."""
 
-    async def ask(
-        self, owner: Reassigned, partners: Iterable[Reassigned], exchange: Reassigned | None
-    ) -> str:
-        others = [partner.after.pod_uid for partner in partners]
-        self.asked.append((owner.after.pod_uid, [str(uid) for uid in others]))
-        if exchange is not None:
-            self.in_exchange.append((str(exchange.after.pod_uid), exchange.after.cards))
-        if self.away:
-            raise Unavailable("NATS is not connected")
-        return "card full" if self.full and not others else ""
+    make_cache_dir = keep_cache_dir
+
+    def write(self, nonce: str, spec: object) -> None:
+        self.described[nonce] = spec
 
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_owners, "_KUBELET_STATE_POLL_S", 0.001)
+    monkeypatch.setattr(prestart, "_KUBELET_STATE_POLL_S", 0.001)
 
 
-async def test_both_of_a_swap_are_asked_for_at_once_and_before_anything_is_written() -> None:
-    node = Node(A_HOLDS_BS, B_HOLDS_AS)
-
-    await node.starting.check(IDS_B)
-
-    assert node.asked == [("a", ["b"])]
-    assert node.limits["nonce-b"].shares == (a_share(CARD_B, 4096),)
-    assert node.state.saved.records["nonce-b"].belongs_to("a", "main")
-
-
-async def test_a_ledger_that_cannot_be_asked_lets_nothing_start() -> None:
-    node = Node(A_HOLDS_BS, B_HOLDS_AS)
-    node.away = True
-
-    with pytest.raises(Unavailable, match="the ledger can't be asked"):
-        await node.starting.check(IDS_B)
-
-    assert node.limits == {}
-    assert node.state.saved.records["nonce-b"] == MEANT_FOR_B
-
-
-async def test_a_container_waits_for_the_partner_that_the_kubelet_is_admitting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prestart, "PARTNER_WAIT_S", 60.0)
-    node = Node(A_HOLDS_BS)
-    node.full = True
-
-    start = asyncio.create_task(node.starting.check(IDS_B))
-    while not node.asked:
-        await asyncio.sleep(0)
-    node.held = (A_HOLDS_BS, B_HOLDS_AS)
-    await asyncio.wait_for(start, PATIENCE_S)
-
-    assert node.asked == [("a", []), ("a", ["b"])]
-    assert "nonce-b" in node.limits
-
-
-async def test_a_partner_that_does_not_come_is_not_waited_for_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prestart, "PARTNER_WAIT_S", 0.05)
-    node = Node(A_HOLDS_BS)
-    node.full = True
-
-    with pytest.raises(Conflict, match="other than granted: card full"):
-        await node.starting.check(IDS_B)
-
-    assert node.asked == [("a", []), ("a", [])]
-    assert node.limits == {}
-    [report] = node.state.saved.reports
-    assert "card full" in report.body
-
-
-async def test_others_have_their_turn_while_one_waits_for_its_partner(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(prestart, "PARTNER_WAIT_S", 60.0)
-    node = Node(A_HOLDS_BS)
-    node.full = True
-    other = a_grant(a_container(a_share(CARD_A, 1)), pod="other", token=3)
-    record = a_record(other, ids={f"{CARD_A}-7"}, nonce="nonce-other")
-    await node.state.change(lambda saved: saved.with_records([record]))
-    node.state.book = node.state.book.announced(other)
-
-    waiting = asyncio.create_task(node.starting.check(IDS_B))
-    while not node.asked:
-        await asyncio.sleep(0)
-    node.held = (A_HOLDS_BS, a_holding("other", ids={f"{CARD_A}-7"}, record=record))
-    await asyncio.wait_for(node.starting.check(record.device_ids), PATIENCE_S)
-
-    assert "nonce-other" in node.limits
-    assert not waiting.done()
-    waiting.cancel()
-    await asyncio.wait([waiting])
-
-
-async def test_a_swap_on_the_same_card_is_nobodys_question() -> None:
-    node = Node(A_HOLDS_BS)
-    same = a_grant(a_container(a_share(CARD_B, 4096)), pod="a", token=1)
-    node.state.book = a_book(same, POD_B)
-
-    await node.starting.check(IDS_B)
-
-    assert node.asked == []
-    assert node.limits["nonce-b"].shares == (a_share(CARD_B, 4096),)
-
-
-async def test_who_loses_its_answer_to_another_is_kept_the_one_that_was_meant_for_that() -> None:
-    """Else the next pod's Allocate, before the other one starts, is taken for its own."""
-    node = Node(A_HOLDS_BS)
-    same = a_grant(a_container(a_share(CARD_B, 4096)), pod="a", token=1)
-    node.state.book = a_book(same, POD_B)
-
-    await node.starting.check(IDS_B)
-
-    records = node.state.saved.records
-    assert records["nonce-b"].belongs_to("a", "main")
-    assert records["nonce-a"].counts_for("b", "main")
-    assert not records["nonce-a"].belongs_to("b", "main")
-    assert candidates(node.state.book, records.values(), 1, PodsSeen()) == []
-
-
-async def test_the_other_of_a_template_is_offered_the_owners_card_in_exchange() -> None:
-    node = Node(A_HOLDS_BS, B_HOLDS_AS)
-    same_size = a_grant(a_container(a_share(CARD_B, 4096)), pod="b", token=2)
-    node.state.book = a_book(POD_A, same_size)
-
-    await node.starting.check(IDS_B)
-
-    assert node.in_exchange == [("b", (CARD_A,))]
+# Its own
 
 
 async def test_a_start_that_the_checkpoint_shows_needs_no_other_book() -> None:
-    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
+    node = Node(A_HOLDS_ITS_OWN)
 
     await node.starting.check(IDS_A)
 
     assert node.limits == {"nonce-a": MEANT_FOR_A}
     assert node.both_read == 0
+    assert not node.ledger_asked.is_set()
 
 
 @pytest.mark.parametrize("damaged", [False, True])
@@ -243,29 +162,228 @@ async def test_an_owner_that_the_checkpoint_does_not_show_is_looked_for_in_both(
     assert node.both_read == 1
 
 
-async def test_containers_that_the_kubelet_shows_late_stop_no_other_start(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(container_owners, "KUBELET_STATE_WAIT_S", 2 * PATIENCE_S)
-    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
-    late = [
-        asyncio.create_task(node.starting.check(frozenset({f"{CARD_A}-late-{number}"})))
-        for number in range(11)
-    ]
-    while node.both_read < len(late):
-        await asyncio.sleep(0)
+async def test_an_owner_known_by_its_record_starts_while_no_grant_is_known() -> None:
+    node = Node(A_HOLDS_ITS_OWN)
+    node.state.book = a_book(POD_B)
 
-    await asyncio.wait_for(node.starting.check(IDS_A), PATIENCE_S)
+    await node.starting.check(IDS_A)
 
     assert node.limits == {"nonce-a": MEANT_FOR_A}
-    assert not any(each.done() for each in late)
-    for each in late:
-        each.cancel()
-    await asyncio.wait(late)
+
+
+async def test_a_dead_pods_entry_with_the_same_ids_keeps_nobody_from_starting() -> None:
+    dead = a_grant(a_container(a_share(CARD_B)), pod="dead", token=3)
+    of_dead = a_record(dead, ids=set(IDS_A), nonce="nonce-dead")
+    node = Node(A_HOLDS_ITS_OWN, a_holding("dead", ids=set(IDS_A), record=of_dead))
+    node.ended = frozenset({PodUid("dead")})
+
+    await node.starting.check(IDS_A)
+
+    assert node.limits == {"nonce-a": MEANT_FOR_A}
+
+
+# Another's
+
+
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+async def test_an_answer_of_another_pod_starts_nothing_and_the_scheduler_is_asked_to_end_the_pod(
+    *, with_checkpoint: bool
+) -> None:
+    node = Node(A_HOLDS_BS if with_checkpoint else a_holding("a", ids=set(IDS_B)))
+
+    with pytest.raises(Conflict, match="granted to another container"):
+        await node.starting.check(IDS_B)
+
+    assert node.limits == {}
+    assert node.state.saved.records["nonce-b"] == MEANT_FOR_B
+    [report] = node.reported()
+    assert report["kind"] == "start-refused"
+    assert (report["pod_uid"], report["pod_name"], report["container"]) == ("a", "a", "main")
+    assert report["allocation_id"] == POD_A.allocation_id
+    [(warned, message)] = node.warned
+    assert warned == "a"
+    assert "the scheduler ends the pod" in message
+
+
+async def test_the_same_refusal_is_reported_once() -> None:
+    node = Node(A_HOLDS_BS)
+
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            await node.starting.check(IDS_B)
+
+    assert len(node.reported()) == 1
+
+
+async def test_an_answer_of_the_same_card_and_size_is_another_pods_too() -> None:
+    """Nothing is rewritten for it: what was granted and what runs stay one."""
+    node = Node(A_HOLDS_BS)
+    node.state.book = a_book(a_grant(a_container(a_share(CARD_B, 8192)), pod="a", token=1), POD_B)
+
+    with pytest.raises(Conflict, match="granted to another container"):
+        await node.starting.check(IDS_B)
+
+
+async def test_a_pod_that_bypassed_the_scheduler_is_shown_the_way_out() -> None:
+    node = Node(a_holding("bypassing", ids=set(IDS_B), record=MEANT_FOR_B))
+
+    with pytest.raises(Conflict, match=r"set spec\.schedulerName"):
+        await node.starting.check(IDS_B)
+
+    [report] = node.reported()
+    assert (report["allocation_id"], report["token"]) == ("", 0)
+    assert [pod for pod, _ in node.warned] == ["bypassing"]
+
+
+async def test_a_pod_that_is_not_known_yet_waits_until_it_can_be_named() -> None:
+    node = Node(a_holding("bypassing", ids=set(IDS_B), record=MEANT_FOR_B))
+    node.unnamed = frozenset({"bypassing"})
+
+    with pytest.raises(Unavailable, match="is not known yet"):
+        await node.starting.check(IDS_B)
+
+    assert node.reported() == []
+
+
+# Lost
+
+
+async def test_an_answer_that_only_the_kubelet_has_is_its_pods_under_its_grant() -> None:
+    node = Node(A_HOLDS_ITS_OWN)
+    await node.forget("nonce-a")
+
+    await node.starting.check(IDS_A)
+
+    assert node.limits["nonce-a"].shares == (a_share(CARD_A, 4096),)
+    assert node.state.saved.records["nonce-a"] == MEANT_FOR_A
+
+
+async def test_an_answer_that_only_the_kubelet_has_on_other_cards_than_granted_starts_nothing() -> (
+    None
+):
+    node = Node(A_HOLDS_BS)
+    await node.forget("nonce-b")
+
+    with pytest.raises(Conflict, match="on other cards now"):
+        await node.starting.check(IDS_B)
+
+    assert node.limits == {}
+
+
+async def test_an_answer_that_only_the_kubelet_has_and_no_grant_start_nothing() -> None:
+    node = Node(A_HOLDS_ITS_OWN)
+    node.state.book = a_book(POD_B)
+    await node.forget("nonce-a")
+
+    with pytest.raises(Conflict, match="without a grant"):
+        await node.starting.check(IDS_A)
+
+    # It may be the ledger that was restored from a backup: the pod is left alone.
+    assert node.reported() == []
+
+
+async def test_a_grant_that_was_entered_again_takes_the_answer_over() -> None:
+    node = Node(A_HOLDS_ITS_OWN)
+    again = replace(
+        POD_A, allocation_id=AllocationId("again"), token=9, state=AllocationState.ALLOCATED
+    )
+    node.state.book = a_book(again, POD_B)
+
+    await node.starting.check(IDS_A)
+
+    assert node.state.saved.records["nonce-a"].allocation_id == "again"
+    assert node.limits["nonce-a"].cards == (CARD_A,)
+
+
+async def test_an_answer_of_which_nobody_knows_anything_starts_nothing() -> None:
+    node = Node(a_holding("a", ids={"unknown"}))
+
+    with pytest.raises(Conflict, match="does not know the answer"):
+        await node.starting.check(frozenset({"unknown"}))
+
+
+async def test_another_plugins_answer_waits_for_its_adoption() -> None:
+    foreign = a_foreign_holding("pod-1")
+    node = Node(foreign)
+
+    with pytest.raises(Conflict, match="hamictl adopt"):
+        await node.starting.check(foreign.device_ids)
+    node.state.book = node.state.book.announced(replace(a_grant(pod="pod-1"), answered=True))
+    with pytest.raises(Unavailable, match="adoption is not recorded yet"):
+        await node.starting.check(foreign.device_ids)
+
+    assert all(report["kind"] != "start-refused" for report in node.reported())
+
+
+@pytest.mark.parametrize(("memory_mib", "starts"), [(81920, True), (8192, False)])
+async def test_an_answer_without_the_library_starts_nothing_that_has_a_part_of_a_card(
+    memory_mib: int, *, starts: bool
+) -> None:
+    plain = replace(MEANT_FOR_A, plain=True)
+    node = Node(a_holding("a", ids=set(IDS_A), record=plain))
+    await node.state.change(lambda saved: saved.with_records([plain]))
+    node.state.cards = {CARD_A: a_card(CARD_A)}
+    granted = a_grant(a_container(a_share(CARD_A, memory_mib, 0)), pod="a", token=9)
+    node.state.book = a_book(replace(granted, allocation_id=AllocationId("again")))
+
+    if starts:
+        node.container_env = _wants_no_library  # type: ignore[method-assign]
+        await node.starting.check(IDS_A)
+        assert node.limits["nonce-a"].plain
+    else:
+        with pytest.raises(Conflict, match="without the library"):
+            await node.starting.check(IDS_A)
+        assert node.limits == {}
+
+
+async def _wants_no_library(grant: NodeGrant, container: str) -> dict[str, str]:
+    del grant, container
+    return {"CUDA_DISABLE_CONTROL": "true"}
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("binds_late", [False, True])
+async def test_a_kubelet_that_shows_one_container_late_stops_no_other_start(
+    monkeypatch: pytest.MonkeyPatch, *, binds_late: bool
+) -> None:
+    """Ten containers start beside it, and all are done before its checkpoint comes."""
+    monkeypatch.setattr(prestart, "KUBELET_STATE_TIMEOUT_S", 2 * PATIENCE_S)
+    node = Node(binds_late=binds_late)
+    pods = [
+        a_grant(a_container(a_share(CARD_A, 1000 + number)), pod=f"pod-{number}", token=number + 1)
+        for number in range(11)
+    ]
+    node.state.book = a_book(*pods)
+    holdings = []
+    for number, pod in enumerate(pods):
+        record = a_record(pod, ids={f"{CARD_A}-{number}"}, nonce=f"nonce-{number}")
+        holding = a_holding(pod.pod_uid, ids=set(record.device_ids), record=record)
+        if binds_late:
+            name = KeptAnswer(nonce=record.nonce, cards=(), cache_dir="")
+            holding = replace(holding, answer=name)
+        else:
+            await node.state.change(lambda saved, made=record: saved.with_records([made]))  # type: ignore[misc]
+        holdings.append(holding)
+    late, *others = holdings
+    node.held = tuple(others)
+
+    waiting = asyncio.create_task(node.starting.check(late.device_ids))
+    while not node.both_read:
+        await asyncio.sleep(0)
+    starts = (node.starting.check(each.device_ids) for each in others)
+    await asyncio.wait_for(asyncio.gather(*starts), PATIENCE_S)
+
+    assert sorted(node.limits) == sorted(f"nonce-{number}" for number in range(1, 11))
+    assert not waiting.done()
+    node.held = tuple(holdings)
+    await asyncio.wait_for(waiting, PATIENCE_S)
+    assert "nonce-0" in node.limits
 
 
 async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
-    node = Node(a_holding("a", ids=set(IDS_A), record=MEANT_FOR_A))
+    node = Node(A_HOLDS_ITS_OWN)
     node.only_listed = (a_holding("unknown", ids=set(IDS_B), record=MEANT_FOR_B),)
     node.ledger_answers = asyncio.Event()
     waiting = asyncio.create_task(node.starting.check(IDS_B))
@@ -279,20 +397,12 @@ async def test_a_start_that_waits_for_the_ledger_stops_no_other_start() -> None:
     await asyncio.wait([waiting])
 
 
-@pytest.mark.parametrize(("memory_mib", "starts"), [(81920, True), (8192, False)])
-async def test_an_answer_without_the_library_starts_nobody_who_has_a_part_of_a_card(
-    memory_mib: int, *, starts: bool
+async def test_where_containers_bind_late_only_the_checkpoint_will_do(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plain = replace(MEANT_FOR_B, plain=True)
-    node = Node(a_holding("a", ids=set(IDS_B), record=plain))
-    await node.state.change(lambda saved: saved.with_records([plain]))
-    node.state.cards = {CARD_B: a_card(CARD_B)}
-    node.state.book = a_book(a_grant(a_container(a_share(CARD_B, memory_mib, 0)), pod="a"))
+    monkeypatch.setattr(prestart, "KUBELET_STATE_TIMEOUT_S", 0.0)
+    node = Node(binds_late=True)
+    node.only_listed = (a_holding("a", ids=set(IDS_A)),)
 
-    if starts:
-        await node.starting.check(IDS_B)
-        assert node.limits["nonce-b"].belongs_to("a", "main")
-    else:
-        with pytest.raises(Conflict, match="without the library that holds limits"):
-            await node.starting.check(IDS_B)
-        assert node.limits == {}
+    with pytest.raises(Unavailable, match="which alone has the names"):
+        await node.starting.check(IDS_A)

@@ -26,10 +26,16 @@ class Node:
 
 
 CRI_O = ("v1.31.0", "cri-o://1.31.1")
+CONTAINERD = ("v1.31.0", "containerd://2.1.9")
 
 
 def settings(**more: object) -> Settings:
-    fields = {"node_name": "n", "nats": {"url": "nats://nobody"}, "binding": "auto", **more}
+    fields = {
+        "node_name": "n",
+        "nats": {"url": "nats://nobody"},
+        "crio_config_dir": "/nowhere",
+        **more,
+    }
     return Settings.model_validate(fields)
 
 
@@ -40,9 +46,11 @@ def settings(**more: object) -> Settings:
         ({"binding": "late"}, Node(None), "late: binding is set to late"),
         ({}, Node(CRI_O), "late: kubelet v1.31.0, cri-o 1.31.1: it honours CDI"),
         ({}, Node(None), "lock: nothing is proven at the agent's start: the API server is away"),
-        ({}, Node(("v1.31.0", "containerd://2.1.9")), "lock: .*set cri_socket"),
-        ({"cri_socket": Path("/nowhere")}, Node(CRI_O), "lock: .*/nowhere: no such socket"),
-        ({"unmanaged_pods": "adopt"}, Node(CRI_O), "lock: unmanaged_pods adopt needs"),
+        ({}, Node(CONTAINERD), "lock: .*set cri_socket"),
+        ({"cri_socket": Path("/nowhere")}, Node(CONTAINERD), "lock: .*/nowhere: no such socket"),
+        ({"cri_socket": Path("/nowhere")}, Node(CRI_O), "late: .*it honours CDI"),
+        ({"cdi_dir": "/opt/cdi"}, Node(CRI_O), "lock: .*in /etc/cdi, /var/run/cdi, and cdi_dir"),
+        ({"device_list_strategy": "cdi-cri"}, Node(CRI_O), "lock: device_list_strategy names"),
     ],
 )
 async def test_the_way_is_shown_with_its_reason(
@@ -54,8 +62,14 @@ async def test_the_way_is_shown_with_its_reason(
 
 
 async def test_late_with_what_it_cannot_do_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="binding late: unmanaged_pods adopt"):
-        await binding_way(settings(binding="late", unmanaged_pods="adopt"), Node(CRI_O))
+    given = settings(binding="late", device_list_strategy="cdi-cri")
+
+    with pytest.raises(InvalidRequest, match="binding late: device_list_strategy names"):
+        await binding_way(given, Node(CRI_O))
+
+
+def test_a_node_binds_late_by_default_if_that_is_proven() -> None:
+    assert Settings.model_fields["binding"].default == "auto"
 
 
 async def test_a_proof_that_is_gone_ends_the_agent_and_one_that_cannot_be_had_does_not(

@@ -19,7 +19,6 @@ def settings(**more: Any) -> Settings:
     ("more", "reason"),
     [
         ({"mig_strategy": "mixed"}, "mig_strategy mixed offers MIG instances that are there"),
-        ({"unmanaged_pods": "adopt"}, "a MIG instance is of one size"),
         (
             {"device_list_strategy": "envvar,cdi-cri,cdi-annotations"},
             "device_list_strategy cdi-annotations, cdi-cri names devices that a CDI file describes",

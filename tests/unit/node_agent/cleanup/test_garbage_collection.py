@@ -11,12 +11,12 @@ import orjson
 import pytest
 from hami_node_agent.cleanup.garbage_collection import Sweeper
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ports import Holding
 from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState
-from hamicommon.domain.ids import AllocationId
+from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Unavailable
 
 from tests.unit.node_agent.builders import CARD_A, a_book, a_grant, a_holding, a_record
@@ -107,7 +107,13 @@ def reported(state: NodeState) -> list[str]:
     return [orjson.loads(report.body)["allocation_id"] for report in state.saved.reports]
 
 
-LOST = a_record(OTHER, ids=IDS).lost_to("gone", "main", namespace="default", pod_name="gone")
+# As an agent of an earlier release wrote it: another pod's answer, which the pod had taken.
+LOST = replace(
+    a_record(OTHER, ids=IDS),
+    pod_uid=PodUid("gone"),
+    pod_name="gone",
+    allocation_id=AllocationId(""),
+)
 
 
 @pytest.mark.parametrize("state", [AllocationState.BINDING, AllocationState.RELEASING])

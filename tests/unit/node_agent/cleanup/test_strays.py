@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hami_node_agent.cleanup import garbage_collection
 from hami_node_agent.cleanup.garbage_collection import Strays
-from hami_node_agent.grants.kubelet_answers import Holding
+from hami_node_agent.grants.ports import Holding
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hamicommon.errors import Unavailable

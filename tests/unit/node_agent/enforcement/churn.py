@@ -16,7 +16,7 @@ from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey, Tolerance, judge
 from hami_node_agent.enforcement.look import Resolver, limits_of, view_of
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
-from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.ports import PodsSeen
 from hami_node_agent.grants.records import Record
 from hami_node_agent.usage.monitor import Container, MonitorLook, Owner, Seen
 from hami_node_agent.usage.regions.accounting import (

@@ -11,7 +11,7 @@ from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
 from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey
 from hami_node_agent.enforcement.look import Kind, Resolver, limits_of, view_of
 from hami_node_agent.enforcement.periods import Timing
-from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.ports import PodsSeen
 from hami_node_agent.grants.records import AgentState
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import MonitorLook

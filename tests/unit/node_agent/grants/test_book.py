@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hami_node_agent.grants.book import OVERTAKEN_S, GrantBook, NodeGrant
@@ -118,3 +119,22 @@ def _after(messages: list[Message]) -> GrantBook:
         else:
             book = book.without(grant.allocation_id, grant.pod_uid, token, heard_at=1.0)
     return book
+
+
+def test_a_snapshot_does_not_take_back_that_a_grant_was_offered() -> None:
+    offered = a_grant()
+    listed = replace(offered, offered=False)
+
+    book = a_book(offered).reset_to([listed], complete=True, asked_at=1.0)
+    other = GrantBook().reset_to([listed], complete=True, asked_at=1.0)
+
+    assert book.grants["pod-1"].offered
+    assert not other.grants["pod-1"].offered
+
+
+def test_a_grant_that_was_listed_before_it_was_offered_is_offered_then() -> None:
+    offered = a_grant()
+
+    book = GrantBook().reset_to([replace(offered, offered=False)], complete=True, asked_at=1.0)
+
+    assert book.announced(offered).grants["pod-1"].offered

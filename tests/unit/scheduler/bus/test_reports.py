@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from hami_scheduler.bus.reports import GrantReports
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_ending import GONE
 from hamicommon.bus.client import Message
 from hamicommon.domain.allocations import (
     Allocation,
@@ -20,8 +22,8 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
-from hamicommon.errors import Unavailable
-from hamicommon.events import Allocated, reports_subject
+from hamicommon.errors import Conflict, Forbidden, Unavailable
+from hamicommon.events import Allocated, StartRefused, reports_subject
 from hamicommon.ledger.model import Change, Draft, StateStep
 from hamicommon.testing.ledger import FakeLedger
 
@@ -44,6 +46,7 @@ class Releasing:
         self._ledger = ledger
         self.free_lock = AsyncMock()
         self.free_token = AsyncMock()
+        self.note_failure = AsyncMock()
 
     def is_bound(self, allocation_id: AllocationId, token: int) -> bool:
         del allocation_id, token
@@ -111,7 +114,15 @@ def report_of(allocation: Allocation) -> Message:
     )
 
 
-def reports(ledger: FakeLedger, *, node: str | None, orphans: Any = None) -> GrantReports:
+def reports(
+    ledger: FakeLedger,
+    *,
+    node: str | None,
+    orphans: Any = None,
+    ender: Any = None,
+    announcer: Any = None,
+    instruments: SchedulerInstruments | None = None,
+) -> GrantReports:
     pod = {"metadata": {"uid": "uid"}, "spec": {"nodeName": node}, "status": {}}
     transitions: Any = Releasing(ledger)
     pods: Any = SimpleNamespace(get=AsyncMock(return_value=pod))
@@ -121,6 +132,9 @@ def reports(ledger: FakeLedger, *, node: str | None, orphans: Any = None) -> Gra
         orphans=orphans or AsyncMock(),
         instances=AsyncMock(),
         pods=pods,
+        ender=ender or AsyncMock(),
+        announcer=announcer or Mock(),
+        instruments=instruments or SchedulerInstruments(),
         known_pods={},
     )
 
@@ -150,3 +164,72 @@ async def test_an_answer_that_another_pod_took_ends_no_binding_that_has_not_begu
         await handle(reports(ledger, node=None), report_of(allocation))
 
     assert await ledger.get(allocation.id) == allocation
+
+
+def refused_start(allocation: Allocation | None = None, *, of: str = "uid") -> Message:
+    report = StartRefused(
+        report_id="r",
+        node=NODE,
+        allocation_id="" if allocation is None else allocation.id,
+        pod_uid=of,
+        token=0 if allocation is None else allocation.token or 0,
+        at=datetime.now(UTC),
+        namespace="team",
+        pod_name="pod",
+        container="main",
+        reason="it has another one's devices",
+    )
+    body = report.model_dump_json().encode()
+    return Message(subject=reports_subject(NODE), data=body, stream_sequence=1, deliveries=1)
+
+
+def ending(answer: Any) -> Any:
+    """An ender that answers so, or raises it."""
+    return Mock(end=AsyncMock(side_effect=[answer]))
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_a_pod_with_another_ones_devices_is_ended(*, granted: bool) -> None:
+    ledger, ender, announcer = FakeLedger(), ending(""), Mock()
+    instruments = SchedulerInstruments()
+    allocation = await binding(ledger) if granted else None
+    handler = reports(ledger, node=NODE, ender=ender, announcer=announcer, instruments=instruments)
+
+    await handle(handler, refused_start(allocation))
+
+    [call] = ender.end.await_args_list
+    assert (call.args[0].uid, call.args[1]) == ("uid", NODE)
+    announcer.announce.assert_called_once()
+    assert instruments.wrong_devices.labels("ended")._value.get() == 1
+    noted = handler._transitions.note_failure  # type: ignore[attr-defined]
+    assert [each.args[0].id for each in noted.await_args_list] == (["a"] if granted else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "counted"),
+    [(Conflict("it changed"), 1), ("it is a static pod", 1), (GONE, 0)],
+)
+async def test_a_pod_that_can_not_be_ended_is_counted_and_not_tried_for_ever(
+    answer: Any, counted: int
+) -> None:
+    announcer, instruments = Mock(), SchedulerInstruments()
+    handler = reports(
+        FakeLedger(),
+        node=NODE,
+        ender=ending(answer),
+        announcer=announcer,
+        instruments=instruments,
+    )
+
+    await handle(handler, refused_start())
+
+    announcer.announce.assert_not_called()
+    assert instruments.wrong_devices.labels("failed")._value.get() == counted
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), Forbidden("pods is forbidden")])
+async def test_a_pod_is_ended_later_if_the_api_server_refuses_now(error: Unavailable) -> None:
+    handler = reports(FakeLedger(), node=NODE, ender=ending(error))
+
+    with pytest.raises(Unavailable):
+        await handle(handler, refused_start())

@@ -33,7 +33,7 @@ ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
 """Where the server asks about logins (`logins.py`)."""
 FEEDS_SUBJECT = "hami.feeds.v1.webhook"
 """The subject on which the webhook asks for the cluster's facts (`feeds.py`)."""
-_AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|unmanaged|claims|moves)\.([^.]+)")
+_AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|claims)\.([^.]+)")
 
 
 def agent_user(node: str) -> str:
@@ -75,9 +75,7 @@ def agent_permissions(node: str) -> Permissions:
             events.usage_subject(node),
             events.limits_subject(node),
             events.snapshot_subject(node),
-            events.unmanaged_subject(node),
             events.claims_subject(node),
-            events.moves_subject(node),
         ),
         subscribe=(
             f"{inbox_prefix(agent_user(node))}.>",

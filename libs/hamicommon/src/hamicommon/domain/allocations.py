@@ -97,7 +97,7 @@ class Origin(StrEnum):
     ADOPTED = "adopted"
     """HAMi gave it before us: the kubelet keeps HAMi's answer, and no Allocate will come for it."""
     UNMANAGED = "unmanaged"
-    """The pod came to its node past us, and the node's agent asked for a grant."""
+    """The pod bypassed us, and its node's agent asked for a grant: of releases before this one."""
     CLAIM = "claim"
     """kube-scheduler allocated the cards to the pod's ResourceClaims (`hamicommon/dra`)."""
 

@@ -42,18 +42,13 @@ from hamicommon.events.payload import (
     Payload,
 )
 from hamicommon.events.questions import (
+    ClaimsReply,
     ClaimsRequest,
     HeldContainer,
     HoldingsRequest,
-    MoveReply,
-    MoveRequest,
     NodeHoldings,
     Readiness,
     ReadinessRequest,
-    TakenContainer,
-    UnmanagedReply,
-    UnmanagedRequest,
-    WantedMove,
 )
 from hamicommon.events.reports import (
     REPORT,
@@ -64,6 +59,7 @@ from hamicommon.events.reports import (
     PodGone,
     PodStays,
     ReportBase,
+    StartRefused,
 )
 from hamicommon.events.subjects import (
     ADMISSION_REFUSED_SUBJECT,
@@ -82,12 +78,10 @@ from hamicommon.events.subjects import (
     inventory_subject,
     ledger_quota_subject,
     limits_subject,
-    moves_subject,
     readiness_subject,
     reports_subject,
     snapshot_subject,
     token_of,
-    unmanaged_subject,
     usage_subject,
 )
 from hamicommon.events.usage import (
@@ -124,6 +118,7 @@ __all__ = [
     "Allocated",
     "AllocationEvent",
     "AnyReport",
+    "ClaimsReply",
     "ClaimsRequest",
     "ClusterNumbers",
     "ContainerSample",
@@ -144,8 +139,6 @@ __all__ = [
     "LimitFinding",
     "MadeInstance",
     "MigProfileItem",
-    "MoveReply",
-    "MoveRequest",
     "NamespaceNumbers",
     "NodeHoldings",
     "NodePayload",
@@ -156,12 +149,9 @@ __all__ = [
     "Readiness",
     "ReadinessRequest",
     "ReportBase",
-    "TakenContainer",
+    "StartRefused",
     "Unchanged",
-    "UnmanagedReply",
-    "UnmanagedRequest",
     "Usage",
-    "WantedMove",
     "claims_subject",
     "event_subject",
     "grants_subject",
@@ -169,11 +159,9 @@ __all__ = [
     "inventory_subject",
     "ledger_quota_subject",
     "limits_subject",
-    "moves_subject",
     "readiness_subject",
     "reports_subject",
     "snapshot_subject",
     "token_of",
-    "unmanaged_subject",
     "usage_subject",
 ]

@@ -54,6 +54,19 @@ class AllocateFailed(ReportBase):
     reason: str
 
 
+class StartRefused(ReportBase):
+    """A container holds the answer that another one was meant to have: its pod is to be ended.
+
+    `allocation_id` is the pod's own grant; empty for a pod that bypassed the scheduler.
+    """
+
+    kind: Literal["start-refused"] = "start-refused"
+    namespace: str
+    pod_name: str
+    container: str
+    reason: str
+
+
 class PodGone(ReportBase):
     """The agent no longer sees any container of the pod."""
 
@@ -66,5 +79,5 @@ class PodStays(ReportBase):
     kind: Literal["stays"] = "stays"
 
 
-AnyReport = Allocated | AllocateFailed | PodGone | PodStays
+AnyReport = Allocated | AllocateFailed | StartRefused | PodGone | PodStays
 REPORT: TypeAdapter[AnyReport] = TypeAdapter(Annotated[AnyReport, Field(discriminator="kind")])

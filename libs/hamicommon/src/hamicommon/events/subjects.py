@@ -45,20 +45,9 @@ def holdings_subject(node: str) -> str:
     return f"hami.agents.holdings.{token_of(node)}"
 
 
-def unmanaged_subject(node: str) -> str:
-    """Where an agent asks for a grant of a pod that came past the scheduler (request and reply)."""
-    return f"hami.grants.unmanaged.{token_of(node)}"
-
-
 def claims_subject(node: str) -> str:
     """Where a node's agent asks for the grant of a pod's ResourceClaims."""
     return f"hami.grants.claims.{token_of(node)}"
-
-
-def moves_subject(node: str) -> str:
-    """Where an agent asks for the cards that the kubelet gave in place of the granted ones (request
-    and reply)."""
-    return f"hami.grants.moves.{token_of(node)}"
 
 
 def reports_subject(node: str) -> str:

@@ -86,6 +86,8 @@ NVIDIA_REGISTER = "hami.io/node-nvidia-register"
 NVIDIA_PAIR_SCORES = "hami.io/node-nvidia-score"
 NVIDIA_HANDSHAKE = "hami.io/node-handshake"
 NODE_LOCK = "hami.io/mutex.lock"
+BINDING = "hami.io/binding"
+"""How containers of the node get their slices, and why so: `late: ...` or `lock: ...`."""
 AGENT = "hami.io/node-agent"
 """Ours: an agent of ours reports this node's cards, so its register annotation is a mirror only.
 Who goes back to other device plugins removes it."""

@@ -19,8 +19,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
-from hamicommon.ledger.cards.demands import CardDemand, demands, wanted_by
-from hamicommon.ledger.cards.moves import Move, exchanged, quota_changes
+from hamicommon.ledger.cards.demands import demands, wanted_by
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.model import (
     CardCounters,
@@ -172,51 +171,6 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             self._bound_at.setdefault(new.id, self._clock())
         sequence = self._note(new, old.state, step.reason)
         return Change(allocation=new, sequence=sequence, counters=counters, quotas=quotas)
-
-    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
-        """See the port."""
-        moved = []
-        for move in moves:
-            old = self._allocations.get(move.allocation_id)
-            if old is None or old.token != move.token or not old.live:
-                return None
-            moved.append((old, move))
-        counted_more = quota_changes(moved, self._quota_of)
-        for namespace, amounts in counted_more.items():
-            more = {resource: amount for resource, amount in amounts.items() if amount > 0}
-            self._check_quota(namespace, more)
-        swaps = [
-            (old, move, *exchanged(old.containers, move.containers, self._rules))
-            for old, move in moved
-        ]
-        before = {
-            uuid: replace(card, holdings=dict(card.holdings)) for uuid, card in self._cards.items()
-        }
-        try:
-            for old, _move, held, _wanted in swaps:
-                self._give(old.id, held)
-            for old, _move, _held, wanted in swaps:
-                self._check(old.node, wanted, mutex=False)
-                self._take(old.id, wanted, held=False)
-        except CapacityConflict:
-            self._cards = before
-            raise
-        for namespace, amounts in counted_more.items():
-            self._count_quota(namespace, amounts, 1)
-        return tuple(self._moved(old, move, held, wanted) for old, move, held, wanted in swaps)
-
-    def _moved(
-        self,
-        old: Allocation,
-        move: Move,
-        held: Sequence[CardDemand],
-        wanted: Sequence[CardDemand],
-    ) -> Change:
-        new = replace(old, containers=move.containers)
-        self._allocations[new.id] = new
-        sequence = self._note(new, old.state, "moved to the cards that the kubelet gave")
-        touched = sorted({card.uuid for card in (*held, *wanted)})
-        return Change(allocation=new, sequence=sequence, counters=self._counters(touched))
 
     async def annotate(
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hamicommon.errors import Unavailable
+from hamicommon.k8s.annotations import BINDING
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import JsonMapping
 
@@ -72,11 +73,19 @@ def node_rows(state: ClusterSummary) -> list[dict[str, Any]]:
             "ready": _ready(node),
             "allocatable": (node["status"].get("allocatable") or {}).get("nvidia.com/gpu"),
             "mounts": (node["metadata"].get("annotations") or {}).get(MOUNTS_ANNOTATION),
+            **binding_row(node),
             **_cards(None if by_node is None else by_node.get(node["metadata"]["name"], [])),
         }
         for node in state.nodes
     ]
     return sorted(rows, key=lambda row: (not row["node_group"], row["node_group"] or ""))
+
+
+def binding_row(node: JsonMapping) -> dict[str, str | None]:
+    """How the node's containers get their slices (`late` or `lock`), and why, by its agent."""
+    written = str((node["metadata"].get("annotations") or {}).get(BINDING) or "")
+    way, _, reason = written.partition(": ")
+    return {"binding": way or None, "binding_reason": reason or None}
 
 
 def cards_by_node(state: ClusterSummary) -> dict[str, list[JsonMapping]] | None:

@@ -95,8 +95,10 @@ def nodes(
             ),
             TableColumn("HEALTH", _node_health, "sick_card_count"),
             plain_column("SLOTS", "allocatable"),
+            plain_column("BINDING", "binding"),
             TableColumn("GIB GRANTED/SIZE BY CARD", each_card, wide=True),
             plain_column("MOUNTS", "mounts", wide=True),
+            plain_column("WHY SO BOUND", "binding_reason", wide=True),
         ),
     )
 

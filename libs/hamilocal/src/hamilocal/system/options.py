@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
@@ -38,10 +39,10 @@ class UpOptions(BaseModel):
     device_config: Path | None = Field(
         default=None, description="HAMi's device-config.yaml, for every service"
     )
-    binding: str = Field(
-        default="lock",
-        pattern="^(lock|late)$",
-        description="how containers get their slices: at Allocate, or by CDI at their start",
+    binding: Literal["mixed", "lock", "late"] = Field(
+        default="mixed",
+        description="how containers get their slices: late: by CDI at their start; lock: at "
+        "Allocate, one pod at a time; mixed: late, but for each third node",
     )
     kubelet_flags: tuple[str, ...] = Field(
         default=(), description="more arguments for the simulated kubelets, for tests"
@@ -59,6 +60,12 @@ class UpOptions(BaseModel):
         return simulated_nodes(
             count=self.nodes, gpus=self.gpus, model=self.model, memory_mib=self.memory_mib
         )
+
+    def binding_of(self, node: LocalNode) -> str:
+        """How containers of this local node get their slices."""
+        if self.binding != "mixed":
+            return self.binding
+        return "lock" if self.local_nodes().index(node) % 3 == 2 else "late"
 
     def vendors(self) -> Vendors:
         """What the services serve with these flags.

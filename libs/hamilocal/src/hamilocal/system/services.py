@@ -249,7 +249,7 @@ def node_agent(context: Context, node: LocalNode) -> ChildSpec:
             "HAMI_NODE_AGENT_HOOK_PATH": str(home / "hook"),
             "HAMI_NODE_AGENT_STATE_DIR": str(home / "agent"),
             "HAMI_NODE_AGENT_CDI_DIR": str(home / "cdi"),
-            "HAMI_NODE_AGENT_BINDING": context.options.binding,
+            "HAMI_NODE_AGENT_BINDING": context.options.binding_of(node),
             "HAMI_NODE_AGENT_METRICS_BIND": context.bind(name),
             # Containers are processes of this machine.
             "HAMI_NODE_AGENT_PROC_ROOT": "/proc",

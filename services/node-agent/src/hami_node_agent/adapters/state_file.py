@@ -1,7 +1,7 @@
 """The agent's state as one JSON file, flushed to the disk and replaced by rename.
 
 A file that can't be read is kept as `.damaged` and the agent starts without it: the kubelet's
-checkpoint and the ledger know enough to go on (`grants/ownership.py`).
+checkpoint and the ledger know enough to go on (`allocation/prestart.py`).
 """
 
 from __future__ import annotations
@@ -116,7 +116,9 @@ def decode(content: bytes) -> AgentState:
         document = orjson.loads(content)
         if document["version"] != VERSION:
             raise InvalidRequest(f"state version {document['version']}, {VERSION} is wanted")
-        records = _RECORDS.validate_python(document["records"])
+        # An older agent gave provisional answers, without limits, to pods that it did not know.
+        kept = [item for item in document["records"] if not item.get("provisional")]
+        records = _RECORDS.validate_python(kept)
         # Files of agents before these were kept have none.
         tokens = {PodUid(uid): int(n) for uid, n in document.get("least_tokens", {}).items()}
         reports = tuple(

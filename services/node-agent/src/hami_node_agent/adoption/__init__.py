@@ -1,1 +1,1 @@
-"""Pods that HAMi started, or that came past us: what they hold, and our records of it."""
+"""Pods that HAMi started: what they hold, and our records of it."""

@@ -15,8 +15,7 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.events import HeldContainer, NodeHoldings, holdings_subject
 
 from hami_node_agent.devices.replica_ids import card_of
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ports import KubeletState, NodePodApi
+from hami_node_agent.grants.ports import Holding, KubeletState, NodePodApi
 from hami_node_agent.grants.state import NodeState
 
 

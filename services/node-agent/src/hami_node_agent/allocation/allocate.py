@@ -1,173 +1,182 @@
-"""Allocate: from the ids of one container to its env, mounts and limits directory.
+"""Allocate on nodes that don't bind late: answer with the one grant that is in flight.
 
-`grant_lookup.py` finds whom the call is for. Then, in this order: limits and cache directory on
-disk, the record and (when the pod is complete) the report in one durable write, and only then the
-answer. A kill between any two leaves nothing that a later call does not repair.
+The kubelet does not name the pod, but the scheduler lets one pod at a time be between its binding
+and its answer (the node lock). So the grant in flight is the answer, and PreStartContainer checks
+who got it (`prestart.py`). In this order: limits and cache directory on disk, the record in a
+durable write, and only then the answer. A kill between any two leaves nothing that a later call
+does not repair. The pod is reported as allocated, and so the lock freed, when the kubelet shows
+that it has its answers: while another pod has them it must not take the next one's.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+import time
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
-from itertools import chain
 from uuid import uuid4
 
 from hamicommon import telemetry
-from hamicommon.domain.allocations import DeviceShare
-from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
-from hamicommon.errors import HamiError, NotFound
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.errors import HamiError, NotFound, Unavailable
 from opentelemetry import trace
 
-from hami_node_agent.allocation.grant_lookup import GrantFinder
-from hami_node_agent.allocation.node_ports import NodePorts
-from hami_node_agent.allocation.response import (
-    AnswerPolicy,
-    cache_dir_name,
-    container_response,
-    core_policy,
-)
-from hami_node_agent.allocation.whole_cards import runs_plain
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.devices.device_list import ContainerSpec
-from hami_node_agent.devices.replica_ids import card_of, preferred_ids
+from hami_node_agent.devices.replica_ids import preferred_ids
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.candidates import Candidate, roomiest
-from hami_node_agent.grants.records import AgentState, Record, is_complete
+from hami_node_agent.grants.records import (
+    AgentState,
+    InFlight,
+    Record,
+    find_in_flight,
+    is_complete,
+)
+from hami_node_agent.grants.signed import read_signed, refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
 tracer = trace.get_tracer(__name__)
 
 
+CONFIRM_TIMEOUT_S = 3.0
+"""The kubelet stores an answer within milliseconds; after this long in doubt it is reported."""
+_CONFIRM_POLL_S = 0.02
+
+
 class _Outdated(Exception):
-    """PreStartContainer changed the records since the grant was found: it may be another's now."""
+    """Another call has answered the container since its grant was found."""
 
 
 class Allocate:
-    """The Allocate and GetPreferredAllocation use cases; one call at a time."""
+    """The Allocate and GetPreferredAllocation use cases."""
 
     def __init__(
         self,
         node: NodePorts,
         *,
-        finder: GrantFinder,
-        answers: AnswerPolicy,
-        adopts_unmanaged: bool = False,
+        slices: DescribedSlices,
+        node_name: str,
         mig: MigInstances | None = None,
     ) -> None:
         self._state = node.state
         self._pods = node.pods
-        self._files = node.files
+        self._source = node.source
+        self._kubelet_state = node.kubelet_state
         self._reports = node.reports
-        self._finder = finder
-        self._answers = answers
-        self._adopts_unmanaged = adopts_unmanaged
+        self._slices = slices
+        self._node_name = node_name
         self._mig = mig
-        self._turn = asyncio.Lock()
+        self._confirming: set[asyncio.Task[None]] = set()
 
     def prefer(
         self, *, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> tuple[str, ...]:
-        """Ids on the cards of the grant in flight.
-
-        When none is: empty, or where unmanaged pods are adopted ids on the cards with most room.
-        """
-        candidate = self._finder.in_flight(size, {})
-        if candidate is not None:
-            cards = [GpuUuid(share.uuid) for share in candidate.container.shares]
-        elif self._adopts_unmanaged:
-            cards = roomiest(self._state.cards, self._state.book, size)
-        else:
+        """Return ids on the cards of the grant in flight; none if there is no such grant."""
+        found = self._in_flight(size)
+        if found is None:
             return ()
+        cards = [GpuUuid(share.uuid) for share in found.container.shares]
         return preferred_ids(cards, available=available, must_include=must_include, size=size)
 
     async def allocate(self, requests: Sequence[frozenset[str]]) -> list[ContainerSpec]:
-        """The answers for these containers, in order; all or none.
+        """Answer for these containers, in order.
 
-        Raises: NotFound when there is no grant, Unavailable when the node can't be written.
+        Raises: NotFound when no grant is in flight, Unavailable when the node can't be written.
         """
-        async with self._turn:
-            planned: dict[str, Record] = {}
-            specs = []
-            for ids in requests:
-                spec = None
-                while spec is None:
-                    try:
-                        spec = await self._one(ids, planned)
-                    except _Outdated:
-                        # What PreStartContainer changed is in the records by now.
-                        saved = self._state.saved.records
-                        planned = {nonce: saved[nonce] for nonce in planned if nonce in saved}
-                specs.append(spec)
-            return specs
+        return [await self._allocate_one(ids) for ids in requests]
 
-    async def _one(self, ids: frozenset[str], planned: dict[str, Record]) -> ContainerSpec:
-        """Raises: _Outdated, and as `allocate`."""
+    async def _allocate_one(self, ids: frozenset[str]) -> ContainerSpec:
+        while True:
+            found = await self._find(ids)
+            repeated = await self._find_repeated(ids, found)
+            if repeated is not None:
+                return await self._answer_again(repeated)
+            if found is None:
+                message = self._describe_missing(len(ids))
+                await self._warn_unscheduled(len(ids), message)
+                raise NotFound(message)
+            with suppress(_Outdated):
+                return await self._answer(found, ids)
+
+    # Which grant
+
+    def _in_flight(self, count: int) -> InFlight | None:
+        found = find_in_flight(self._state.book, self._state.saved, ended=self._pods.seen().ended)
+        return found if found and len(found.container.shares) == count else None
+
+    async def _find(self, ids: frozenset[str]) -> InFlight | None:
+        if not self._source.connected:
+            # What the bus last announced may be an attempt that failed since; the annotation is of
+            # the attempt that was bound.
+            await read_signed(self._state, self._pods)
+        found = self._in_flight(len(ids))
+        if found is None:
+            await refresh_book(self._state, self._source, self._pods)
+            found = self._in_flight(len(ids))
+        return found
+
+    async def _find_repeated(self, ids: frozenset[str], found: InFlight | None) -> Record | None:
+        """Find the answer that a killed kubelet asks for again, with the same ids.
+
+        It stores an answer before its next call. So while a grant is in flight, only an answer of
+        its own pod can be meant, and only one that is not stored.
+        """
+        book, ended = self._state.book, self._pods.seen().ended
+        same = [
+            record
+            for record in self._state.saved.records.values()
+            if record.device_ids == ids
+            and record.pod_uid not in ended
+            and (grant := book.of(record.pod_uid)) is not None
+            and grant.allocation_id == record.allocation_id
+            and (found is None or found.grant.allocation_id == record.allocation_id)
+        ]
+        if not same:
+            return None
         try:
-            found = await self._finder.find(ids, planned)
-        except NotFound as exc:
-            if self._adopts_unmanaged:
-                return await self._provisional(ids, planned)
-            await self._warn_unscheduled(len(ids), str(exc))
-            raise
-        if isinstance(found, Record):
-            return await self._again(found)
-        return await self._answer(found, ids, planned)
+            holdings = await self._kubelet_state.checkpointed()
+        except Unavailable as exc:
+            logger.warning("Failed to read the kubelet's checkpoint", extra={"error": str(exc)})
+            return None
+        stored = {(holding.pod_uid, holding.container) for holding in holdings}
+        lost = [record for record in same if (record.pod_uid, record.container) not in stored]
+        return next(iter(lost if found else lost or same), None)
 
-    async def _provisional(self, ids: frozenset[str], planned: dict[str, Record]) -> ContainerSpec:
-        """An answer for a pod that nobody knows yet: the kubelet's cards, and no use of them.
-
-        PreStartContainer finds out the pod and puts its limits in, or keeps it from starting.
-        """
-        nonce = str(uuid4())
-        record = Record(
-            nonce=nonce,
-            device_ids=ids,
-            allocation_id=AllocationId(""),
-            pod_uid=PodUid(""),
-            namespace="",
-            pod_name="",
-            container="",
-            role="app",
-            token=0,
-            shares=tuple(
-                DeviceShare(uuid=card, vendor="NVIDIA", memory_mib=0, core_percent=0)
-                for card in sorted({card_of(device_id) for device_id in ids})
-            ),
-            provisional=True,
-            cache_dir=f"unmanaged-{nonce}",
+    def _describe_missing(self, count: int) -> str:
+        bus = "connected" if self._source.connected else "unavailable"
+        return (
+            f"no grant is in flight on node {self._node_name} for a container with {count} "
+            f"device(s) (bus {bus}): a pod gets devices here only through HAMi's scheduler; set "
+            "spec.schedulerName to it, leave spec.nodeName empty, and recreate the pod"
         )
-        await self._state.change(
-            lambda saved: saved.with_records([record]), first=lambda: self._write(record)
-        )
-        planned[nonce] = record
-        logger.info("answered without a grant", extra={"cards": list(record.cards)})
-        return self._spec(record, {})
 
-    async def _again(self, record: Record) -> ContainerSpec:
-        logger.info("Allocate again, same answer", extra={"pod_uid": record.pod_uid})
-        found = record
-        if record.foreign:
-            # The kubelet has lost HAMi's answer and takes ours in its place.
-            record = replace(record, foreign=False)
+    async def _warn_unscheduled(self, count: int, message: str) -> None:
+        """Warn on the pods that may have caused it: waiting here, and without a grant."""
+        for pod in self._pods.waiting_for(count):
+            if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
+                await self._pods.warn(pod, message)
+
+    # The answer
+
+    async def _answer_again(self, record: Record) -> ContainerSpec:
+        logger.info("Repeating an answer", extra={"pod_uid": record.pod_uid})
         grant = self._state.book.of(record.pod_uid)
-        async with self._cut(record) as whole:
-            await self._state.change(
-                lambda saved: self._repeated(_still_has(saved, found), grant, record, whole)
-            )
-        record = whole
-        await asyncio.to_thread(self._files.write_limits, record)
-        env: Mapping[str, str] = {}
-        if grant is not None:
-            env = await self._pods.container_env(grant, record.container)
-        return self._spec(record, env)
+        if grant is None:
+            raise NotFound(f"the grant of pod {record.pod_uid} has ended")
+        # The kubelet has lost HAMi's answer to an adopted pod, and takes ours in its place.
+        record = replace(record, foreign=False)
+        env = await self._pods.container_env(grant, record.container)
+        async with self._cut(record) as cut:
+            await self._save(grant, cut)
+        self._confirm(grant)
+        return self._slices.spec(cut, env)
 
-    async def _answer(
-        self, found: Candidate, ids: frozenset[str], planned: dict[str, Record]
-    ) -> ContainerSpec:
-        grant = found.grant
+    async def _answer(self, found: InFlight, ids: frozenset[str]) -> ContainerSpec:
+        """Raises: _Outdated, HamiError."""
+        grant, container = found
         context = telemetry.extract({"traceparent": grant.traceparent})
         with (
             tracer.start_as_current_span("allocate", context=context) as span,
@@ -178,112 +187,95 @@ class Allocate:
                     **telemetry.pod_attributes(
                         uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
                     ),
-                    "k8s.container.name": found.container.name,
-                    "hami.cards": [share.uuid for share in found.container.shares],
+                    "k8s.container.name": container.name,
+                    "hami.cards": [share.uuid for share in container.shares],
                 }
             )
             try:
-                env = await self._pods.container_env(grant, found.container.name)
-                async with self._cut(self._record(found, ids, env)) as record:
-                    await self._state.change(
-                        lambda saved: self._recorded(_still_waits(saved, found), grant, record),
-                        first=lambda: self._write(record),
-                    )
-                    planned[record.nonce] = record
+                env = await self._pods.container_env(grant, container.name)
+                record = self._slices.record(str(uuid4()), ids, grant, container, env)
+                async with self._cut(self._with_own_cache_dir(record)) as cut:
+                    await self._save(grant, cut, expected=found)
             except HamiError as exc:
-                await self._failed(grant, str(exc))
+                await self._report_failure(grant, str(exc))
                 raise
-            logger.info(
-                "allocated", extra={"container": record.container, "cards": list(record.cards)}
-            )
-            return self._spec(record, env)
+            self._confirm(grant)
+            logger.info("allocated", extra={"container": cut.container, "cards": list(cut.cards)})
+            return self._slices.spec(cut, env)
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
-        """With the instances that were made for it, on cards in MIG mode."""
+        """Make the record's instances first, on cards in MIG mode."""
         return nullcontext(record) if self._mig is None else self._mig.cutting(record)
 
-    def _record(self, found: Candidate, ids: frozenset[str], env: Mapping[str, str]) -> Record:
-        grant, container = found.grant, found.container
-        nonce = str(uuid4())
-        # On another card than granted it must not start before the ledger was asked.
-        own = container == grant.container(container.name)
-        others = (each.shares for each in grant.containers if each.name != container.name)
-        shares = tuple(chain(container.shares, *others))
-        return Record(
-            nonce=nonce,
-            device_ids=ids,
-            allocation_id=grant.allocation_id if own else AllocationId(""),
-            pod_uid=grant.pod_uid,
-            namespace=grant.namespace,
-            pod_name=grant.pod_name,
-            container=container.name,
-            role=container.role,
-            token=grant.token,
-            shares=container.shares,
-            policy=core_policy(env, self._answers),
-            plain=runs_plain(shares, self._state.cards, env, self._answers),
-            cache_dir=self._own_cache_dir(grant, container.name, nonce),
-        )
+    def _with_own_cache_dir(self, record: Record) -> Record:
+        """Rename the cache directory if another answer has it: a container may have mounted it."""
+        records = self._state.saved.records.values()
+        if all(other.cache_dir != record.cache_dir for other in records):
+            return record
+        return replace(record, cache_dir=f"{record.cache_dir}_{record.nonce}")
 
-    def _own_cache_dir(self, grant: NodeGrant, container: str, nonce: str) -> str:
-        """The container's usual name, unless an answer that another container took has it.
+    async def _save(
+        self, grant: NodeGrant, record: Record, *, expected: InFlight | None = None
+    ) -> None:
+        """Write the container's files, then its record. Raises: _Outdated, Unavailable."""
 
-        That one runs with the directory mounted, and the library within: it must not be emptied.
-        """
-        usual = cache_dir_name(grant.pod_uid, container)
-        taken = any(record.cache_dir == usual for record in self._state.saved.records.values())
-        return f"{usual}_{nonce}" if taken else usual
+        def edit(saved: AgentState) -> AgentState:
+            if expected is not None and saved.has_answered(expected.grant, record.container):
+                raise _Outdated
+            return saved.with_records([record])
 
-    def _write(self, record: Record) -> None:
-        self._files.write_limits(record)
-        self._files.make_cache_dir(record.cache_dir, record.nonce)
+        await self._state.change(edit, first=lambda: self._slices.write(record, new=bool(expected)))
 
-    def _recorded(self, saved: AgentState, grant: NodeGrant, record: Record) -> AgentState:
-        after = saved.with_records([record])
-        if is_complete(grant, after.records.values()):
-            after = after.with_report(self._reports.allocated(grant, after))
-        return after
+    # The report
 
-    def _repeated(
-        self, saved: AgentState, grant: NodeGrant | None, before: Record, now: Record
-    ) -> AgentState:
-        if grant is not None and now.mig_uuids != before.mig_uuids:
-            return self._recorded(saved, grant, now)
-        return saved.with_records([now])
+    def _confirm(self, grant: NodeGrant) -> None:
+        """Report the pod once the kubelet has stored its answers, without delaying this one."""
+        if is_complete(grant, self._state.saved.records.values()):
+            task = asyncio.create_task(self._report(grant))
+            self._confirming.add(task)
+            task.add_done_callback(self._confirming.discard)
 
-    async def _failed(self, grant: NodeGrant, reason: str) -> None:
-        logger.error("Allocate failed", extra={"error": reason})
+    async def _report(self, grant: NodeGrant) -> None:
+        if not await self._has_its_answers(grant):
+            logger.warning(
+                "Another pod got an answer of this one's", extra={"pod_uid": grant.pod_uid}
+            )
+            return
+        try:
+            await self._state.change(
+                lambda saved: saved.with_report(self._reports.allocated(grant, saved))
+            )
+        except HamiError as exc:
+            # The next comparison with the ledger reports it.
+            logger.error("Failed to store the report of a pod", extra={"error": str(exc)})
+
+    async def _has_its_answers(self, grant: NodeGrant) -> bool:
+        """Whether the kubelet has stored them for this pod; True if that can't be known."""
+        wanted = {
+            record.nonce: (record.pod_uid, record.container)
+            for record in self._state.saved.of_pod(grant.pod_uid)
+            if record.allocation_id == grant.allocation_id
+        }
+        deadline = time.monotonic() + CONFIRM_TIMEOUT_S
+        while time.monotonic() < deadline:
+            with suppress(Unavailable):
+                holdings = await self._kubelet_state.checkpointed()
+                stored = {h.answer.nonce: h for h in holdings if h.answer is not None}
+                if any(
+                    (stored[nonce].pod_uid, stored[nonce].container) != owner
+                    for nonce, owner in wanted.items()
+                    if nonce in stored
+                ):
+                    return False
+                if wanted.keys() <= stored.keys():
+                    return True
+            await asyncio.sleep(_CONFIRM_POLL_S)
+        return True
+
+    async def _report_failure(self, grant: NodeGrant, reason: str) -> None:
+        logger.error("Failed to allocate", extra={"error": reason})
         report = self._reports.failed(grant, reason)
         try:
             await self._state.change(lambda saved: saved.with_report(report))
         except HamiError as exc:
-            logger.error("failure not reported", extra={"error": str(exc)})
-
-    def _spec(self, record: Record, env: Mapping[str, str]) -> ContainerSpec:
-        return container_response(
-            record,
-            limits_dir=str(self._files.limits_dir(record.nonce)),
-            container_env=env,
-            policy=self._answers,
-        )
-
-    async def _warn_unscheduled(self, count: int, message: str) -> None:
-        """Warns on the pods that may have caused it: waiting here, and without a grant."""
-        for pod in self._pods.waiting_for(count):
-            if self._state.book.of(pod.uid) is None and not self._state.saved.of_pod(pod.uid):
-                await self._pods.warn(pod, message)
-
-
-def _still_waits(saved: AgentState, found: Candidate) -> AgentState:
-    """The state, in which the container has no answer yet. Raises: _Outdated."""
-    pod_uid, container = found.grant.pod_uid, found.container.name
-    if any(record.counts_for(pod_uid, container) for record in saved.records.values()):
-        raise _Outdated
-    return saved
-
-
-def _still_has(saved: AgentState, found: Record) -> AgentState:
-    """The state, in which the earlier answer is as it was found. Raises: _Outdated."""
-    if saved.records.get(found.nonce) != found:
-        raise _Outdated
-    return saved
+            logger.error("Failed to store the report of it", extra={"error": str(exc)})

@@ -1,18 +1,17 @@
 """Late binding: the slice is looked up when the container is about to start and its pod is known.
 
-Allocate answers a nonce and waits for nobody, so the order of Allocate calls means nothing and
-nothing needs repair. PreStartContainer reads in the
-kubelet's checkpoint who holds the nonce, and describes it in a CDI file for that container:
-cards, the limits directory of the nonce, the preload. `adapters/cdi_files.py` writes it.
+Allocate answers a nonce and waits for nobody, so the order of Allocate calls means nothing.
+PreStartContainer, which knows from the kubelet's checkpoint which container holds the nonce,
+describes it in a CDI file for that container: cards, the limits directory of the nonce, the
+preload. `adapters/cdi_files.py` writes it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
 from typing import NoReturn
 from uuid import uuid4
 
@@ -21,17 +20,12 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
-from hami_node_agent.allocation.container_owners import ContainerOwners
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
-from hami_node_agent.allocation.node_ports import DescribedSlices, DeviceDescriptions, NodePorts
-from hami_node_agent.allocation.response import (
-    AnswerPolicy,
-)
-from hami_node_agent.allocation.whole_cards import NOT_WHOLE
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.ports import Holding
+from hami_node_agent.grants.records import AgentState, Record
 from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
@@ -41,6 +35,10 @@ logger = logging.getLogger(__name__)
 SETTLE_S = 0.02
 
 
+class _Settled(Exception):
+    """Another call has described the slice already."""
+
+
 class LateBinding:
     """The Allocate and PreStartContainer use cases of late-bound containers."""
 
@@ -48,47 +46,42 @@ class LateBinding:
         self,
         node: NodePorts,
         *,
-        devices: DeviceDescriptions,
-        answers: AnswerPolicy,
+        slices: DescribedSlices,
+        is_used: bool,
         named_by: NamedBy = NamedBy.FIELD,
         unproven: str = "",
         mig: MigInstances | None = None,
     ) -> None:
-        """`unproven`: why it is not known that the runtime honours CDI; empty: it is, or the
-        operator set it so. Nothing that rests on it is started then."""
+        """`is_used`: containers of this node bind late from now on; earlier ones may have, too.
+
+        `unproven`: why it is not known that the runtime honours CDI; empty: it is, or the operator
+        set it so. Nothing that rests on it is started then.
+        """
+        self.is_used = is_used
         self._named_by = named_by
         self._unproven = unproven
         self._state = node.state
-        self._owners = ContainerOwners(node.kubelet_state, node.pods)
         self._source = node.source
         self._pods = node.pods
-        self._slices = DescribedSlices(node, devices=devices, answers=answers)
+        self._slices = slices
         self._mig = mig
-        self._turn = asyncio.Lock()
 
     def allocate(self, requests: Iterable[frozenset[str]]) -> list[ContainerSpec]:
-        """A new nonce for each container; none is ever used again."""
+        """Return a new nonce for each container; none is ever used again."""
         return [late_answer(str(uuid4()), self._named_by) for _ in requests]
 
-    async def check(self, ids: frozenset[str]) -> bool:
-        """Returns when the container with these ids may start; False: its answer is no nonce.
+    async def check(self, owners: Sequence[Holding]) -> None:
+        """Return when the container may start; it is one of those that hold its ids.
 
         Raises: Conflict when it must not start, Unavailable when that can't be known now.
         """
-        owners = await self._owners.with_answers(ids)
-        if any(owner.answer is None or owner.answer.cards for owner in owners):
-            return False  # HAMi's answer, or ours from the lock way
         if self._unproven:
             # A runtime that does not honour CDI would start it without limits.
             raise Unavailable(f"the container waits: its slice comes by CDI, and {self._unproven}")
         if any(self._in_book(owner) is None for owner in owners):
-            # Before the lock: the others of the node do not wait for the ledger.
             await refresh_book(self._state, self._source, self._pods)
-        async with self._turn:
-            fresh = await self._settle_all(owners)
-        if fresh:
+        if await self._settle_all(owners):
             await asyncio.sleep(SETTLE_S)
-        return True
 
     async def _settle_all(self, owners: Iterable[Holding]) -> bool:
         """True when something is new. Raises: Conflict, Unavailable when no owner may start.
@@ -125,18 +118,16 @@ class LateBinding:
         env = await self._pods.container_env(grant, granted.name)
         if known is not None and own:
             if grant.allocation_id != known.allocation_id:
-                known = await self._renewed(known, owner, nonce, found, env)
+                known = await self._renew(known, owner, grant, granted, env)
             await self._require_devices(owner, known)
             await asyncio.to_thread(self._slices.put, known, env)
             return False
+        fresh = self._slices.record(nonce, owner.device_ids, grant, granted, env)
         try:
-            async with self._cut(
-                self._slices.record(nonce, owner.device_ids, grant, granted, env)
-            ) as record:
-                await self._state.change(
-                    lambda saved: self._slices.recorded(saved, grant, record),
-                    first=lambda: self._slices.make(record, env),
-                )
+            async with self._cut(fresh) as record:
+                await self._save(grant, record, env)
+        except _Settled:
+            return False
         except Conflict as exc:
             await self._refuse(owner, str(exc))
         logger.info(
@@ -149,26 +140,30 @@ class LateBinding:
         )
         return True
 
-    async def _renewed(
+    async def _save(self, grant: NodeGrant, record: Record, env: Mapping[str, str]) -> None:
+        """Raises: _Settled when another call, which the kubelet gave up, has done it by now."""
+
+        def edit(saved: AgentState) -> AgentState:
+            if record.nonce in saved.records:
+                raise _Settled
+            return self._slices.recorded(saved, grant, record)
+
+        await self._state.change(edit, first=lambda: self._slices.make(record, env))
+
+    async def _renew(
         self,
         known: Record,
         owner: Holding,
-        nonce: str,
-        found: tuple[NodeGrant, ContainerGrant],
+        grant: NodeGrant,
+        granted: ContainerGrant,
         env: Mapping[str, str],
     ) -> Record:
-        """The record under the pod's present allocation: a file's cards are for its life."""
-        record = self._slices.record(nonce, owner.device_ids, *found, env)
-        if set(record.cards) != set(known.cards) or (known.mig_uuids and not _alike(record, known)):
-            reason = (
-                "its slices are on other cards now; delete the pod, its controller makes a new one"
-            )
-            await self._refuse(owner, reason)
-        if known.plain and not record.plain:
-            reason = f"it was described without the library, {NOT_WHOLE}"
-            await self._refuse(owner, reason)
-        record = replace(record, mig_uuids=known.mig_uuids, plain=known.plain)
-        await self._state.change(lambda saved: self._slices.recorded(saved, found[0], record))
+        """Record what is described under the pod's present grant: a file is for a pod's life."""
+        try:
+            record = self._slices.renew(known, grant, granted, env)
+        except Conflict as exc:
+            await self._refuse(owner, str(exc))
+        await self._state.change(lambda saved: self._slices.recorded(saved, grant, record))
         return record
 
     def _cut(self, record: Record) -> AbstractAsyncContextManager[Record]:
@@ -192,7 +187,7 @@ class LateBinding:
         return (
             f"the pod took {len(owner.device_ids)} device(s) for container {owner.container} "
             "without a grant of HAMi's scheduler; remove spec.nodeName or set spec.schedulerName "
-            "to HAMi's scheduler, and make the pod again"
+            "to HAMi's scheduler, and recreate the pod"
         )
 
     async def _refuse(self, owner: Holding, reason: str) -> NoReturn:
@@ -203,8 +198,3 @@ class LateBinding:
         if pod is not None:
             await self._pods.warn(pod, reason)
         raise Conflict(f"container {owner.container} must not start: {reason}")
-
-
-def _alike(one: Record, other: Record) -> bool:
-    """Whether both are of the same parts of the same cards."""
-    return [(s.uuid, s.detail) for s in one.shares] == [(s.uuid, s.detail) for s in other.shares]

@@ -73,9 +73,9 @@ class RuntimeReport:
     name: str
     version: str
     cdi_enabled: bool | None = None
-    """Of its running configuration; None where that does not have it."""
+    """As its running configuration has it; None if that does not name it."""
     cdi_dirs: tuple[str, ...] | None = None
-    """Where it reads CDI files; None where it does not report it."""
+    """Directories in which it reads CDI files; None if they are not known."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -94,10 +94,10 @@ class BindingWay:
 
 
 def way_of(kubelet_version: str, runtime: RuntimeReport, *, cdi_dir: str) -> BindingWay:
-    """What `auto` means where kubelet and runtime report this of themselves.
+    """Return what `auto` means if kubelet and runtime report this of themselves.
 
-    Late only where it is proven: containerd has a switch, and shows in its running configuration
-    how it stands; CRI-O has none.
+    Late only if it is proven: containerd has a switch, which its running configuration shows; CRI-O
+    has none, and its files name the directories that it reads.
     """
     found = f"kubelet {kubelet_version}, {runtime}"
     obstacle = _obstacle(kubelet_version, runtime, cdi_dir)
@@ -119,16 +119,17 @@ def _obstacle(kubelet_version: str, runtime: RuntimeReport, cdi_dir: str) -> str
     by_field = _version(kubelet_version) >= _KUBELET
     if not by_field and runtime.name not in _READ_ANNOTATIONS:
         return "the kubelet is older than 1.29, and names in annotations were not tried there"
-    if runtime.name not in _SWITCHED:
-        return ""
-    if runtime.cdi_enabled is False:
-        return "enable_cdi is false in its configuration"
-    if runtime.cdi_dirs is None:
-        return "its configuration is unknown: set cri_socket"
-    if runtime.cdi_enabled is None and _version(runtime.version) < _ALWAYS_ON:
-        return "its configuration lacks enable_cdi"
-    if _plain(cdi_dir) not in {_plain(directory) for directory in runtime.cdi_dirs}:
-        return f"it reads CDI files in {', '.join(runtime.cdi_dirs)}, and cdi_dir is {cdi_dir}"
+    if runtime.name in _SWITCHED:
+        if runtime.cdi_enabled is False:
+            return "enable_cdi is false in its configuration"
+        if runtime.cdi_dirs is None:
+            return "its configuration is unknown: set cri_socket"
+        if runtime.cdi_enabled is None and _version(runtime.version) < _ALWAYS_ON:
+            return "its configuration lacks enable_cdi"
+    directories = runtime.cdi_dirs or ()
+    if _plain(cdi_dir) not in {_plain(directory) for directory in directories}:
+        listed = ", ".join(directories) or "no directory"
+        return f"it reads CDI files in {listed}, and cdi_dir is {cdi_dir}"
     return ""
 
 

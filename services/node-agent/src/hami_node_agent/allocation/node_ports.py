@@ -1,7 +1,7 @@
-"""What the use cases of one node share: its state, its ports, and how a slice is put in place.
+"""The node's ports, and how a slice is put in place: a record, its files, and a description.
 
-Late-bound containers and those of ResourceClaims get theirs in the same way: a record, the limits
-directory of its nonce, and a description by CDI.
+Containers that bind late and those of ResourceClaims find theirs by a CDI file (`make`, `put`); the
+others have it in the answer to Allocate (`write`, `spec`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,17 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from hamicommon.domain.allocations import ContainerGrant
+from hamicommon.errors import Conflict
 
 from hami_node_agent.allocation.response import (
     LIMITS_MOUNT,
+    NOT_WHOLE,
     AnswerPolicy,
     cache_dir_name,
     container_response,
     core_policy,
+    runs_plain,
 )
-from hami_node_agent.allocation.whole_cards import runs_plain
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import ContainerFiles, GrantSource, KubeletState, NodePodApi
@@ -55,7 +57,7 @@ class DeviceDescriptions(Protocol):
 
 
 class DescribedSlices:
-    """Slices that the runtime finds by a nonce."""
+    """Slices of this node's containers."""
 
     def __init__(
         self, node: NodePorts, *, devices: DeviceDescriptions, answers: AnswerPolicy
@@ -92,6 +94,32 @@ class DescribedSlices:
             cache_dir=cache_dir_name(grant.pod_uid, granted.name),
         )
 
+    def renew(
+        self, known: Record, grant: NodeGrant, granted: ContainerGrant, env: Mapping[str, str]
+    ) -> Record:
+        """Return the record of an answer under another grant of its pod: the answer stays as it is.
+
+        Raises: Conflict when it is not what that grant has.
+        """
+        fresh = self.record(known.nonce, known.device_ids, grant, granted, env)
+        same_parts = [(s.uuid, s.detail) for s in fresh.shares] == [
+            (s.uuid, s.detail) for s in known.shares
+        ]
+        if sorted(fresh.cards) != sorted(known.cards) or (known.mig_uuids and not same_parts):
+            raise Conflict(
+                "its slices are on other cards now; delete the pod, its controller makes a new one"
+            )
+        plain = known.plain and self._answers.enforced
+        if plain and not fresh.plain:
+            raise Conflict(f"it was answered without the library, {NOT_WHOLE}")
+        return replace(
+            fresh,
+            foreign=known.foreign,
+            plain=plain,
+            cache_dir=known.cache_dir,
+            mig_uuids=known.mig_uuids,
+        )
+
     def in_place(self, record: Record) -> Record | None:
         """The record with the folder that its nonce is described with already (blocking).
 
@@ -106,21 +134,34 @@ class DescribedSlices:
         return replace(record, plain=True) if limits else None
 
     def make(self, record: Record, env: Mapping[str, str]) -> None:
-        """Puts it in place for the first time (blocking). Raises: Unavailable."""
+        """Put it in place for the first time (blocking). Raises: Unavailable."""
         self._files.make_cache_dir(record.cache_dir, record.nonce)
         self.put(record, env)
 
     def put(self, record: Record, env: Mapping[str, str]) -> None:
-        """Puts back what is gone of it (blocking). Raises: Unavailable."""
+        """Put back what is gone of it (blocking). Raises: Unavailable."""
+        self.write(record)
+        self._devices.write(record.nonce, self.spec(record, env))
+
+    def write(self, record: Record, *, new: bool = False) -> None:
+        """Write limits and cache directory, without a description (blocking).
+
+        `new`: empty the cache directory. Raises: Unavailable.
+        """
         self._files.write_limits(record)
-        self._files.keep_cache_dir(record.cache_dir, record.nonce)
-        spec = container_response(
+        if new:
+            self._files.make_cache_dir(record.cache_dir, record.nonce)
+        elif record.cache_dir:
+            self._files.keep_cache_dir(record.cache_dir, record.nonce)
+
+    def spec(self, record: Record, env: Mapping[str, str]) -> ContainerSpec:
+        """Return what the container is given."""
+        return container_response(
             record,
             limits_dir=str(self._files.limits_dir(record.nonce)),
             container_env=env,
             policy=self._answers,
         )
-        self._devices.write(record.nonce, spec)
 
     def recorded(self, saved: AgentState, grant: NodeGrant, *records: Record) -> AgentState:
         """The state with them, and with the report once the pod has all that it was granted."""

@@ -10,9 +10,15 @@ not here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
+
+from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.devices import GpuDevice
+from hamicommon.domain.ids import GpuUuid
+from hamicommon.k8s.annotations import is_true
+from hamicommon.vendors.nvidia.guarded import CONTROL_ENV
 
 from hami_node_agent.devices.device_list import (
     ContainerSpec,
@@ -43,7 +49,7 @@ class AnswerPolicy:
     """False where containers have whole cards or MIG instances: nothing of HAMi's is answered, as
     from NVIDIA's plugin. The limits directory is: by it we know our answer again."""
     may_be_plain: bool = False
-    """Pods that have whole cards only may run without the library (`whole_cards.py`)."""
+    """Pods that have whole cards only may run without the library."""
     whole_cards_plain: bool = False
     """They do, unless a container states the contrary."""
     mps: MpsPolicy | None = None
@@ -94,6 +100,42 @@ def core_policy(container_env: Mapping[str, str], policy: AnswerPolicy) -> str:
     return "default" if asked in ("", "default", "disable") else "force"
 
 
+# Pods that have whole cards only may run without libvgpu: no other pod has a part of their cards,
+# so there is no limit that the library would hold. Programs then reach the driver directly, and
+# NVLink's peer-to-peer access works as on a plain node. HAMi's variable states what is wanted.
+
+NOT_WHOLE = (
+    "and its pod has not whole cards only any more; delete the pod, its controller makes a new one"
+)
+
+
+def are_whole_cards(shares: Iterable[DeviceShare], cards: Mapping[GpuUuid, GpuDevice]) -> bool:
+    """Whether each share is all of its card's memory, without a limit of cores."""
+    every = tuple(shares)
+    return bool(every) and all(_is_whole(share, cards.get(share.uuid)) for share in every)
+
+
+def runs_plain(
+    shares: Iterable[DeviceShare],
+    cards: Mapping[GpuUuid, GpuDevice],
+    env: Mapping[str, str],
+    policy: AnswerPolicy,
+) -> bool:
+    """Whether a container runs without the library; `shares`: of all containers of its pod."""
+    asked = env.get(CONTROL_ENV)
+    wanted = policy.whole_cards_plain if asked is None else is_true(asked)
+    return wanted and policy.may_be_plain and are_whole_cards(shares, cards)
+
+
+def _is_whole(share: DeviceShare, card: GpuDevice | None) -> bool:
+    return (
+        card is not None
+        and not share.detail
+        and share.memory_mib >= card.memory_mib
+        and share.core_percent in (0, 100)
+    )
+
+
 def container_response(
     record: Record,
     *,
@@ -112,18 +154,15 @@ def container_response(
     mounts = listed.mounts + _mounts(record, limits_dir, container_env, policy)
     if policy.mps is not None:
         mounts += mps_mounts(policy.mps)
-        if not record.provisional:
-            envs |= mps_envs(record.shares)
+        envs |= mps_envs(record.shares)
     return replace(listed, envs=envs, mounts=mounts)
 
 
 def _envs(record: Record, policy: AnswerPolicy) -> dict[str, str]:
     envs = {}
-    # What a provisional answer will allow is not known yet; it comes in the limits file.
-    if not record.provisional:
-        for position, share in enumerate(record.shares):
-            envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
-        envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
+    for position, share in enumerate(record.shares):
+        envs[f"CUDA_DEVICE_MEMORY_LIMIT_{position}"] = f"{share.memory_mib}m"
+    envs["CUDA_DEVICE_SM_LIMIT"] = str(record.shares[0].core_percent)
     envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = region_path(policy.container_base, record.nonce)
     if policy.oversubscribe:
         envs["CUDA_OVERSUBSCRIBE"] = "true"

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from hamicommon import telemetry
 from hamicommon.access.scraping import scrape_access
+from hamicommon.k8s.annotations import BINDING
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.shutdown import end
 
@@ -35,7 +36,6 @@ from hami_node_agent.devices.offer import Offer
 from hami_node_agent.grants.feed import GrantsFeed
 from hami_node_agent.grants.reports import Reports, send_reports
 from hami_node_agent.inventory.publisher import (
-    BINDING_ANNOTATION,
     InventoryPublisher,
     keep_annotation,
     warn_of_links,
@@ -147,8 +147,6 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
                 on_ready=draining.expect_grant,
                 take=feed.take,
                 late=way.late,
-                # A variable of the pod's own may leave the library out of its answer.
-                alike=not settings.allow_disable_control,
             ).run(),
             "inventory": InventoryPublisher(
                 cards,
@@ -158,9 +156,7 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
                 heartbeat_s=settings.heartbeat_s,
                 bulkhead=bulkhead,
             ).run(),
-            "annotation": keep_annotation(
-                cards, node, more={BINDING_ANNOTATION: str(way)}, bulkhead=bulkhead
-            ),
+            "annotation": keep_annotation(cards, node, more={BINDING: str(way)}, bulkhead=bulkhead),
             "binding": keep_proven(
                 settings, node, relied_on=relies_on_proof(settings, way, driver)
             ),

@@ -23,11 +23,9 @@ from hami_node_agent.adapters.host.files import HostFiles
 from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import StateFile
-from hami_node_agent.allocation.device_moves import LedgerMoves
 from hami_node_agent.bootstrap.driver import DriverConnection, open_driver
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.ports import MigDriver
-from hami_node_agent.grants.ports import CardMoves
 from hami_node_agent.grants.state import NodeState
 
 DISTRIBUTION = "hami-node-agent"
@@ -47,7 +45,6 @@ class AgentConnections:
     library: Path
     pods: NodePods
     kubelet_state: KubeletStateReader
-    moves: CardMoves
     state: NodeState
     agent_id: str
     faults: Faults | None = None
@@ -108,7 +105,6 @@ async def open_connections(
         library=library,
         pods=around(pods, "node_pods", faults),
         kubelet_state=around(kubelet_state, "node_kubelet_state", faults),
-        moves=around(LedgerMoves(bus, node=settings.node_name), "node_moves", faults),
         state=state,
         agent_id=str(uuid4()),
         faults=faults,

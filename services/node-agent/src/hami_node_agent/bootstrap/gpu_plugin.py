@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import PurePosixPath
 
-from hami_node_agent.adoption.adopted import AdoptedAnswers
-from hami_node_agent.adoption.unmanaged import UnmanagedPods
 from hami_node_agent.allocation.allocate import Allocate
-from hami_node_agent.allocation.grant_lookup import GrantFinder
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.late_binding_rules import BindingWay
-from hami_node_agent.allocation.node_ports import NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.bootstrap.connections import CONTAINER_BASE, AgentConnections
@@ -41,39 +38,23 @@ def plugin_of(
     """`way`: whether containers are bound by CDI at their start, see `late_binding.py`; `mig`:
     their cards are cut for them."""
     node = node_ports(connections, feed, reports)
-    finder = GrantFinder(node, node_name=settings.node_name, wait_s=GRANT_WAIT_S)
-    adopts = settings.unmanaged_pods == "adopt"
     answers = with_instances(answers_of(settings, connections), settings, connections)
-    late_binding = LateBinding(
+    slices = DescribedSlices(node, devices=connections.cdi, answers=answers)
+    late = LateBinding(
         node,
-        devices=connections.cdi,
-        answers=answers,
+        slices=slices,
+        is_used=way.late,
         named_by=way.named_by,
         unproven="" if way.late or settings.binding == "lock" else way.reason,
         mig=mig,
     )
-    allocating = Allocate(node, finder=finder, answers=answers, adopts_unmanaged=adopts, mig=mig)
-    prestarting = PreStart(
-        node,
-        adopted=AdoptedAnswers(connections.state, kubelet_state=connections.kubelet_state),
-        moves=connections.moves,
-        unmanaged=UnmanagedPods(
-            connections.bus, connections.state, pods=connections.pods, node=settings.node_name
-        )
-        if adopts
-        else None,
-        mig=mig,
-        late=late_binding,
-        library=answers.enforced,
-    )
     return Plugin(
         cards=cards,
-        allocating=allocating,
-        prestarting=prestarting,
+        allocating=Allocate(node, slices=slices, node_name=settings.node_name, mig=mig),
+        prestarting=PreStart(node, slices=slices, late=late, mig=mig),
+        late=late,
         numa_topology=settings.enable_numa_topology,
         preferred_allocation=not way.late,
-        late=late_binding,
-        answers_late=way.late,
     )
 
 

@@ -11,7 +11,10 @@ from typing import Protocol
 
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 
-from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
+from hami_node_agent.adapters.kubelet.container_runtime import (
+    ContainerRuntime,
+    read_crio_cdi_dirs,
+)
 from hami_node_agent.allocation.late_binding_rules import (
     BindingWay,
     RuntimeReport,
@@ -46,7 +49,7 @@ async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
 async def _binding_way(settings: Settings, node: NodeVersions) -> BindingWay:
     if settings.binding == "lock":
         return BindingWay(late=False, reason="binding is set to lock")
-    obstacle = _obstacle(settings)
+    obstacle = cdi_obstacle(settings)
     if settings.binding == "late":
         if obstacle:
             raise InvalidRequest(f"binding late: {obstacle}; set binding to lock")
@@ -83,10 +86,16 @@ async def proof_of(settings: Settings, node: NodeVersions) -> BindingWay:
 
 
 async def _runtime(settings: Settings, runtime_version: str) -> RuntimeReport:
-    """The runtime's own report, else the Node's (`containerd://2.1.9`). Raises: Unavailable."""
+    """Return what the runtime reports of itself, or the Node of it (`containerd://2.1.9`).
+
+    Raises: Unavailable.
+    """
+    name, _, version = runtime_version.partition("://")
+    if name == "cri-o":
+        directories = await asyncio.to_thread(read_crio_cdi_dirs, settings.crio_config_dir)
+        return RuntimeReport(name=name, version=version, cdi_dirs=directories)
     if settings.cri_socket is not None:
         return await ContainerRuntime(settings.cri_socket).report()
-    name, _, version = runtime_version.partition("://")
     return RuntimeReport(name=name, version=version)
 
 
@@ -116,9 +125,3 @@ def cdi_obstacle(settings: Settings) -> str:
     if set(settings.device_list_strategy) & {Strategy.CDI_ANNOTATIONS, Strategy.CDI_CRI}:
         return "device_list_strategy names cards by CDI, which a CDI file can't do"
     return ""
-
-
-def _obstacle(settings: Settings) -> str:
-    if settings.unmanaged_pods == "adopt":
-        return cdi_obstacle(settings) or "unmanaged_pods adopt needs an answer at Allocate"
-    return cdi_obstacle(settings)

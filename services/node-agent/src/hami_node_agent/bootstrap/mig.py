@@ -40,11 +40,6 @@ def require_possible(settings: Settings) -> None:
             f"device_list_strategy {by_cdi} names devices that a CDI file describes, and "
             "operating_mode mig makes its instances without one: set envvar or volume-mounts"
         )
-    if settings.unmanaged_pods == "adopt":
-        raise InvalidRequest(
-            "unmanaged_pods adopt answers before it is known what a pod may have, and a MIG "
-            "instance is of one size: set it to refuse with operating_mode mig"
-        )
 
 
 def mig_instances(settings: Settings, connections: AgentConnections) -> MigInstances | None:

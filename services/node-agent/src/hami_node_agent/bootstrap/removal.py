@@ -19,7 +19,7 @@ from pathlib import Path
 
 from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest, Unavailable
-from hamicommon.k8s.annotations import AGENT, NVIDIA_PAIR_SCORES, NVIDIA_REGISTER
+from hamicommon.k8s.annotations import AGENT, BINDING, NVIDIA_PAIR_SCORES, NVIDIA_REGISTER
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.process.shutdown import end, until_stopped
@@ -32,12 +32,11 @@ from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of, 
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.config.sources import configured, environment
 from hami_node_agent.dra.server import DriverSockets
-from hami_node_agent.inventory.publisher import BINDING_ANNOTATION
 from hami_node_agent.metrics.http_server import make_routes, serving
 
 logger = logging.getLogger(__name__)
 
-WRITTEN_ON_THE_NODE = (AGENT, NVIDIA_REGISTER, NVIDIA_PAIR_SCORES, BINDING_ANNOTATION)
+WRITTEN_ON_THE_NODE = (AGENT, NVIDIA_REGISTER, NVIDIA_PAIR_SCORES, BINDING)
 """The agent's annotations; the policy `hami-node-agent-nodes` lets its token change no others."""
 LOOK_S = 2.0
 TREE_S = 60.0

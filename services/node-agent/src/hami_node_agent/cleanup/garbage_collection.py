@@ -27,8 +27,7 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ports import KubeletState
+from hami_node_agent.grants.ports import Holding, KubeletState
 from hami_node_agent.grants.records import AgentState, Record, passed_on
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState

@@ -126,13 +126,15 @@ class Settings(BaseSettings):
 
     grant_public_key_file: Path | None = None
     """Ed25519 public key (PEM) of the scheduler; absent: grants come from the bus only."""
-    binding: Literal["lock", "late", "auto"] = "lock"
-    """Moment of binding: lock: slices are passed at Allocate, one pod at a time; late: by CDI when
-    a container starts, which its runtime must honour; auto: late where that is proven, by the
-    runtime's own report (cri_socket) or by having no switch for it."""
+    binding: Literal["lock", "late", "auto"] = "auto"
+    """Moment of binding: late: slices are passed by CDI when a container starts, which its runtime
+    must honour; lock: at Allocate, one pod at a time; auto: late if that is proven, by the
+    runtime's own report (cri_socket) or by having no switch for it, otherwise lock."""
     cri_socket: Path | None = None
-    """The container runtime's CRI socket, asked for its configuration only; absent: what the Node
-    states about its runtime is all that is known."""
+    """containerd's CRI socket, asked for its configuration only; absent: only what the Node states
+    about its runtime is known."""
+    crio_config_dir: Path = Path("/etc/crio")
+    """CRI-O's configuration: crio.conf and crio.conf.d; absent: its defaults."""
     cdi_dir: Path = Path("/var/run/cdi")
     """Folder in which the container runtime reads CDI files."""
     dra: Literal["off", "auto", "on"] = "off"
@@ -140,10 +142,6 @@ class Settings(BaseSettings):
     container runtime must honour CDI; auto: where that is proven as for binding."""
     drain_s: NonNegativeFloat = 15.0
     """Longest time that a stop waits for granted pods that have not arrived."""
-    unmanaged_pods: Literal["refuse", "adopt"] = "refuse"
-    """Pods that take devices past our scheduler: refuse: they fail; adopt: the scheduler is asked
-    for a grant of what the kubelet gave them, if it has room."""
-
     health_checks: CommaList[str] = ()
     """Comma list of XID events that make a card unhealthy, by number or all; with a minus those
     that do not; by default all but errors of applications."""

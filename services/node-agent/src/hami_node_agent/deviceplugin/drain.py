@@ -11,15 +11,12 @@ from __future__ import annotations
 import logging
 import time
 
-from hamicommon.domain.allocations import AllocationState
-
-from hami_node_agent.grants.candidates import next_container
 from hami_node_agent.grants.ports import NodePodApi
+from hami_node_agent.grants.records import grants_in_flight
 from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
 
-_COMING = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 # A record is looked for again this often: answers do not wake anybody.
 _LOOK_S = 0.05
 # From our yes to the grant: the answer's way and the grant's, each at most a second (the waits of
@@ -39,16 +36,9 @@ class Drain:
 
     def coming(self) -> list[str]:
         """Uids of pods that were granted cards and have not asked for all of them."""
-        records = tuple(self._state.saved.records.values())
-        ended = self._pods.seen().ended
-        return [
-            grant.pod_uid
-            for grant in self._state.book.grants.values()
-            if grant.state in _COMING
-            and not grant.answered
-            and grant.pod_uid not in ended
-            and next_container(grant, records) is not None
-        ]
+        state, ended = self._state, self._pods.seen().ended
+        found = grants_in_flight(state.book, state.saved, ended=ended)
+        return [each.grant.pod_uid for each in found]
 
     def expect_grant(self) -> None:
         """The scheduler was answered that a pod may come; its grant is on the way."""

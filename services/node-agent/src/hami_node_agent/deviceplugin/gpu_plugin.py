@@ -26,19 +26,15 @@ class Plugin(DevicePluginService):
         cards: CardTracker,
         allocating: Allocate,
         prestarting: PreStart,
+        late: LateBinding,
         numa_topology: bool,
         preferred_allocation: bool,
-        late: LateBinding,
-        answers_late: bool,
     ) -> None:
-        """`answers_late`: containers are given their slices at their start, not at
-        Allocate."""
         super().__init__(cards.changed, prefers=preferred_allocation, checks_starts=True)
-        self._late = late
-        self._answers_late = answers_late
         self._cards = cards
         self._allocating = allocating
         self._prestarting = prestarting
+        self._late = late
         self._numa_topology = numa_topology
 
     def devices(self) -> Iterator[Advertised]:
@@ -53,8 +49,8 @@ class Plugin(DevicePluginService):
         return card_of(device_id) in {card.uuid for card in self._cards.devices()}
 
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """The slices of the grants in flight, or names for slices that are known at the start."""
-        if self._answers_late:
+        """The slices of the grant in flight, or names for slices that are known at the start."""
+        if self._late.is_used:
             return self._late.allocate(requests)
         return await self._allocating.allocate(requests)
 
@@ -66,7 +62,4 @@ class Plugin(DevicePluginService):
 
     async def check(self, ids: frozenset[str]) -> None:
         """The container with these ids must have its own limits."""
-        # An answer from before late binding was switched on is checked as it was given.
-        if self._answers_late and await self._late.check(ids):
-            return
         await self._prestarting.check(ids)

@@ -36,16 +36,13 @@ class ReadinessService:
         on_ready: Callable[[], None],
         take: Callable[[Grant], None],
         late: bool = False,
-        alike: bool = False,
     ) -> None:
         """`reachable`: whether the kubelet finds our socket; an open stream outlives its file.
 
         `not_ready_reason`: what else keeps pods from coming here; empty: nothing.
         `on_ready` is called at each yes to a question without a grant: it will follow.
         `take` enters a grant in the book.
-        `late`: the order of Allocate calls does not matter here; `alike`: it does not matter among
-        pods with equal grants, or grants equal but for the card, because the answers have nothing
-        of the pods themselves.
+        `late`: the order of Allocate calls does not matter here.
         """
         self._bus = bus
         self._plugin = plugin
@@ -55,7 +52,6 @@ class ReadinessService:
         self._on_ready = on_ready
         self._take = take
         self._late = late
-        self._alike = alike
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -75,14 +71,7 @@ class ReadinessService:
         taken = self._taken(data)
         if not taken:
             self._on_ready()
-        return Readiness(
-            node=self._node,
-            ready=True,
-            taken=taken,
-            late=self._late,
-            alike=self._alike,
-            exchanges=self._alike,
-        )
+        return Readiness(node=self._node, ready=True, taken=taken, late=self._late)
 
     def _taken(self, data: bytes) -> bool:
         """Whether a grant came with the question. Raises: InvalidRequest."""

@@ -33,11 +33,11 @@ from hamicommon.k8s.types import Json
 from opentelemetry.trace import get_tracer
 
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims
-from hami_node_agent.adoption.unmanaged import entered
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.feed import enter_reply
 from hami_node_agent.grants.ports import RequestBus
 from hami_node_agent.grants.records import Record
 
@@ -159,7 +159,7 @@ class ClaimPreparation:
             ),
             timeout_s=ASK_TIMEOUT_S,
         )
-        refused = await entered(
+        refused = await enter_reply(
             self.node.state, reply, pod_uid=metadata["uid"], node=self.node_name
         )
         known = self.node.state.book.of(metadata["uid"])

@@ -20,7 +20,7 @@ from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.devices.processes import HostProcess
 from hami_node_agent.enforcement.judgement import Account, ContainerKey, Facts, Limit, ListedProcess
-from hami_node_agent.grants.candidates import PodsSeen
+from hami_node_agent.grants.ports import PodsSeen
 from hami_node_agent.grants.records import Record
 from hami_node_agent.usage.monitor import MonitorLook, Seen
 
@@ -95,7 +95,7 @@ def limits_of(
     """
     limits: defaultdict[ContainerKey, dict[str, Limit]] = defaultdict(dict)
     for record in records:
-        if not record.allocation_id or record.provisional or record.pod_uid in ended:
+        if not record.allocation_id or record.pod_uid in ended:
             continue
         of_container = limits[ContainerKey(record.pod_uid, record.container)]
         instance = bool(record.mig_uuids)

@@ -2,8 +2,7 @@
 
 A `GrantBook` is a value: every message makes a new one. A grant with a lower token never replaces
 one with a higher token, and no message brings a withdrawn one back, in whatever order they arrive.
-The ledger does: it may have been restored from a backup that has the grant. `candidates.py` picks
-from it what an Allocate call means.
+The ledger does: it may have been restored from a backup that has the grant.
 """
 
 from __future__ import annotations
@@ -43,6 +42,9 @@ class NodeGrant:
     containers: tuple[ContainerGrant, ...]
     state: AllocationState = AllocationState.BINDING
     traceparent: str = ""
+    offered: bool = False
+    """Its pod has the node lock, or was bound: the scheduler has sent it here, or signed it on the
+    pod. The ledger has grants that still wait for the lock."""
     answered: bool = False
     """The kubelet had its answers before the grant was made: no Allocate will come for it."""
     claimed: bool = False
@@ -90,7 +92,7 @@ class GrantBook:
         if self._is_withdrawn(grant):
             return self
         known = self.grants.get(grant.pod_uid)
-        if known is not None and known.token >= grant.token:
+        if known is not None and (known.token, known.offered) >= (grant.token, grant.offered):
             return self
         return replace(self, grants=MappingProxyType({**self.grants, grant.pod_uid: grant}))
 
@@ -123,7 +125,7 @@ class GrantBook:
             if not complete or grant.heard_at >= asked_at
         }
         listed = {
-            grant.pod_uid: grant
+            grant.pod_uid: replace(grant, offered=grant.offered or self._was_offered(grant))
             for grant in snapshot
             if not self._is_withdrawn(grant, since=asked_at - OVERTAKEN_S)
         }
@@ -132,6 +134,10 @@ class GrantBook:
             if uid not in listed or listed[uid].token < grant.token:
                 merged[uid] = grant
         return replace(self, grants=MappingProxyType(merged), whole=self.whole or complete)
+
+    def _was_offered(self, grant: NodeGrant) -> bool:
+        known = self.grants.get(grant.pod_uid)
+        return known is not None and known.offered and known.allocation_id == grant.allocation_id
 
     def _is_withdrawn(self, grant: NodeGrant, *, since: float = -math.inf) -> bool:
         """Whether a withdrawal that was heard of since then counts against the grant."""

@@ -29,7 +29,7 @@ from hamicommon.process.outages import Outage
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.records import is_complete
+from hami_node_agent.grants.records import UNANSWERED, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 
@@ -42,9 +42,6 @@ CONNECTION_CHECK_S = 0.5
 RETRY_FIRST_S = 2.0
 # A ledger that never takes a report still gets it again after as many comparisons.
 MOST_COMPARISONS = 32
-
-
-_UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 
 
 class IncomingBus(Protocol):
@@ -70,7 +67,7 @@ class IncomingBus(Protocol):
 def node_grant(
     grant: Grant, *, state: str = AllocationState.BINDING, heard_at: float | None = None
 ) -> NodeGrant:
-    """The grant as a domain value."""
+    """Return the grant as a domain value; `heard_at`: the ledger has listed it then, in `state`."""
     return NodeGrant(
         allocation_id=AllocationId(grant.allocation_id),
         pod_uid=PodUid(grant.pod_uid),
@@ -80,11 +77,29 @@ def node_grant(
         containers=grant.domain_containers(),
         state=AllocationState(state),
         traceparent=grant.traceparent,
+        offered=heard_at is None or state != AllocationState.BINDING,
         answered=grant.answered,
         claimed=grant.claimed,
         slices={each.name: each.slices for each in grant.containers if each.slices},
         heard_at=time.monotonic() if heard_at is None else heard_at,
     )
+
+
+async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str) -> str:
+    """Put the grant of a `ClaimsReply` into the book; return why there is none, or nothing.
+
+    Raises: InvalidRequest when it can't be read or is another pod's, Unavailable.
+    """
+    answer = read(events.ClaimsReply, reply, "reply about a pod's grant")
+    if answer.grant is None:
+        return answer.refused
+    grant = answer.grant
+    if grant.pod_uid != pod_uid or grant.node != node:
+        raise InvalidRequest(f"asked for a grant of {pod_uid}, answered with {grant.pod_uid}'s")
+    known = node_grant(grant)
+    state.book = state.book.announced(known)
+    await state.heard([known])
+    return ""
 
 
 class GrantsFeed:
@@ -209,7 +224,7 @@ class GrantsFeed:
         answered = {
             grant.allocation_id: grant
             for grant in self._state.book.grants.values()
-            if grant.state in _UNANSWERED and is_complete(grant, records)
+            if grant.state in UNANSWERED and is_complete(grant, records)
         }
         self._lagging = {uid: self._lagging.get(uid, 0) + 1 for uid in answered}
         for allocation_id, grant in answered.items():

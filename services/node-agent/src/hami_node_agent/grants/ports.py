@@ -1,20 +1,21 @@
-"""Needs of the node, the API server and the bus; `adapters/` has one module for each."""
+"""Ports to the node, the kubelet, the API server and the bus, and the values that they exchange.
+
+`adapters/` has one module for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.mig import MigReservation
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.candidates import PodsSeen
-from hami_node_agent.grants.kubelet_answers import Holding
-from hami_node_agent.grants.ownership import Reassigned
 from hami_node_agent.grants.records import AgentState, Record
 
 
@@ -65,17 +66,12 @@ class MigDevice:
     reservation: MigReservation
 
 
-class CardMoves(Protocol):
-    """The ledger's decision on containers that hold other cards than granted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsSeen:
+    """This node's pods as the watch has them; it may lag behind the kubelet."""
 
-    async def ask(
-        self, owner: Reassigned, partners: Iterable[Reassigned], exchange: Reassigned | None
-    ) -> str:
-        """Moves the owner's grant: in exchange for another's, or with the partners', or alone.
-        Empty, or why that can't be.
-
-        May be asked any number of times. Raises: Unavailable when nobody answers.
-        """
+    ended: frozenset[PodUid] = frozenset()
+    """Pods whose phase is terminal, or that were seen and are gone."""
 
 
 class NodePodApi(Protocol):
@@ -101,6 +97,48 @@ class NodePodApi(Protocol):
 
     def waiting_for(self, count: int) -> tuple[PodRef, ...]:
         """Pods that have not started and ask for `count` devices in one container."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptAnswer:
+    """Our answer, as the kubelet keeps it in its checkpoint."""
+
+    nonce: str
+    cards: tuple[GpuUuid, ...]
+    cache_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignAnswer:
+    """Another device plugin's answer (HAMi's, before us), as the kubelet keeps it."""
+
+    visible: tuple[str, ...]
+    """Cards that the container sees, as the plugin names them: uuids, indexes or MIG uuids."""
+    memory_mib: tuple[int, ...]
+    """HAMi's limit for each visible card, by position; empty: the answer is none of HAMi's."""
+    core_percent: int | None
+    cache_dir: str
+    """Name of the directory with its shared region, under `$HOOK_PATH/vgpu/containers`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """What the kubelet has of one container: which ids it holds, and our answer's nonce."""
+
+    pod_uid: str
+    container: str
+    device_ids: frozenset[str]
+    namespace: str = ""
+    pod_name: str = ""
+    answer: KeptAnswer | None = None
+    """Ours. None where only PodResources is there: it does not show answers."""
+    foreign: ForeignAnswer | None = None
+    """Another plugin's."""
+
+    @property
+    def binds_late(self) -> bool:
+        """Whether its answer was but a name: its slice is looked up at its start."""
+        return self.answer is not None and not self.answer.cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

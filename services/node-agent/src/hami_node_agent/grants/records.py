@@ -1,8 +1,7 @@
-"""What the agent has answered to Allocate, and what it still has to report: its state on disk.
+"""The agent's state on disk: what it has answered to Allocate, and what it still has to report.
 
 A record is one answer for one container. The kubelet keeps that answer for the pod's life, so the
-record names which limits directory (its nonce) and which cards are in it, and for whom the limits
-inside are written at present; `ownership.py` may turn out another owner.
+record names which limits directory (its nonce) and which cards are in it, and for whom.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import NamedTuple
 
-from hamicommon.domain.allocations import DeviceShare
+from hamicommon.domain.allocations import AllocationState, ContainerGrant, DeviceShare
 from hamicommon.domain.ids import AllocationId, GpuUuid, PodUid
 from hamicommon.domain.requests import Role
 
@@ -42,9 +42,6 @@ class Record:
     foreign: bool = False
     """HAMi's plugin gave the answer, and we adopted it: it has its limits in its environment, and
     no limits directory."""
-    provisional: bool = False
-    """Given to a container of nobody knows which pod, without limits, so that it may use no card
-    until PreStartContainer has found a grant for its pod."""
     plain: bool = False
     """Without libvgpu, as its pod has whole cards only: no limit that it could hold."""
     cache_dir: str = ""
@@ -58,24 +55,8 @@ class Record:
         return tuple(share.uuid for share in self.shares)
 
     def belongs_to(self, pod_uid: str, container: str) -> bool:
-        """True if the limits are written for this container, under a grant."""
+        """Whether the answer was given to this container, under a grant."""
         return bool(self.allocation_id) and self.pod_uid == pod_uid and self.container == container
-
-    def counts_for(self, pod_uid: str, container: str) -> bool:
-        """True if this container is taken to have the answer; its limits may be another's."""
-        return self.pod_uid == pod_uid and self.container == container
-
-    def lost_to(self, pod_uid: str, container: str, *, namespace: str, pod_name: str) -> Record:
-        """Another container has this answer: it shows that one to be answered, and may start none
-        until PreStartContainer has put the limits in."""
-        return replace(
-            self,
-            pod_uid=PodUid(pod_uid),
-            namespace=namespace,
-            pod_name=pod_name,
-            container=container,
-            allocation_id=AllocationId(""),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,9 +126,58 @@ class AgentState:
             self, reports=tuple(report for report in self.reports if report.report_id != report_id)
         )
 
+    def has_answered(self, grant: NodeGrant, container: str) -> bool:
+        """Whether the container has its answer under this grant."""
+        return any(
+            record.allocation_id == grant.allocation_id and record.container == container
+            for record in self.records.values()
+        )
+
     def of_pod(self, pod_uid: str) -> tuple[Record, ...]:
         """The records of one pod."""
         return tuple(record for record in self.records.values() if record.pod_uid == pod_uid)
+
+
+class InFlight(NamedTuple):
+    """A grant between its binding and its answers, and the container that is asked for next."""
+
+    grant: NodeGrant
+    container: ContainerGrant
+
+
+UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
+
+
+def grants_in_flight(
+    book: GrantBook, saved: AgentState, *, ended: Container[PodUid]
+) -> list[InFlight]:
+    """Return the grants that the kubelet has not asked for yet; `ended`: pods that are over."""
+    answered = {(record.allocation_id, record.container) for record in saved.records.values()}
+    found = []
+    for grant in book.grants.values():
+        is_coming = grant.offered and not grant.answered and grant.state in UNANSWERED
+        if not is_coming or grant.pod_uid in ended:
+            continue
+        for container in grant.device_containers:
+            if (grant.allocation_id, container.name) not in answered:
+                found.append(InFlight(grant, container))
+                break
+    return found
+
+
+def find_in_flight(
+    book: GrantBook, saved: AgentState, *, ended: Container[PodUid]
+) -> InFlight | None:
+    """Return the grant in flight.
+
+    The node lock lets one pod at a time be on its way. If it was lost there are several: the
+    kubelet finishes a pod that it has begun, and is likely to admit the one that was bound first.
+    """
+
+    def turn(each: InFlight) -> tuple[bool, int]:
+        return each.container == each.grant.device_containers[0], each.grant.token
+
+    return min(grants_in_flight(book, saved, ended=ended), key=turn, default=None)
 
 
 def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:

@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from hamicommon import events, telemetry
 from hamicommon.clipping import clip
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Unavailable
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.outages import Outage
@@ -56,7 +57,26 @@ class Reports:
     def failed(self, grant: NodeGrant, reason: str) -> PendingReport:
         """Allocate or PreStartContainer was refused."""
         return _pending(
-            events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, 1024))
+            events.AllocateFailed(**self._base(grant, "failed"), reason=clip(reason, REASON_LIMIT))
+        )
+
+    def start_refused(
+        self, pod: PodRef, container: str, nonce: str, grant: NodeGrant | None, reason: str
+    ) -> PendingReport:
+        """A container holds the answer `nonce`, which is another's: its pod is to be ended."""
+        return _pending(
+            events.StartRefused(
+                report_id=f"{pod.uid}:{container}:{nonce}:refused",
+                node=self._node,
+                allocation_id="" if grant is None else grant.allocation_id,
+                pod_uid=pod.uid,
+                token=0 if grant is None else grant.token,
+                at=datetime.now(UTC),
+                namespace=pod.namespace,
+                pod_name=pod.name,
+                container=container,
+                reason=clip(reason, REASON_LIMIT),
+            )
         )
 
     def gone(self, *, allocation_id: str, pod_uid: str, token: int) -> PendingReport:

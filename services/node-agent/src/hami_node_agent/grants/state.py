@@ -57,8 +57,6 @@ class NodeState:
         self.cards: Mapping[GpuUuid, GpuDevice] = MappingProxyType({})
         self.book_changed = Signal()
         self.reports_changed = Signal()
-        self.moving = asyncio.Lock()
-        """Held while the ledger is asked for other cards, until that is recorded."""
 
     @property
     def saved(self) -> AgentState:
@@ -88,7 +86,10 @@ class NodeState:
         *,
         first: Callable[[], None] | None = None,
     ) -> None:
-        """Applies `edit` and writes the result; others see it only then. Raises: Unavailable.
+        """Apply `edit` to the newest state and write the result; others see it only then.
+
+        The only lock of the node is held until then: an edit whose grounds are gone raises, and
+        nothing is changed. Raises: Unavailable.
 
         `first` is done before in the same thread (blocking): files that the records will name.
         Whatever it raises, nothing is changed then.

@@ -31,12 +31,13 @@ from hami_node_agent.devices.mig_partition import (
     plan,
 )
 from hami_node_agent.devices.ports import MigDriver
-from hami_node_agent.grants.ownership import TRY_AGAIN
 from hami_node_agent.grants.ports import MigDevice, NodePodApi
 from hami_node_agent.grants.records import Record
 from hami_node_agent.grants.state import NodeState, Signal
 
 logger = logging.getLogger(__name__)
+
+TRY_AGAIN = "delete the pod, its controller makes a new one"
 
 
 class MigHolders:

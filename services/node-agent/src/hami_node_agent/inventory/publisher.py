@@ -117,10 +117,6 @@ def inventory_device(device: GpuDevice) -> events.InventoryDevice:
     return events.InventoryDevice.model_validate(device, from_attributes=True)
 
 
-BINDING_ANNOTATION = "hami.io/binding"
-"""How containers of the node get their slices, and why so: `late: ...` or `lock: ...`."""
-
-
 async def keep_annotation(
     cards: CardTracker,
     node: NodeAnnotator,

@@ -1,1 +1,1 @@
-"""Pods that we did not place: adopted from HAMi, or met unmanaged."""
+"""Pods that we did not place: adopted from HAMi, or by their ResourceClaims."""

@@ -30,7 +30,7 @@ from hamicommon.dra.claims import (
 )
 from hamicommon.dra.devices import named_devices
 from hamicommon.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from hamicommon.events import ClaimsRequest, UnmanagedReply
+from hamicommon.events import ClaimsReply, ClaimsRequest
 from hamicommon.k8s.annotations import TRACEPARENT, annotations_of
 from hamicommon.k8s.types import JsonMapping
 from opentelemetry.trace import get_tracer
@@ -63,7 +63,7 @@ class ClaimGrants:
     claims: KubernetesClaimApi
     request_of: Callable[[JsonMapping], PodRequest]
 
-    async def respond(self, subject: str, body: bytes) -> UnmanagedReply:
+    async def respond(self, subject: str, body: bytes) -> ClaimsReply:
         """The grant, or why there is none. Raises: InvalidRequest, Unavailable."""
         asked = read_of_node(ClaimsRequest, subject, body, "request for a pod's claims")
         question = NodeQuestion(
@@ -75,7 +75,7 @@ class ClaimGrants:
         try:
             return reply_with(await self.grant(question))
         except (NotFound, InvalidRequest, Conflict, Forbidden) as exc:
-            return UnmanagedReply(node=asked.node, refused=str(exc))
+            return ClaimsReply(node=asked.node, refused=str(exc))
 
     async def grant(self, asked: NodeQuestion) -> Allocation:
         """The pod's live grant, which is entered where there is none. A slice that another pod

@@ -1,6 +1,6 @@
 """Grants for pods that are on their nodes already, or come there just now: entered and mirrored.
 
-`unmanaged.py` and `resource_claims.py` decide what such a pod gets; here it is written with the
+`resource_claims.py` decides what such a pod gets; here it is written with the
 guarded UPDATE of every other grant, so never more than a card has. The pod is annotated like any
 other; it is then watched, reconciled and released like any other.
 """
@@ -23,10 +23,9 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
-from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, HamiError, NotFound
-from hamicommon.events import UnmanagedReply
+from hamicommon.events import ClaimsReply
 from hamicommon.grants.grant import grant_of
 from hamicommon.k8s.annotations import binding_annotations, node_label
 from hamicommon.k8s.pod_object import owner_of
@@ -38,7 +37,6 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.state_machine import TERMINAL_PHASES, facts_of
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.placer import draft_of
-from hami_scheduler.pod_events import UNMANAGED, Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
@@ -80,7 +78,6 @@ class RunningPods:
     pods: PodApi
     view: ClusterState
     vendors: Vendors
-    announcer: Announcer
     instruments: SchedulerInstruments
     label_keys: Sequence[str] = ()
 
@@ -139,10 +136,6 @@ class RunningPods:
             await self._mirror(change.allocation)
         return change.allocation
 
-    def announce(self, allocation: Allocation, message: str) -> None:
-        """An event on the pod."""
-        self.announcer.announce(PodRef.of(allocation), UNMANAGED, message, warning=False)
-
     async def _mirror(self, allocation: Allocation) -> None:
         """As at a binding; who can't write it loses only the mirror."""
         now = datetime.now(UTC)
@@ -161,8 +154,8 @@ class RunningPods:
             logger.warning("running pod not annotated", extra={"error": str(exc)})
 
 
-def reply_with(allocation: Allocation) -> UnmanagedReply:
+def reply_with(allocation: Allocation) -> ClaimsReply:
     """The answer to the node."""
     expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
     grant = grant_of(allocation, expires_at=expires_at)
-    return UnmanagedReply(node=allocation.node, grant=grant)
+    return ClaimsReply(node=allocation.node, grant=grant)

@@ -90,7 +90,6 @@ class Core:
             pods=pods,
             view=self.state,
             vendors=vendors,
-            announcer=announcer,
             instruments=instruments,
             label_keys=settings.kept_labels,
         )

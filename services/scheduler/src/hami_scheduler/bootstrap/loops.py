@@ -10,19 +10,14 @@ from functools import partial
 
 from hamicommon.bus.client import Deliver, Subscription
 from hamicommon.bus.logins import ASK_SUBJECT
-from hamicommon.domain.ids import PodUid
 from hamicommon.events import INVENTORY_STREAM, LIMITS_STREAM, REPORTS_STREAM
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.periodic import every
 
 from hami_scheduler.adoption.resource_claims import SUBJECT as CLAIMS_SUBJECT
-from hami_scheduler.adoption.unmanaged import SUBJECT as UNMANAGED_SUBJECT
-from hami_scheduler.adoption.unmanaged import UnmanagedGrants
 from hami_scheduler.api.service import Loop
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bootstrap.informers import Watches
-from hami_scheduler.bus.device_moves import SUBJECT as MOVES_SUBJECT
-from hami_scheduler.bus.device_moves import GrantMoves
 from hami_scheduler.bus.grant_snapshots import QUEUE, GrantSnapshots
 from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
@@ -37,6 +32,7 @@ from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
+from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
 from hami_scheduler.reconcile.counters import CounterRepairer
@@ -239,28 +235,17 @@ def _ungranted_pods(core: Core) -> UngrantedPods:
 def bus_loops(core: Core, watches: Watches) -> Loops:
     """What the agents report and ask."""
     connections, bus = core.connections, core.connections.bus
-    store, pods, known_pods = connections.store, connections.pods, watches.pods.by_uid
+    store, pods = connections.store, connections.pods
     reports = GrantReports(
         store=store,
         transitions=core.transitions,
         orphans=OrphanReporter(drift=core.drift, announcer=core.announcer),
         instances=MadeInstances(store=store, pods=pods, doubt_mirror=core.mirrors.doubt),
         pods=pods,
-        known_pods=known_pods,
-    )
-
-    def takes_any_card(uid: PodUid) -> bool:
-        pod = known_pods.get(uid)
-        return pod is not None and core.requests.takes_any_card(pod)
-
-    moves = GrantMoves(
-        store=store,
-        view=core.state,
-        doubt_mirror=core.mirrors.doubt,
-        takes_any_card=takes_any_card,
-    )
-    unmanaged = UnmanagedGrants(
-        core.running_pods, view=core.state, vendors=core.vendors, request_of=core.requests.of
+        ender=PodEnder(pods),
+        announcer=core.announcer,
+        instruments=core.instruments,
+        known_pods=watches.pods.by_uid,
     )
     inventory_source = Subscription(
         stream=INVENTORY_STREAM,
@@ -276,8 +261,6 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
     return (
         ("inventory", lambda: bus.consume_all(inventory_source, inventories.handle_all)),
         ("reports", lambda: bus.consume_all(reports_source, reports.handle_all)),
-        ("moves", lambda: bus.serve(MOVES_SUBJECT, QUEUE, moves.respond)),
-        ("unmanaged", lambda: bus.serve(UNMANAGED_SUBJECT, QUEUE, unmanaged.respond)),
         ("resource-claims", lambda: bus.serve(CLAIMS_SUBJECT, QUEUE, claims.respond)),
         ("feeds", lambda: bus.serve_feeds(QUEUE)),
         ("deliveries", lambda: bus.settle_deliveries(QUEUE)),
@@ -292,7 +275,7 @@ def limit_loops(core: Core, watches: Watches) -> Loops:
     if settings.enforcement == "evict":
         evictor = LimitEvictor(
             history=connections.limits,
-            pods=connections.pods,
+            ender=PodEnder(connections.pods),
             announcer=core.announcer,
             instruments=core.instruments,
             policy=EvictionPolicy(

@@ -14,8 +14,10 @@ from typing import Any
 from hamicommon import telemetry
 from hamicommon.bus.client import Message
 from hamicommon.bus.reader import read_of_node
+from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
+from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.events import (
     REPORT,
@@ -24,6 +26,7 @@ from hamicommon.events import (
     AnyReport,
     PodGone,
     PodStays,
+    StartRefused,
 )
 
 from hami_scheduler.bus.mig_instances import MadeInstances
@@ -36,6 +39,9 @@ from hami_scheduler.ledger.state_machine import (
     gone_on_node,
 )
 from hami_scheduler.ledger.transitions import Transitions
+from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_ending import GONE, PodEnder
+from hami_scheduler.pod_events import WRONG_DEVICES, Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
@@ -45,6 +51,7 @@ ACTOR = "node-agent"
 MAX_ATTEMPTS = 5
 MAX_CONCURRENT = 4
 """Reports that are looked at row by row; each holds a connection to the ledger."""
+MAX_PROBLEM_LENGTH = 512
 
 
 @dataclass(eq=False, kw_only=True)
@@ -56,6 +63,9 @@ class GrantReports:
     orphans: OrphanReporter
     instances: MadeInstances
     pods: PodApi
+    ender: PodEnder
+    announcer: Announcer
+    instruments: SchedulerInstruments
     known_pods: Mapping[PodUid, Mapping[str, Any]]
     _turns: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(MAX_CONCURRENT), init=False
@@ -91,9 +101,37 @@ class GrantReports:
         if isinstance(report, Allocated) and not report.instances and await self._usual(report):
             return
         async with self._turns:
-            await self._look(report)
+            if isinstance(report, StartRefused):
+                await self._end_pod(report)
+            else:
+                await self._look(report)
 
-    async def _look(self, report: AnyReport) -> None:
+    async def _end_pod(self, report: StartRefused) -> None:
+        """End a pod whose container got another one's answer: its controller makes another.
+
+        Raises: Conflict, Unavailable.
+        """
+        pod = PodRef(uid=PodUid(report.pod_uid), namespace=report.namespace, name=report.pod_name)
+        if report.allocation_id:
+            allocation = await self.store.get(AllocationId(report.allocation_id))
+            if allocation is not None and allocation.live and allocation.token == report.token:
+                await self.transitions.note_failure(allocation, report.reason, actor=ACTOR)
+        try:
+            problem = await self.ender.end(pod, report.node)
+        except Conflict as exc:
+            problem = clip(str(exc), MAX_PROBLEM_LENGTH)
+        if problem == GONE:
+            return
+        self.instruments.wrong_devices.labels("failed" if problem else "ended").inc()
+        about = {"pod_uid": pod.uid, "node": report.node, "container": report.container}
+        if problem:
+            extra = {**about, "error": problem}
+            logger.warning("Failed to end a pod that got another one's devices", extra=extra)
+        else:
+            self.announcer.announce(pod, WRONG_DEVICES, report.reason)
+            logger.warning("Ended a pod that got another one's devices", extra=about)
+
+    async def _look(self, report: Allocated | AllocateFailed | PodGone | PodStays) -> None:
         # Each step is guarded by the row as it was read; who was overtaken looks again.
         for _ in range(MAX_ATTEMPTS):
             allocation = await self.store.get(AllocationId(report.allocation_id))
@@ -156,8 +194,8 @@ class GrantReports:
     async def _allocated(self, allocation: Allocation) -> bool:
         if allocation.state is AllocationState.BINDING:
             if not await self._is_bound(allocation):
-                # A pod that bypassed us took the answer. The binding goes on, and the agent finds
-                # out at PreStartContainer; until the pod is here, it is not allocated.
+                # A pod that bypassed us took the answer, and does not start with it. The binding
+                # goes on, and fails at Allocate; until the pod is here, it is not allocated.
                 raise Unavailable(f"pod {allocation.pod_uid} is not bound to {allocation.node} yet")
             # The next pod of the node need not wait for what is written down now.
             await self.transitions.free_lock(allocation)

@@ -1,10 +1,8 @@
-"""Ends pods that hold more than they were granted (`HAMI_SCHEDULER_ENFORCEMENT=evict`).
+"""End pods that hold more than they were granted (`HAMI_SCHEDULER_ENFORCEMENT=evict`).
 
-In: a period that goes on, with the fresh finding that confirms it. The pod is read again, gets the
-condition `DisruptionTarget` with the reason, and is deleted; its controller makes a new one. It is
-not evicted: a disruption budget is the tenant's own object, and would keep its pod here. What was
-begun stands in the ledger, so a replica that dies in between is followed by another, and
-nobody's pod is ended twice as fast by two.
+In: a period that goes on, with the fresh finding that confirms it. What was begun stands in the
+ledger, so a replica that dies in between is followed by another, and no pod is ended twice as fast
+by two. `pod_ending.py` ends it.
 """
 
 from __future__ import annotations
@@ -18,24 +16,17 @@ from typing import TYPE_CHECKING
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
-from hamicommon.errors import HamiError, NotFound, Unavailable
+from hamicommon.errors import HamiError
 from hamicommon.events import LimitFinding
 
-from hami_scheduler.enforcement.eviction_rules import (
-    EvictionPolicy,
-    due,
-    grace_s,
-    why_not,
-    with_condition,
-)
+from hami_scheduler.enforcement.eviction_rules import EvictionPolicy, due
 from hami_scheduler.enforcement.periods import REASONS, LimitPeriod
 from hami_scheduler.metrics import SchedulerInstruments
+from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.pod_events import Announcer
-from hami_scheduler.ports.cluster import PodApi
 
 if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.limits import PostgresLimits
-
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +41,7 @@ class LimitEvictor:
     """Ends them one by one."""
 
     history: PostgresLimits
-    pods: PodApi
+    ender: PodEnder
     announcer: Announcer
     instruments: SchedulerInstruments
     policy: EvictionPolicy
@@ -68,9 +59,12 @@ class LimitEvictor:
         )
         if not claimed:
             return
+        message = f"ended for {period.sentence}"
+        pod = PodRef(uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name)
         try:
-            problem = await self._end(period, now)
-        except (HamiError, Unavailable) as exc:
+            condition = (REASONS[period.state], message)
+            problem = await self.ender.end(pod, period.node, condition=condition)
+        except HamiError as exc:
             problem = clip(str(exc), MOST_OF_A_PROBLEM)
         result = "failed" if problem else "ended"
         self.instruments.limit_evictions.labels(result).inc()
@@ -79,31 +73,7 @@ class LimitEvictor:
                 "pod beyond its grant not ended",
                 extra={"pod_uid": period.pod_uid, "error": problem},
             )
+        else:
+            self.announcer.announce(pod, EVICTED, message)
+            logger.warning("pod beyond its grant ended", extra={"pod_uid": period.pod_uid})
         await self.history.note_eviction(period.id, problem=problem)
-
-    async def _end(self, period: LimitPeriod, now: datetime) -> str:
-        """Why not; empty: done. Raises: HamiError."""
-        try:
-            pod = await self.pods.get(period.namespace, period.pod_name)
-            if problem := why_not(pod, period):
-                return problem
-            message = f"ended for {period.sentence}"
-            conditions = (pod.get("status") or {}).get("conditions") or []
-            shown = with_condition(conditions, REASONS[period.state], message, now=now)
-            try:
-                await self.pods.set_conditions(pod, shown)
-            except NotFound:
-                raise
-            except HamiError as exc:
-                # The pod is ended all the same; its event and its period have the reason.
-                logger.warning("condition not written", extra={"error": str(exc)})
-            await self.pods.delete(pod, grace_s=grace_s(pod))
-        except NotFound:
-            return "it is gone"
-        self.announcer.announce(
-            PodRef(uid=PodUid(period.pod_uid), namespace=period.namespace, name=period.pod_name),
-            EVICTED,
-            message,
-        )
-        logger.warning("pod beyond its grant ended", extra={"pod_uid": period.pod_uid})
-        return ""

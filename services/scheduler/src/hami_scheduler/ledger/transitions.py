@@ -192,10 +192,11 @@ class Transitions:
         self.instruments.transitions.labels(verdict.target.value).inc()
         ended = verdict.target not in LIVE_STATES
         if allocation.token is not None and (ended or verdict.target in _LOCK_ENDS_AT):
-            await self.free_lock(allocation)
-            # A node keeps a releasing grant: it is the one to report that the pod left.
+            # A node keeps a releasing grant: it is the one to report that the pod left. One that
+            # has ended must not be the answer to the pod that gets the lock next.
             if ended and allocation.has_agent:
                 await self._withdraw(allocation, verdict.reason)
+            await self.free_lock(allocation)
         if ended:
             self.on_freed()
 

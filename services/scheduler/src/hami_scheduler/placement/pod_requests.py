@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hamicommon.domain.requests import PodRequest, Policy, Selection
-from hamicommon.errors import InvalidRequest
+from hamicommon.domain.requests import PodRequest, Policy
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.pod_request import pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
@@ -22,16 +21,6 @@ class PodRequests:
     def of(self, pod: JsonMapping) -> PodRequest:
         """What the pod asks for. Raises: InvalidRequest."""
         return pod_request(dict(pod), self.vendors, self.defaults)
-
-    def takes_any_card(self, pod: JsonMapping) -> bool:
-        """Whether the pod's annotations leave it open which card of a node it gets, and with whom
-        it shares that."""
-        try:
-            request = self.of(pod)
-        except InvalidRequest:
-            return False
-        alone = "mutex" in request.policy.gpu
-        return not alone and all(each == Selection() for each in request.selections.values())
 
     def wants_devices(self, pod: JsonMapping) -> bool:
         """Whether the pod asks for a card of a vendor that is served."""

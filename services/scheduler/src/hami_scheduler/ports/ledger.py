@@ -18,7 +18,6 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
 from hamicommon.events import DeviceHealthEvent
 from hamicommon.explain.moment import Blob
-from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaUse, StateStep
 
 
@@ -52,14 +51,6 @@ class AllocationStore(Protocol):
         """Change the state if the row still allows it; otherwise return None and change nothing.
 
         A target that is not live gives the cards back. Raises: Conflict, Unavailable.
-        """
-
-    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
-        """Exchanges cards of bound allocations of one node for those the kubelet really gave.
-
-        All in one transaction: two pods that hold each other's cards change places even where both
-        cards are full. None, and nothing changed, when one of them is not live under its token any
-        more. Raises: CapacityConflict when the cards can't hold it, Conflict, Unavailable.
         """
 
     async def annotate(

@@ -4,7 +4,7 @@ In: a pod that runs on its node and has no grant, met by the reconciler. Its `ha
 signed by our own scheduler for this very pod and node, so it was granted; if the ledger has never
 heard of that grant, the ledger is the older of the two, and the grant is entered again, with its
 own id and with the signed text as evidence. On which of the node's cards it is now, the kubelet's
-checkpoint shows: the pod may have been moved since (`bus/device_moves.py`). A node that does not
+checkpoint shows: a release before this one may have moved the pod since. A node that does not
 answer is asked again for a while, then the signed cards count. A grant that the ledger knows has
 ended there, and stays ended. Nothing that a user can write makes a grant: the signature is over
 pod, node and cards, and the checkpoint is the node's.

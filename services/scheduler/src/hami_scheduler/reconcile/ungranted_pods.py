@@ -29,9 +29,8 @@ CLASS = "pod-without-grant"
 CLAIMS_REASON = "entered again from what is allocated to its ResourceClaims"
 UNMANAGED_TEXT = (
     "this pod was bound to node {node} past the scheduler {scheduler} and has no grant: its "
-    "containers don't start, unless its node's agent asks for one (unmanaged_pods=adopt); remove "
-    "spec.nodeName and set spec.schedulerName: {scheduler}; a pod that HAMi started is taken over "
-    "by `hamictl adopt`"
+    "containers don't start; remove spec.nodeName and set spec.schedulerName: {scheduler}; a pod "
+    "that HAMi started is taken over by `hamictl adopt`"
 )
 
 

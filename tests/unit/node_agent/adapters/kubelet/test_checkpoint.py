@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 from hami_node_agent.adapters.kubelet.checkpoint import kept_answer
-from hami_node_agent.grants.kubelet_answers import ForeignAnswer, KeptAnswer
+from hami_node_agent.grants.ports import ForeignAnswer, KeptAnswer
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 
 from tests.hami.answers import hami_answer

@@ -80,9 +80,12 @@ def up(
         bool, typer.Option("--enable-iluvatar", help="serve the chips of the block iluvatars")
     ] = False,
     binding: Annotated[
-        Literal["lock", "late"],
-        typer.Option(help="late: slices are bound by CDI when containers start"),
-    ] = "lock",
+        Literal["mixed", "lock", "late"],
+        typer.Option(
+            help="how containers get their slices: late, by CDI at their start; lock, one pod at a "
+            "time at Allocate; mixed, late but for each third node"
+        ),
+    ] = "mixed",
     most_ends: Annotated[
         int, typer.Option(help="give a process up that ended so often within ten minutes")
     ] = 20,

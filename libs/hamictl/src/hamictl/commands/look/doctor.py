@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 import typer
 from hamicommon.admission.registration import ca_bundle_problem
-from hamicommon.errors import HamiError, Unavailable
+from hamicommon.errors import Forbidden, HamiError, Unavailable
 from hamicommon.k8s.client import KubeApi, open_kube_api
+from hamicommon.k8s.types import Json
 
 from hamictl.commands.look import installed_parts
 from hamictl.commands.look.installed_parts import NAMESPACE, read
@@ -38,6 +39,7 @@ from hamictl.questions import QuestionClient
 from hamictl.scheduler_client import SchedulerClient
 from hamictl.settings import Settings
 from hamictl.target import Installation, find_target
+from hamictl.view.cluster_state import binding_row
 from hamictl.view.lists import vain_setting
 
 CONNECT_S = 3.0
@@ -59,6 +61,8 @@ _GLYPHS = {
     PartState.WRONG: "!",
 }
 SETTINGS_SHOWN = 3
+SET_TO_LOCK = "binding is set to lock"
+"""The reason that a node-agent gives for its setting."""
 
 
 def doctor(output: Answered = TABLE) -> None:
@@ -98,13 +102,14 @@ async def examined(target: Installation) -> list[PartFinding]:
         async with open_kube_api(target.kubeconfig) as api:
             seen = await read(api)
             found = [await _api_server(api), *installed_parts.findings(seen)]
+            binding = await _part("binding", lambda: _binding(api), "")
     except HamiError as exc:
         return [missing("API server", str(exc), "kubectl cluster-info")]
     if seen.elsewhere:
         return await _local(target)
     answered = await asyncio.gather(*(_asked(target, each) for each in found))
     settings = await _settings(target, answered)
-    return [*behind(list(zip(found, answered, strict=True))), *settings]
+    return [*behind(list(zip(found, answered, strict=True))), binding, *settings]
 
 
 def behind(pairs: Sequence[tuple[PartFinding, PartFinding]]) -> list[PartFinding]:
@@ -153,11 +158,14 @@ async def _local(target: Installation) -> list[PartFinding]:
         _part("metrics", lambda: _metrics(target), target.metrics.log or "its log"),
     )
     parts = behind([(well(each.part, ""), each) for each in asked])
-    return [*await _control_plane(target), *parts, *await _settings(target, asked)]
+    control_plane, binding = await _control_plane(target)
+    return [*control_plane, *parts, *binding, *await _settings(target, asked)]
 
 
-async def _control_plane(target: Installation) -> list[PartFinding]:
+async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[PartFinding]]:
+    """What the API server shows: itself and the webhook, and how nodes bind."""
     found: list[PartFinding] = []
+    binding: list[PartFinding] = []
     if target.kubeconfig is None:
         found.append(
             missing("API server", "no cluster is named", "hamictl up, or set KUBECONFIG=FILE")
@@ -167,9 +175,10 @@ async def _control_plane(target: Installation) -> list[PartFinding]:
             async with open_kube_api(target.kubeconfig) as api:
                 found.append(await _api_server(api))
                 found.append(await _part("webhook", lambda: _webhook(api), ""))
+                binding.append(await _part("binding", lambda: _binding(api), ""))
         except HamiError as exc:
             found.append(missing("API server", str(exc), "kubectl cluster-info"))
-    return found
+    return found, binding
 
 
 async def _part(
@@ -223,6 +232,40 @@ def settings_finding(rows: Sequence[Mapping[str, Any]]) -> PartFinding:
 async def _api_server(api: KubeApi) -> PartFinding:
     version = await api.get("/version")
     return well("API server", f"{api.server_url}, {version.get('gitVersion', 'version unknown')}")
+
+
+async def _binding(api: KubeApi) -> PartFinding:
+    try:
+        nodes = (await api.get("/api/v1/nodes")).get("items", [])
+    except Forbidden:
+        return unknown("binding", "nodes may not be listed")
+    return binding_finding(nodes)
+
+
+def binding_finding(nodes: Sequence[Json]) -> PartFinding:
+    """The line about nodes that take one pod at a time, because late binding is not proven there.
+
+    A node that an operator has set so is as it should be.
+    """
+    shown = {str(node["metadata"]["name"]): binding_row(node) for node in nodes}
+    known = {name: row for name, row in shown.items() if row["binding"]}
+    if not known:
+        return unknown("binding", "no node-agent has written how its node binds")
+    held_up = [
+        f"{name}: {row['binding_reason']}"
+        for name, row in known.items()
+        if row["binding"] == "lock" and row["binding_reason"] != SET_TO_LOCK
+    ]
+    late = sum(row["binding"] == "late" for row in known.values())
+    if not held_up:
+        locked = len(known) - late
+        by_setting = f", {locked} take the node lock by their setting" if locked else ""
+        return well("binding", f"{late} nodes bind late{by_setting}")
+    more = len(held_up) - SETTINGS_SHOWN
+    rest = f"; and {more} more" if more > 0 else ""
+    detail = f"{len(held_up)} of {len(known)} nodes can't bind late and take one pod at a time: "
+    step = "docs/node-agent.md (Late binding)"
+    return wrong("binding", f"{detail}{'; '.join(held_up[:SETTINGS_SHOWN])}{rest}", step)
 
 
 async def _webhook(api: KubeApi) -> PartFinding:

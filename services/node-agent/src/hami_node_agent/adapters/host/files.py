@@ -159,7 +159,7 @@ class HostFiles:
 
     def _limits_of(self, record: Record) -> bytes:
         return limits_text(
-            () if record.provisional else record.shares,
+            record.shares,
             policy=record.policy,
             oversubscribe=self._oversubscribe,
             region=region_path(self._container_base, record.nonce),

@@ -21,7 +21,7 @@ from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 from hami_node_agent.allocation.late_binding_rules import nonce_of
 from hami_node_agent.allocation.response import LIMITS_MOUNT
 from hami_node_agent.devices.device_list import CDI_VENDOR, VISIBLE, VISIBLE_MOUNTS
-from hami_node_agent.grants.kubelet_answers import ForeignAnswer, KeptAnswer
+from hami_node_agent.grants.ports import ForeignAnswer, KeptAnswer
 
 CDI_CLASS = f"{CDI_VENDOR}/gpu="
 _MEMORY = re.compile(r"CUDA_DEVICE_MEMORY_LIMIT_(\d{1,3})")

@@ -1,7 +1,13 @@
-"""The container runtime's own report of what it is and how it runs, over its CRI socket."""
+"""Configuration of the container runtime: containerd's over its CRI socket, CRI-O's from its files.
+
+CRI-O does not report its configuration over CRI. Its files are TOML: `crio.conf`, then those of
+`crio.conf.d` in the order of their names, each overriding keys of those before.
+"""
 
 from __future__ import annotations
 
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +57,30 @@ def _json(text: str) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+CRIO_DEFAULT_CDI_DIRS = ("/etc/cdi", "/var/run/cdi")
+
+
+def read_crio_cdi_dirs(folder: Path) -> tuple[str, ...]:
+    """Return where CRI-O reads CDI files, by its configuration files (blocking).
+
+    Raises: Unavailable when a file can't be read.
+    """
+    found: tuple[str, ...] = CRIO_DEFAULT_CDI_DIRS
+    for path in _crio_files(folder):
+        try:
+            config = tomllib.loads(path.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+            raise Unavailable(f"{path} can't be read: {exc}") from exc
+        runtime = config.get("crio", {}).get("runtime", {})
+        if isinstance(directories := runtime.get("cdi_spec_dirs"), list):
+            found = tuple(map(str, directories))
+    return found
+
+
+def _crio_files(folder: Path) -> Iterator[Path]:
+    main = folder / "crio.conf"
+    if main.is_file():
+        yield main
+    yield from sorted(path for path in (folder / "crio.conf.d").glob("*") if path.is_file())

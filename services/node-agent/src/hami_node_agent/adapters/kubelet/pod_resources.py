@@ -22,8 +22,7 @@ from hamicommon.kubelet_api._generated import podresources_pb2, podresources_pb2
 
 from hami_node_agent.adapters.kubelet.checkpoint import decoded, kept_answer
 from hami_node_agent.allocation.late_binding_rules import nonce_of
-from hami_node_agent.grants.kubelet_answers import ForeignAnswer, Holding, KeptAnswer
-from hami_node_agent.grants.ports import KubeletReading
+from hami_node_agent.grants.ports import ForeignAnswer, Holding, KeptAnswer, KubeletReading
 
 logger = logging.getLogger(__name__)
 

@@ -38,9 +38,8 @@ from hami_node_agent.adapters.kubernetes.pod_fields import (
     signed_text,
 )
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.candidates import PodsSeen
 from hami_node_agent.grants.feed import node_grant
-from hami_node_agent.grants.ports import MigDevice
+from hami_node_agent.grants.ports import MigDevice, PodsSeen
 
 logger = logging.getLogger(__name__)
 
@@ -170,13 +169,8 @@ class NodePods:
     def seen(self) -> PodsSeen:
         """What the watch has at present."""
         if self._seen is None:
-            over = {uid for uid, pod in self._by_uid.items() if is_terminal(pod)}
-            living = [PodUid(uid) for uid in self._by_uid if uid not in over]
-            self._seen = PodsSeen(
-                bound=frozenset(living),
-                order={uid: place for place, uid in enumerate(living)},
-                ended=frozenset(PodUid(uid) for uid in over) | frozenset(self._gone),
-            )
+            over = (PodUid(uid) for uid, pod in self._by_uid.items() if is_terminal(pod))
+            self._seen = PodsSeen(ended=frozenset(over) | frozenset(self._gone))
         return self._seen
 
     def name_of(self, pod_uid: str) -> PodRef | None:

@@ -12,10 +12,17 @@ from typing import Any
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, NodeName
+from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 
-from hami_scheduler.adapters.postgres.allocations.moving import card_names, write_shares
-from hami_scheduler.adapters.postgres.allocations.writing import NewEvent, insert_events
+from hami_scheduler.adapters.postgres.allocations.writing import (
+    SHARE_COLUMNS,
+    SHARE_VALUES,
+    NewEvent,
+    columns,
+    insert_events,
+    share_rows,
+)
 from hami_scheduler.adapters.postgres.rows import locked
 from hami_scheduler.ports.ledger import RepairedRow
 
@@ -50,6 +57,15 @@ _LAST_MOVE = """
 SELECT detail->'after' AS cards FROM allocation_events
  WHERE allocation_id = $1 AND detail ? 'after' ORDER BY sequence DESC LIMIT 1
 """
+_INSERT_SHARES = f"""
+INSERT INTO allocation_devices ({SHARE_COLUMNS})
+SELECT $1, {SHARE_VALUES}
+  FROM unnest($2::smallint[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::text[],
+              $8::int[], $9::int[], $10::int[], $11::text[], $12::jsonb[])
+         AS s (container_index, position, container_name, role, device_uuid, vendor, memory_mib,
+               core_percent, slots, type, detail)
+"""
+_DELETE_SHARES = "DELETE FROM allocation_devices WHERE allocation_id = $1"
 _DELETE_CONTAINERS = "DELETE FROM allocation_containers WHERE allocation_id = $1"
 _INSERT_CONTAINERS = """
 INSERT INTO allocation_containers (allocation_id, container_index, name, role)
@@ -144,7 +160,7 @@ class PostgresRowRepairs:
                 [each.name for each in containers],
                 ["init" if each.role == "init" else "app" for each in containers],
             )
-            await write_shares(connection, row.id, containers)
+            await _write_shares(connection, row.id, containers)
             event = NewEvent(
                 allocation_id=row.id,
                 pod_uid=row.pod_uid,
@@ -152,7 +168,7 @@ class PostgresRowRepairs:
                 state=row.state,
                 reason=reason,
                 actor="reconciler",
-                detail={"before": card_names(row.containers), "after": card_names(containers)},
+                detail={"before": _card_names(row.containers), "after": _card_names(containers)},
             )
             await insert_events(connection, [event])
         self.on_commit()
@@ -162,3 +178,16 @@ class PostgresRowRepairs:
 def _repaired(row: Any) -> RepairedRow:
     subject = f"{row['namespace']}/{row['pod_name']} ({row['pod_uid']})"
     return RepairedRow(subject=subject, detail=row["detail"])
+
+
+async def _write_shares(
+    connection: Connection, allocation_id: AllocationId, containers: Sequence[ContainerGrant]
+) -> None:
+    """Write these slices in place of those that the allocation has."""
+    await connection.execute(_DELETE_SHARES, allocation_id)
+    await connection.execute(_INSERT_SHARES, allocation_id, *columns(share_rows(containers), 11))
+
+
+def _card_names(containers: Sequence[ContainerGrant]) -> dict[str, list[str]]:
+    """The cards' ids by container name."""
+    return {c.name: [share.uuid for share in c.shares] for c in containers if c.shares}

@@ -1,4 +1,4 @@
-"""The ledger of grants in Postgres: commands, moves, reads.
+"""The ledger of grants in Postgres: commands and reads.
 
 Each command is one transaction with its events. What was written is announced by
 `hamicommon.ledger.outbox`; the counters go to the view of the caller.
@@ -12,13 +12,11 @@ from types import MappingProxyType
 from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError
-from hamicommon.ledger.cards.moves import Move
 from hamicommon.ledger.constraints import ConstraintViolation
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaOf, Rules, StateStep
 
 from hami_scheduler.adapters.postgres.allocations.commit import commit
-from hami_scheduler.adapters.postgres.allocations.moving import move
 from hami_scheduler.adapters.postgres.rows import (
     LIVE_SQL,
     SELECT_ALLOCATION,
@@ -139,13 +137,6 @@ class PostgresAllocationStore(PostgresLedgerReader):
         [answer] = await self.commit([step])
         assert not isinstance(answer, HamiError)
         return answer
-
-    async def move(self, moves: Sequence[Move]) -> tuple[Change, ...] | None:
-        """See the port."""
-        async with self._database.transaction() as connection:
-            changes = await move(connection, moves, self._rules, self._quota_of)
-        self._on_commit()
-        return changes
 
     async def annotate(
         self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]

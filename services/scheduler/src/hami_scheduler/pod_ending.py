@@ -1,0 +1,103 @@
+"""End a pod that must not go on, so that its controller makes another.
+
+The pod is read again and deleted; one that runs gets the condition `DisruptionTarget` with the
+reason before. It is not evicted: a disruption budget is the tenant's own object, and would keep its
+pod here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from hamicommon.domain.pod_ref import PodRef
+from hamicommon.errors import HamiError, NotFound
+from hamicommon.k8s.types import Json
+
+from hami_scheduler.ports.cluster import PodApi
+
+logger = logging.getLogger(__name__)
+
+MAX_GRACE_S = 30
+"""A pod's own termination grace period counts up to here: its author chose it."""
+GONE = "it is gone"
+_MIRROR = "kubernetes.io/config.mirror"
+
+
+class PodEnder:
+    """Ends single pods."""
+
+    def __init__(
+        self, pods: PodApi, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._pods = pods
+        self._clock = clock
+
+    async def end(self, ref: PodRef, node: str, *, condition: tuple[str, str] | None = None) -> str:
+        """Return why the pod was left alone; empty if it was ended.
+
+        `condition`: reason and message of `DisruptionTarget`. Raises: HamiError.
+        """
+        try:
+            pod = await self._pods.get(ref.namespace, ref.name)
+            if problem := find_obstacle(pod, ref, node):
+                return problem
+            if condition is not None:
+                await self._show(pod, *condition)
+            await self._pods.delete(pod, grace_s=grace_s(pod))
+        except NotFound:
+            return GONE
+        return ""
+
+    async def _show(self, pod: Json, reason: str, message: str) -> None:
+        """Raises: NotFound."""
+        conditions = (pod.get("status") or {}).get("conditions") or []
+        shown = with_condition(conditions, reason, message, now=self._clock())
+        try:
+            await self._pods.set_conditions(pod, shown)
+        except NotFound:
+            raise
+        except HamiError as exc:
+            # The pod is ended all the same; its event has the reason.
+            logger.warning("Failed to write the pod's condition", extra={"error": str(exc)})
+
+
+def find_obstacle(pod: Mapping[str, Any], ref: PodRef, node: str) -> str:
+    """Return why the pod that the API server has is left alone; empty if it is not."""
+    metadata, spec = pod["metadata"], pod.get("spec") or {}
+    if metadata["uid"] != ref.uid:
+        return "another pod has its name now"
+    if spec.get("nodeName") != node:
+        return f"it is not on {node}"
+    if metadata.get("deletionTimestamp"):
+        return "it is being deleted already"
+    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return "it is over"
+    if _MIRROR in (metadata.get("annotations") or {}):
+        return "it is a static pod: remove its manifest on the node"
+    return ""
+
+
+def grace_s(pod: Mapping[str, Any]) -> int:
+    """Seconds that the pod's programs have to end in."""
+    wanted = (pod.get("spec") or {}).get("terminationGracePeriodSeconds")
+    return MAX_GRACE_S if wanted is None else max(1, min(int(wanted), MAX_GRACE_S))
+
+
+def with_condition(
+    conditions: list[dict[str, Any]], reason: str, message: str, *, now: datetime
+) -> list[dict[str, Any]]:
+    """Return the pod's conditions with `DisruptionTarget`, which Kubernetes itself sets for
+    preemption and eviction (pod-lifecycle, "Pod disruption conditions")."""
+    others = [each for each in conditions if each.get("type") != "DisruptionTarget"]
+    at = now.isoformat(timespec="seconds").replace("+00:00", "Z")
+    ours = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": reason,
+        "message": message,
+        "lastTransitionTime": at,
+    }
+    return [*others, ours]
