@@ -201,7 +201,7 @@ async def test_a_pod_with_another_ones_devices_is_ended(*, granted: bool) -> Non
     assert (call.args[0].uid, call.args[1]) == ("uid", NODE)
     announcer.announce.assert_called_once()
     assert instruments.wrong_devices.labels("ended")._value.get() == 1
-    noted = handler._transitions.note_failure  # type: ignore[attr-defined]
+    noted = handler.transitions.note_failure
     assert [each.args[0].id for each in noted.await_args_list] == (["a"] if granted else [])
 
 
