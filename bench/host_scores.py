@@ -18,10 +18,9 @@ import orjson
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import HostPriorities, parse_extender_args
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.pod_requests import PodRequests
 from hamicommon.domain.requests import Policy
 from hamicommon.placement.cluster.arrivals import shape_of
-from hamicommon.vendors.pod_request import pod_request
+from hamicommon.vendors.pod_request import PodRequests, pod_request
 
 from bench.clusters import KINDS, cluster
 from bench.engine import SLICES, VENDORS, machine, nvidia, pod

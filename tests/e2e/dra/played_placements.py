@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import asyncpg
 from hami_node_agent.inventory.publisher import inventory_device
-from hami_scheduler.placement.pod_requests import PodRequests
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
@@ -23,7 +22,7 @@ from hamicommon.events import InventoryDevice
 from hamicommon.k8s.annotations import NVIDIA_MODE, annotations_of
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import MIG, Cluster, read_cluster
-from hamicommon.vendors.pod_request import DEFAULT_POLICY
+from hamicommon.vendors.pod_request import DEFAULT_POLICY, PodRequests
 from hamicommon.vendors.registry import Vendors
 
 from bench.pods.claims import ClaimNodes

@@ -18,7 +18,7 @@ import pytest
 from hami_webhook.bootstrap import open_app
 from hami_webhook.settings import Settings
 from hamicommon.admission.registration import registration_of, webhook_configuration
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.device_config import DeviceConfig
 from hamicommon.k8s.types import Json
 from hamicommon.settings import AdmissionSettings

@@ -23,8 +23,8 @@ from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.admission.verdicts import Knowledge
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName

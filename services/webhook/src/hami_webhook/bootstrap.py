@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from hamicommon import device_config, telemetry
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.mistakes.quotas import judge_quota
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.bus.connecting import open_bus
 from hamicommon.process.http_server import serving

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import PostgresDecisionLog
-from hami_scheduler.placement.demand import ArrivalCounts
+from hami_scheduler.placement.waiting_pods import ArrivalCounts
 from hamicommon.placement.cluster.arrivals import shape_of
 from hamicommon.placement.cluster.view import ClusterView
 

@@ -11,7 +11,7 @@ from hamicommon.admission import cache, pod_review
 from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.mutation import mutate
 from hamicommon.admission.quota import QuotaUse
-from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
+from hamicommon.admission.tampering.findings import NamespacePermits, TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionRules, Knowledge
 from hypothesis import given, settings
 from hypothesis import strategies as st

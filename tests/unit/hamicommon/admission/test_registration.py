@@ -14,7 +14,7 @@ from hamicommon.admission.registration import (
     registration_of,
     webhook_configuration,
 )
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,10 +9,10 @@ from hami_scheduler.extender import host_scoring
 from hami_scheduler.extender.host_scoring import HostScoring
 from hami_scheduler.extender.protocol import ExtenderArgs
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.pod_requests import PodRequests
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.placement.cluster.view import ClusterView
+from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter

@@ -23,7 +23,7 @@ from hamicommon.domain.allocations import (
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.errors import Conflict, HamiError, Unavailable
-from hamicommon.ledger.cards.demands import CardDemand, wanted_by
+from hamicommon.ledger.cards.room import CardDemand, wanted_by
 from hamicommon.ledger.model import (
     CardCounters,
     Change,

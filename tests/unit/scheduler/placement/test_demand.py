@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hami_scheduler.placement.demand import ArrivalCounts
+from hami_scheduler.placement.waiting_pods import ArrivalCounts
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.placement.cluster.arrivals import shape_of

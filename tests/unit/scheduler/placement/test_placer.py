@@ -11,7 +11,6 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.placer import OverQuota, Placer
-from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.pod_events import Announcer
 from hami_scheduler.ports.cluster import PodEvent
 from hami_scheduler.ports.ledger import DecisionRow
@@ -20,6 +19,7 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import Policy
 from hamicommon.ledger.model import Draft
+from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 
 from tests.unit.scheduler.readable_ledger import ReadableLedger

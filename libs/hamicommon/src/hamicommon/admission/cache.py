@@ -20,8 +20,8 @@ from hamicommon.admission.mutation import (
     standing_of,
 )
 from hamicommon.admission.pod_review import Look, look_at, relevant
+from hamicommon.admission.tampering.findings import NamespacePermits
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.verdicts import (
     ANY,
     AdmissionCircumstances,

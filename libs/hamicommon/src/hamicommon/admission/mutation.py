@@ -16,8 +16,8 @@ from hamicommon.admission.patches import Operation
 from hamicommon.admission.pod_review import Look, look_at, relevant
 from hamicommon.admission.quota import over_quota
 from hamicommon.admission.tampering.ephemeral import review_ephemeral
+from hamicommon.admission.tampering.findings import NamespacePermits
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.verdicts import (
     ANY,
     UNPROCESSABLE,

@@ -16,8 +16,8 @@ from hamicommon.admission.filling import by_claim, containers_of, editable, fill
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.admission.patches import Operation, diff
+from hamicommon.admission.tampering.findings import NamespacePermits
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import NamespacePermits
 from hamicommon.admission.tampering.settling import CLEAN, settle
 from hamicommon.admission.verdicts import (
     BAD_REQUEST,

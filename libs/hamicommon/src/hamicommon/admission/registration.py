@@ -34,8 +34,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from hamicommon.admission.tampering.findings import STRICT, TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import STRICT, TamperingPolicy
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
 

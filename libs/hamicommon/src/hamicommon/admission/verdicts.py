@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 from hamicommon.admission.idle_cards import IdleCards, vendors_of
 from hamicommon.admission.patches import Operation
 from hamicommon.admission.quota import NamespaceQuotas
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json

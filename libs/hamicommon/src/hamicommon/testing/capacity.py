@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.cards.demands import CardDemand
-from hamicommon.ledger.cards.room import CardRow
+from hamicommon.ledger.cards.room import CardDemand, CardRow
 from hamicommon.ledger.model import CardCounters, QuotaAmounts, QuotaUse
 
 

@@ -19,7 +19,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId
 from hamicommon.errors import CapacityConflict, Conflict, HamiError
-from hamicommon.ledger.cards.demands import demands, wanted_by
+from hamicommon.ledger.cards.room import demands, wanted_by
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.model import (
     CardCounters,

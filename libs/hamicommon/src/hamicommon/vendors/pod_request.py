@@ -1,14 +1,15 @@
 """A pod as raw JSON -> `PodRequest`: what the placement engine decides on.
 
-The scheduler calls `pod_request` once per filter; the pod watch and the unmanaged-pod check call
-`wants_devices`. Each vendor reads its own resources (`vendors/`); this module orders the
-containers and reads what belongs to the pod as a whole.
+The scheduler calls `pod_request` once per filter; the pod watch calls `wants_devices`. Each vendor
+reads its own resources (`vendors/`); this module orders the containers and reads what belongs to
+the pod as a whole.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
@@ -24,7 +25,7 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
-from hamicommon.k8s.types import Json
+from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
@@ -209,3 +210,20 @@ def _bad_weights(text: str) -> InvalidRequest:
         f"annotation {keys.SCORING_WEIGHTS} is '{clip(text)}': each of slot, core and memory once, "
         "with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodRequests:
+    """Reads requests from pods."""
+
+    vendors: Vendors
+    defaults: Policy
+    """For pods that name no policy."""
+
+    def of(self, pod: JsonMapping) -> PodRequest:
+        """What the pod asks for. Raises: InvalidRequest."""
+        return pod_request(dict(pod), self.vendors, self.defaults)
+
+    def wants_devices(self, pod: JsonMapping) -> bool:
+        """Whether the pod asks for a card of a vendor that is served."""
+        return wants_devices(dict(pod), self.vendors)

@@ -18,7 +18,7 @@ from hamicommon import device_config as deviceconfig
 from hamicommon.admission.idle_cards import IdleCards
 from hamicommon.admission.lint import QUOTA, Linter, as_json, is_quota
 from hamicommon.admission.registration import CONFIGURATION_PATH, ca_bundle_problem
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import (
     AdmissionCircumstances,
     AdmissionResult,

@@ -19,7 +19,7 @@ from hamicommon.admission.registration import (
     other_conditions,
     registration_of,
 )
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.settings import TamperingMode
 from hamicommon.vendors.interface.vendor import Vendor
 from hamicommon.vendors.registry import Vendors

@@ -11,6 +11,7 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import JsonMapping
+from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.claim_holders import ClaimHolders
@@ -28,12 +29,10 @@ from hami_scheduler.ledger.writer import LedgerWriter
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.demand import ArrivalCounts, Demand
 from hami_scheduler.placement.fragmentation_tables import TableMaker
 from hami_scheduler.placement.placer import vendors_annotations
-from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.placement.requeue import Requeuer
-from hami_scheduler.placement.waiting_pods import WaitingPods
+from hami_scheduler.placement.waiting_pods import ArrivalCounts, Demand, WaitingPods
 from hami_scheduler.pod_events import Announcer, Outcomes, PodMarks
 from hami_scheduler.reconcile.annotation_diff import misread
 from hami_scheduler.reconcile.lying_rows import LyingRows

@@ -31,7 +31,7 @@ from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.line_budget import LineBudget
 from hami_scheduler.placement import fragmentation_tables
-from hami_scheduler.placement.demand import ARRIVALS_AGAIN_S
+from hami_scheduler.placement.waiting_pods import ARRIVALS_AGAIN_S
 from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter

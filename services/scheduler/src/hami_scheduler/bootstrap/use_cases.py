@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 from hamicommon import telemetry
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import TamperingPolicy
 from hamicommon.errors import Conflict, Unavailable
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.placement.cluster.view import ClusterView

@@ -26,6 +26,7 @@ from hamicommon.ledger.model import Draft
 from hamicommon.placement.engine import feasible, prioritize
 from hamicommon.placement.rules import AGENT_SILENT, POD_REFUSED, reason_label
 from hamicommon.placement.unschedulable import Refusal
+from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import Span, SpanContext, get_tracer, use_span
 
 from hami_scheduler.extender.dry_run import dry_run, names_of
@@ -34,9 +35,8 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import quota_reasons
 from hami_scheduler.placement.decisions.decision import DecisionTrace, reason_counts
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.demand import Demand
 from hami_scheduler.placement.placer import OverQuota, Placer, assumed_allocation
-from hami_scheduler.placement.pod_requests import PodRequests
+from hami_scheduler.placement.waiting_pods import Demand
 from hami_scheduler.pod_events import (
     FILTERING_FAILED,
     FILTERING_SUCCEED,

@@ -16,13 +16,12 @@ from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.host_scores import host_scores
-from hamicommon.vendors.pod_request import host_request
+from hamicommon.vendors.pod_request import PodRequests, host_request
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.extender.dry_run import names_of
 from hami_scheduler.extender.protocol import ExtenderArgs
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.pod_requests import PodRequests
 
 logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)

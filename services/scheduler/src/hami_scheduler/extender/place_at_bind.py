@@ -14,6 +14,7 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.ledger.model import Draft
+from hamicommon.vendors.pod_request import PodRequests
 from opentelemetry.trace import get_tracer
 
 from hami_scheduler.extender.protocol import BindArgs
@@ -21,7 +22,6 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.placer import NoRoom, Placer, assumed_allocation
-from hami_scheduler.placement.pod_requests import PodRequests
 from hami_scheduler.ports.cluster import PodApi
 
 tracer = get_tracer(__name__)

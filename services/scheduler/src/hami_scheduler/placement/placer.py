@@ -28,6 +28,7 @@ from hamicommon.placement.cluster.view import CardState
 from hamicommon.placement.engine import Decision, decide
 from hamicommon.placement.vendor_policy import standard_need
 from hamicommon.vendors.interface.vendor import Placed
+from hamicommon.vendors.pod_request import PodRequests
 from hamicommon.vendors.registry import Vendors
 from opentelemetry.trace import get_tracer
 
@@ -35,7 +36,6 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.quota import cards_beyond, quota_amounts, quota_short
 from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
-from hami_scheduler.placement.pod_requests import PodRequests
 
 ACTOR = "scheduler"
 _ANY = Selection()

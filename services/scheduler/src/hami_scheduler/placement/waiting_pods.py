@@ -7,6 +7,7 @@ correctness.
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -14,8 +15,12 @@ from dataclasses import dataclass, field
 
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
-from hamicommon.k8s.types import JsonMapping
+from hamicommon.k8s.types import Json, JsonMapping
+from hamicommon.placement.cluster.arrivals import HALF_LIFE, shape_of
+from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.walks.walked import shape_key
+
+from hami_scheduler.ports.ledger import DecisionLog
 
 # Pods whose last visit is remembered; older ones are released by their deadline alone.
 MOST_VISITS = 20_000
@@ -136,3 +141,57 @@ def scheduled_verdict(pod: JsonMapping) -> tuple[str, ...]:
 def _version(pod: JsonMapping) -> int:
     text = str(pod["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
+
+
+ARRIVALS_AGAIN_S = 600.0
+_LATER = 500
+"""Decisions that are read again: as many as others may have made in that time."""
+_AT_ONCE = 100
+"""Decisions that are read before others have their turn: some milliseconds."""
+_MOST_PODS = 4 * HALF_LIFE
+"""Pods that are known to be counted; the oldest are forgotten."""
+
+
+class ArrivalCounts:
+    """Counts each pod once, however often it comes to /filter."""
+
+    def __init__(self, cluster: ClusterView, decisions: DecisionLog) -> None:
+        self._cluster = cluster
+        self._decisions = decisions
+        self._counted: OrderedDict[PodUid, None] = OrderedDict()
+        self.restored = False
+        """True once the ledger has been read."""
+
+    def saw(self, request: PodRequest) -> None:
+        """A pod is to be placed."""
+        if request.uid in self._counted:
+            return
+        self._counted[request.uid] = None
+        if len(self._counted) > _MOST_PODS:
+            self._counted.popitem(last=False)
+        shape = shape_of(request)
+        if shape is not None:
+            self._cluster.usual.saw(shape)
+
+    async def restore(self) -> None:
+        """Counts the pods of the ledger's latest decisions, oldest first. Raises: Unavailable."""
+        latest = await self._decisions.arrivals(_LATER if self.restored else HALF_LIFE)
+        for number, request in enumerate(reversed(latest)):
+            self.saw(request)
+            if number % _AT_ONCE == 0:
+                # Requests have their turn in between: thousands are counted.
+                await asyncio.sleep(0)
+        self.restored = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The pods that ask for cards, one by one and by shape."""
+
+    waiting: WaitingPods
+    arrivals: ArrivalCounts
+
+    def saw(self, pod: Json, request: PodRequest) -> None:
+        """A pod came to /filter."""
+        self.waiting.saw(pod, request)
+        self.arrivals.saw(request)

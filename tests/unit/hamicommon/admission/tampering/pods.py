@@ -3,7 +3,7 @@
 from typing import Any
 
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionResult, AdmissionRules
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
 from hamicommon.vendors.registry import Vendors

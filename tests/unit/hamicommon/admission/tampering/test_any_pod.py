@@ -3,8 +3,8 @@
 from typing import Any
 
 from hamicommon.admission.mutation import mutate
+from hamicommon.admission.tampering.findings import NamespacePermits, TamperingPolicy
 from hamicommon.admission.tampering.guard import Guard
-from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.device_config import load
 from hamicommon.vendors.registry import Vendors

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances, AdmissionResult, AdmissionRules
 from jsonpatch import apply_patch
 

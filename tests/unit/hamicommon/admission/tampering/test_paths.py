@@ -1,7 +1,7 @@
 """Whether a path reaches another: no spelling of a guarded path is missed."""
 
 import pytest
-from hamicommon.admission.tampering.paths import covers, is_within, parts_of
+from hamicommon.admission.tampering.mounts import covers, is_within, parts_of
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from hamicommon.admission.verdicts import AdmissionCircumstances
 
 from tests.unit.hamicommon.admission.tampering.pods import SLICE, UNDOING, env, pod, refused, rules

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from hamicommon.admission.mutation import mutate
-from hamicommon.admission.tampering.policy import TamperingPolicy
+from hamicommon.admission.tampering.findings import TamperingPolicy
 from jsonpatch import apply_patch
 
 from tests.unit.hamicommon.admission.tampering.pods import (

@@ -1,12 +1,13 @@
-"""What was found in a pod, and the sentences about it."""
+"""Findings in a pod, the sentences about them, and how an installation deals with them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from hamicommon.clipping import clip
+from hamicommon.settings import HOST_FOLDERS, AdmissionSettings, TamperingMode
 
 Kind = Literal["privileged", "host-namespace", "capability", "variable", "mount", "device"]
 
@@ -63,3 +64,56 @@ def in_short(findings: Sequence[Finding]) -> str:
     reasons."""
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     return clip(findings[0].what, 128).replace(",", " ") + more
+
+
+EVERY = "*"
+"""In a list of namespaces: all of them."""
+
+
+class NamespacePermits(NamedTuple):
+    """What a pod's namespace may do."""
+
+    trusted: bool = False
+    """Nothing in its pods is judged."""
+    priority: Literal["may", "may-not", "unknown"] = "may-not"
+    """Whether its pods may go before others on their cards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TamperingPolicy:
+    """The installation's rules; hashable."""
+
+    mode: TamperingMode = "refuse"
+    trusted_namespaces: frozenset[str] = frozenset()
+    priority_namespaces: frozenset[str] | None = frozenset()
+    """None: the installation's are not known (`hamictl lint`), and nothing is refused for it."""
+    host_folders: tuple[str, ...] = HOST_FOLDERS
+
+    @classmethod
+    def of(cls, settings: AdmissionSettings) -> TamperingPolicy:
+        """From the variables HAMI_ADMISSION_*."""
+        return cls(
+            mode=settings.tampering,
+            trusted_namespaces=frozenset(settings.trusted_namespaces),
+            priority_namespaces=frozenset(settings.priority_namespaces),
+            host_folders=settings.host_folders,
+        )
+
+    def standing(self, namespace: str) -> NamespacePermits:
+        """Of the pods of a namespace; no name: of `default`."""
+        namespace = namespace or "default"
+        known = self.priority_namespaces
+        if known is None:
+            return NamespacePermits(_names(self.trusted_namespaces, namespace), "unknown")
+        first = _names(known, namespace)
+        return NamespacePermits(
+            _names(self.trusted_namespaces, namespace), "may" if first else "may-not"
+        )
+
+
+STRICT = TamperingPolicy()
+"""The default."""
+
+
+def _names(listed: Collection[str], namespace: str) -> bool:
+    return namespace in listed or EVERY in listed

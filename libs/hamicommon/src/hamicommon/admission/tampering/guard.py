@@ -13,9 +13,13 @@ from itertools import islice
 from typing import Any
 
 from hamicommon.admission.tampering.containers import containers_of
-from hamicommon.admission.tampering.findings import MAX_FINDINGS, Finding
+from hamicommon.admission.tampering.findings import (
+    MAX_FINDINGS,
+    Finding,
+    NamespacePermits,
+    TamperingPolicy,
+)
 from hamicommon.admission.tampering.mounts import MountRules
-from hamicommon.admission.tampering.policy import NamespacePermits, TamperingPolicy
 from hamicommon.admission.tampering.variables import VariableRules
 from hamicommon.admission.whole_cards import has_whole_cards_only
 from hamicommon.k8s.types import Json

@@ -1,22 +1,58 @@
-"""Mounts at, over or above what a container's limits are read from, and of where the node keeps it.
+"""Mounts at, over or above what a container reads its limits from, and of where the node keeps it.
 
-Paths are compared as `paths.py` resolves them. A mount is judged by its path in the container, and
-by its volume where that is a folder of the node; volumes of other kinds are what an operator made.
+Paths are compared lexically, as a container runtime resolves them: links in an image or on a host
+can't be seen from a pod's spec. `/var/run` is the one link that every Linux has. A mount is judged
+by its path in the container, and by its volume if that is a folder of the node; volumes of other
+kinds are what an operator made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 from hamicommon.admission.tampering.containers import JudgedContainer, object_of, objects
 from hamicommon.admission.tampering.findings import Finding, Kind
-from hamicommon.admission.tampering.paths import Parts, covers, is_within, parts_of, text_of
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface.guarded import GuardsSlices
 from hamicommon.vendors.registry import Vendors
+
+Parts = tuple[str, ...]
+"""A path's components from the root; empty: the root."""
+
+
+def parts_of(path: str) -> Parts:
+    """The components of `path`, which starts at the root whether it begins with a slash or not:
+    `//etc/x/./../hami/` is (etc, hami). `..` at the root stays there."""
+    found: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            del found[-1:]
+        elif part not in ("", "."):
+            found.append(part)
+    return tuple(found[1:] if found[:2] == ["var", "run"] else found)
+
+
+def covers(path: Parts, guarded: Iterable[Parts]) -> Parts | None:
+    """The first of `guarded` that `path` is, is above or is below; None: it is beside all."""
+    for other in guarded:
+        shared = min(len(path), len(other))
+        if path[:shared] == other[:shared]:
+            return other
+    return None
+
+
+def is_within(path: Parts, folder: Parts) -> bool:
+    """Whether `path` is the folder or is below it."""
+    return path[: len(folder)] == folder
+
+
+def text_of(parts: Parts) -> str:
+    """As people write it."""
+    return "/" + "/".join(parts)
+
 
 IN_CONTAINERS = ("/etc/ld.so.preload", "/etc/hami", "/usr/local/vgpu")
 """What limits are loaded by and read from, and the account of a container's processes."""

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hamicommon.admission.tampering.containers import JudgedContainer, objects
-from hamicommon.admission.tampering.findings import Finding
-from hamicommon.admission.tampering.policy import NamespacePermits
+from hamicommon.admission.tampering.findings import Finding, NamespacePermits
 from hamicommon.clipping import clip
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts

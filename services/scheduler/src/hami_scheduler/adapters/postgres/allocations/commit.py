@@ -14,7 +14,7 @@ from typing import Any
 from hamicommon.domain.allocations import LIVE_STATES, Allocation, ContainerGrant
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Conflict, HamiError
-from hamicommon.ledger.cards.demands import CardDemand, demands, wanted_by
+from hamicommon.ledger.cards.room import CardDemand, demands, wanted_by
 from hamicommon.ledger.claimed import counted, without
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Change, Command, Entry, QuotaOf, Rules, StateStep

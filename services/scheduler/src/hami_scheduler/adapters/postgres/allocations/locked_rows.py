@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.errors import CapacityConflict, QuotaConflict
-from hamicommon.ledger.cards.demands import CardDemand
-from hamicommon.ledger.cards.room import CardRow
+from hamicommon.ledger.cards.room import CardDemand, CardRow
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import CardCounters, QuotaAmounts, QuotaUse
 
