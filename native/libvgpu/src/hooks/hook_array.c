@@ -40,7 +40,7 @@ static CUresult keep(CUresult made, const void *object, uint64_t bytes, int devi
         if (result != CUDA_SUCCESS) return result;                                          \
         const CUresult made = vgpu_cuda()->symbol arguments;                                \
         if (device == VGPU_DEVICE_UNKNOWN) return made;                                     \
-        result = keep(made, *object, size, device);                                         \
+        result = keep(made, made == CUDA_SUCCESS ? *object : NULL, size, device);           \
         if (result != made) (void)vgpu_cuda()->destroy(*object);                            \
         return result;                                                                      \
     }

@@ -42,7 +42,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
     const struct vgpu_cuda *cuda = vgpu_cuda();
     const int device = pointer != NULL && bytes != 0 ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAlloc_v2(pointer, bytes);
-    CUdeviceptr block;
+    CUdeviceptr block = 0;
     CUresult result = vgpu_memory_reserve(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = from_host(cuda, cuda->cuMemAlloc_v2(&block, bytes), &block, bytes);
@@ -54,7 +54,7 @@ CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flag
     const struct vgpu_cuda *cuda = vgpu_cuda();
     const int device = pointer != NULL && bytes != 0 ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAllocManaged(pointer, bytes, flags);
-    CUdeviceptr block;
+    CUdeviceptr block = 0;
     CUresult result = vgpu_memory_reserve(device, bytes);
     if (result != CUDA_SUCCESS) return result;
     result = cuda->cuMemAllocManaged(&block, bytes, flags);
@@ -78,7 +78,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width_by
         pointer != NULL && pitch != NULL && row >= width_bytes && !__builtin_mul_overflow(row, height, &estimate) && estimate != 0;
     const int device = usable ? vgpu_memory_current_device() : -1;
     if (device == -1) return cuda->cuMemAllocPitch_v2(pointer, pitch, width_bytes, height, element_bytes);
-    CUdeviceptr block;
+    CUdeviceptr block = 0;
     size_t actual_pitch;
     CUresult result = vgpu_memory_reserve(device, estimate);
     if (result != CUDA_SUCCESS) return result;

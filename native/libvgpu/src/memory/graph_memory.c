@@ -98,6 +98,7 @@ static struct exec *hold(CUgraphExec handle)
 static void drop(struct exec *exec)
 {
     vgpu_mutex_lock(&registry.lock);
+    VGPU_ASSERT(exec->users > 0);
     const bool unused = --exec->users == 0;
     vgpu_mutex_unlock(&registry.lock);
     if (unused) free(exec);
@@ -157,6 +158,7 @@ static CUresult begin(CUdevice device, uint64_t bytes, uint64_t *reserved)
     const CUresult result = vgpu_memory_reserve(vgpu_state_cuda_device(device), *reserved);
     if (result == CUDA_SUCCESS) return result;
     vgpu_mutex_lock(&graphs->lock);
+    VGPU_ASSERT(graphs->launching >= bytes && graphs->reserved >= *reserved);
     graphs->launching -= bytes;
     graphs->reserved -= *reserved;
     vgpu_mutex_unlock(&graphs->lock);
@@ -167,6 +169,7 @@ static void end(CUdevice device, uint64_t bytes, uint64_t reserved)
 {
     struct graph_device *graphs = &registry.devices[device];
     vgpu_mutex_lock(&graphs->lock);
+    VGPU_ASSERT(graphs->launching >= bytes && graphs->reserved >= reserved);
     graphs->launching -= bytes;
     graphs->reserved -= reserved;
     settle(graphs, device, reserved);
