@@ -153,11 +153,17 @@ def test_the_ledger_knows_who_held_which_slice_when(system: System) -> None:
     assert states.split()[:2] == ["binding", "allocated"]
 
 
-def test_one_trace_goes_from_admission_to_the_first_kernel(system: System) -> None:
-    [pod] = system.run(a_pod("traced", slice_of(1000)))
+@pytest.mark.parametrize(("node", "locked"), [("node-0", set()), ("node-2", {"lock"})])
+def test_one_trace_goes_from_admission_to_the_first_kernel(
+    system: System, node: str, locked: set[str]
+) -> None:
+    """On a node that binds late, and on the one that takes the node lock."""
+    given = a_pod(f"traced-on-{node}", slice_of(1000))
+    given["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    [pod] = system.run(given)
     admission = pod["metadata"]["annotations"]["hami.io/traceparent"].split("-")[1]
 
-    decided = {"admission", "filter", "place", "bind", "lock", "allocate"}
+    decided = {"admission", "filter", "place", "bind", "allocate"} | locked
 
     wait(
         lambda: system.spans_since(admission) >= {*decided, "first-kernel"},

@@ -1,4 +1,4 @@
-"""Pods that HAMi started, and pods that came past the scheduler, on a real kubelet."""
+"""Pods that HAMi started, on a real kubelet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,68 +24,11 @@ pytestmark = pytest.mark.e2e
 CARD_MIB = 81920
 
 
-@pytest.fixture
-def adopting(system: NodeSystem) -> Iterator[NodeSystem]:
-    """The system with an agent that adopts unmanaged pods."""
-    system.agent.kill()
-    system.agent.start(HAMI_NODE_AGENT_UNMANAGED_PODS="adopt")
-    system.wait_until_offered()
-    yield system
-    system.delete_all()
-    system.agent.kill()
-    system.agent.start()
-    system.wait_until_offered()
-
-
 def past(system: NodeSystem, name: str, limits: dict[str, object]) -> Json:
     """A pod that was put on the node without asking anybody."""
     pod = system.pod_like(name, limits)
     pod["spec"] |= {"nodeName": system.node.name, "schedulerName": "somebody-else"}
     return pod
-
-
-def test_a_pod_past_the_scheduler_is_granted_what_there_is_room_for(adopting: NodeSystem) -> None:
-    system = adopting
-    for name in ("first", "second"):
-        pod = past(system, name, slice_of(CARD_MIB - 4096, 30))
-        assert system.create(pod).status_code == 201
-        assert system.seen_mib(system.wait_for_phase(name, "Running")) == [CARD_MIB - 4096]
-    assert system.create(past(system, "third", slice_of(8192, 30))).status_code == 201
-
-    wait(
-        lambda: any("CardInsufficientMemory" in text for _, text in system.events("third")),
-        "the event why the pod without room waits",
-    )
-    assert system.sql("SELECT max(used_memory_mib) FROM devices") == str(CARD_MIB - 4096)
-    assert system.sql("SELECT DISTINCT origin FROM allocations WHERE ended_at IS NULL") == (
-        "unmanaged"
-    )
-    system.check_invariants()
-    measured.note("unmanaged pods: 2 granted on a card each, 1 waits with the reason")
-
-
-def test_a_static_pod_is_granted_what_the_kubelet_gave_it(adopting: NodeSystem) -> None:
-    system = adopting
-    pod = system.pod_like("static", slice_of(4096, 30))
-    pod["metadata"]["namespace"] = "default"
-    manifest = system.node.static_pods / "static.json"
-    manifest.write_text(json.dumps(pod))
-    try:
-        name = f"static-{system.node.name}"
-        wait(lambda: system.pod(name), "the static pod's mirror")
-        mirror = system.wait_for_phase(name, "Running")
-        state = wait(
-            lambda: system.sql(
-                f"SELECT state FROM allocations WHERE pod_uid = '{mirror['metadata']['uid']}'"
-                " AND state = 'allocated'"
-            ),
-            "the static pod's grant",
-        )
-        assert state == "allocated"
-        assert system.sql("SELECT max(used_memory_mib) FROM devices") == "4096"
-    finally:
-        manifest.unlink()
-    wait(lambda: system.live_allocations() == 0, "the static pod to be gone", timeout_s=120)
 
 
 def test_hamis_pods_are_taken_over_while_they_run(system: NodeSystem) -> None:

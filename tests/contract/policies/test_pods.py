@@ -171,6 +171,22 @@ def test_a_stolen_token_of_the_scheduler_changes_nothing_else_of_a_pod(
     assert refused(scheduler.patch(pod, change), text)
 
 
+def test_the_scheduler_ends_pods_that_are_bound_and_have_not_started_and_no_others(
+    guarded: Guarded, pod: str
+) -> None:
+    scheduler = guarded.account(SYSTEM, "hami-scheduler")
+    unbound = f"p-{uuid.uuid4().hex[:8]}"
+    guarded.pod(unbound)
+    text = "hami-scheduler ends pods that are bound and have not started"
+
+    assert refused(scheduler.delete(f"{PODS}/{unbound}"), text)
+    kubelet = guarded.person("system:node:node-p", "system:nodes")
+    assert allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Running"}}))
+    assert refused(scheduler.delete(pod), text)
+    assert allowed(kubelet.patch(f"{pod}/status", {"status": {"phase": "Pending"}}))
+    assert allowed(scheduler.delete(pod))
+
+
 def test_device_plugins_of_kube_system_answer_in_annotations(guarded: Guarded, pod: str) -> None:
     role = guarded.role("device-plugin", ["pods"], ["patch"])
     guarded.bind(role, "ServiceAccount", "kube-system:vendor-plugin")

@@ -194,45 +194,6 @@ def test_hamis_pods_are_taken_over_while_they_run(node: OldNode) -> None:
     system.delete_all()
 
 
-def _devices(node: OldNode, pod: Json) -> list[int]:
-    """Bytes of each card that the container has printed."""
-    return [x["total_bytes"] for x in system_log(node, pod) if x["event"] == "device"]
-
-
-def test_pods_past_the_scheduler_are_granted_what_there_is_room_for(node: OldNode) -> None:
-    system = node.system
-    node.agent.kill()
-    wait(lambda: node.offered() == 0, "the kubelet to miss the agent")
-    node.agent.start(HAMI_NODE_AGENT_UNMANAGED_PODS="adopt")
-    wait(lambda: node.offered() == 20, "our slots to be on the Node")
-    for number in range(3):
-        pod = a_pod(f"past-{number}", slice_of(CARD_MIB - 4096, 10))
-        pod["spec"] |= {"nodeName": NODE, "schedulerName": "somebody-else"}
-        assert system.create(pod).status_code == 201
-    waiting = wait(
-        lambda: [
-            name
-            for name in ("past-0", "past-1", "past-2")
-            if any("CardInsufficientMemory" in text for _, text in system.events(name))
-        ],
-        "the event of one of three that there is no room",
-    )
-    running = {"past-0", "past-1", "past-2"} - set(waiting)
-    for name in running:
-        pod = system.wait_for_phase(name, "Running")
-        seen = wait(lambda pod=pod: _devices(node, pod), f"{name} to print its cards")
-        assert seen == [(CARD_MIB - 4096) * MIB]
-    assert set(used(system).values()) == {CARD_MIB - 4096}
-    system.check_invariants()
-
-    # It has to be the very card that the kubelet gave, whichever of the two holds it.
-    system.delete(*running)
-    system.wait_for_phase(waiting[0], "Running", timeout_s=60)
-    system.check_invariants()
-    measured.note("3 pods past the scheduler on 2 cards: 2 granted, 1 waited until there was room")
-    system.delete_all()
-
-
 def restarts(system: System, name: str) -> int:
     pod = system.pod(name)
     assert pod is not None

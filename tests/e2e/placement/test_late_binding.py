@@ -60,7 +60,7 @@ def _bursts(cluster_kind: str, binding: str, *, pods: int) -> list[str]:
                 assert system.create(pod).status_code == 201
             _wait_until_over(system, len(wanted))
             spent_s += time.monotonic() - began_s
-            wrong += _wrong(system, wanted, binding)
+            wrong += _wrong(system, wanted)
             system.delete(*wanted)
         measured.note(
             f"binding {binding}: {pods} pods of random sizes in bursts of {BURST} on one node, "
@@ -81,15 +81,13 @@ def _wait_until_over(system: System, count: int) -> None:
     wait(over, "all pods to have printed their limits", timeout_s=TIMEOUT_S)
 
 
-def _wrong(system: System, wanted: dict[str, int], binding: str) -> list[str]:
-    """The lock way repairs a swapped answer in the limits file, but not in variables."""
+def _wrong(system: System, wanted: dict[str, int]) -> list[str]:
     wrong = []
     for pod in system.pods():
         name = pod["metadata"]["name"]
         [printed] = [line for line in system.log(pod, "cuda") if line["event"] == "limits"]
         right = printed["bytes"] == wanted[name] * MIB
-        if binding == "late":
-            right &= printed["variable"] == f"{wanted[name]}m"
+        right &= printed["variable"] == f"{wanted[name]}m"
         if not right:
             wrong.append(f"{name}: {printed}, not {wanted[name]} MiB")
     return wrong

@@ -18,12 +18,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import replace
 from uuid import uuid4
 
-from hamicommon import telemetry
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import HamiError, NotFound, Unavailable
-from opentelemetry import trace
 
-from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts, allocate_span
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.devices.replica_ids import preferred_ids
 from hami_node_agent.grants.book import NodeGrant
@@ -38,7 +36,6 @@ from hami_node_agent.grants.signed import read_signed, refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)
-tracer = trace.get_tracer(__name__)
 
 
 CONFIRM_TIMEOUT_S = 3.0
@@ -177,20 +174,7 @@ class Allocate:
     async def _answer(self, found: InFlight, ids: frozenset[str]) -> ContainerSpec:
         """Raises: _Outdated, HamiError."""
         grant, container = found
-        context = telemetry.extract({"traceparent": grant.traceparent})
-        with (
-            tracer.start_as_current_span("allocate", context=context) as span,
-            telemetry.log_context(pod_uid=grant.pod_uid),
-        ):
-            span.set_attributes(
-                {
-                    **telemetry.pod_attributes(
-                        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
-                    ),
-                    "k8s.container.name": container.name,
-                    "hami.cards": [share.uuid for share in container.shares],
-                }
-            )
+        with allocate_span(grant, container):
             try:
                 env = await self._pods.container_env(grant, container.name)
                 record = self._slices.record(str(uuid4()), ids, grant, container, env)

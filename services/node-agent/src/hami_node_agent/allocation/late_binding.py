@@ -21,7 +21,7 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
 from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
-from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
+from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts, allocate_span
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.ports import Holding
@@ -124,8 +124,9 @@ class LateBinding:
             return False
         fresh = self._slices.record(nonce, owner.device_ids, grant, granted, env)
         try:
-            async with self._cut(fresh) as record:
-                await self._save(grant, record, env)
+            with allocate_span(grant, granted):
+                async with self._cut(fresh) as record:
+                    await self._save(grant, record, env)
         except _Settled:
             return False
         except Conflict as exc:

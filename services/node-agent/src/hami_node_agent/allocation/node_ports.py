@@ -6,13 +6,16 @@ others have it in the answer to Allocate (`write`, `spec`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from hamicommon import telemetry
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.errors import Conflict
+from opentelemetry.trace import get_tracer
 
 from hami_node_agent.allocation.response import (
     LIMITS_MOUNT,
@@ -30,6 +33,8 @@ from hami_node_agent.grants.records import AgentState, Record, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 
+tracer = get_tracer(__name__)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePorts:
@@ -41,6 +46,25 @@ class NodePorts:
     pods: NodePodApi
     files: ContainerFiles
     reports: Reports
+
+
+@contextmanager
+def allocate_span(grant: NodeGrant, container: ContainerGrant) -> Iterator[None]:
+    """Trace the step in which a container of the grant is given its slices."""
+    context = telemetry.extract({"traceparent": grant.traceparent})
+    pod = telemetry.pod_attributes(
+        uid=grant.pod_uid, namespace=grant.namespace, name=grant.pod_name
+    )
+    attributes: dict[str, str | list[str]] = {
+        **pod,
+        "k8s.container.name": container.name,
+        "hami.cards": [str(share.uuid) for share in container.shares],
+    }
+    with (
+        tracer.start_as_current_span("allocate", context=context, attributes=attributes),
+        telemetry.log_context(pod_uid=grant.pod_uid),
+    ):
+        yield
 
 
 class DeviceDescriptions(Protocol):
