@@ -30,7 +30,7 @@ from hami_node_agent.metrics.health import (
 )
 from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 from hami_node_agent.usage.sampler import Observation
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_webhook.metrics import WebhookInstruments

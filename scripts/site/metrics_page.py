@@ -53,7 +53,7 @@ def _of_a_node() -> Iterator[Metric]:
     from hami_node_agent.devices.mig_partition import PartitionPlan
     from hami_node_agent.enforcement.checker import Checked
     from hami_node_agent.metrics import collectors, health, limits
-    from hami_node_agent.usage.regions.directory import Regions
+    from hami_node_agent.usage.regions.reader import Regions
     from hami_node_agent.usage.sampler import Observation
     from hamicommon.process.bulkhead import Bulkhead
 

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.allocation.response import AnswerPolicy, container_response, runs_plain
-from hami_node_agent.enforcement.judgement import ContainerKey
-from hami_node_agent.enforcement.look import limits_of
+from hami_node_agent.enforcement.judgement import ContainerKey, limits_of
 from hami_node_agent.grants.records import AgentState
 from hamicommon.domain.allocations import DeviceShare
 

@@ -12,8 +12,7 @@ from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.dra import preparation
-from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef
-from hami_node_agent.dra.records import LostRecords
+from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, LostRecords
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 from hami_node_agent.grants.records import AgentState, beside, is_complete, passed_on, pods_beside
 from hami_node_agent.grants.reports import Reports

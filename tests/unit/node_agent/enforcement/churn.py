@@ -13,8 +13,15 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
-from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey, Tolerance, judge
-from hami_node_agent.enforcement.look import Resolver, limits_of, view_of
+from hami_node_agent.enforcement.judgement import (
+    ContainerKey,
+    LimitKey,
+    Resolver,
+    Tolerance,
+    judge,
+    limits_of,
+    view_of,
+)
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hami_node_agent.grants.ports import PodsSeen
 from hami_node_agent.grants.records import Record

@@ -8,8 +8,14 @@ from typing import Any
 import pytest
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.enforcement.checker import CheckPolicy, LimitChecker
-from hami_node_agent.enforcement.judgement import ContainerKey, LimitKey
-from hami_node_agent.enforcement.look import Kind, Resolver, limits_of, view_of
+from hami_node_agent.enforcement.judgement import (
+    ContainerKey,
+    Kind,
+    LimitKey,
+    Resolver,
+    limits_of,
+    view_of,
+)
 from hami_node_agent.enforcement.periods import Timing
 from hami_node_agent.grants.ports import PodsSeen
 from hami_node_agent.grants.records import AgentState

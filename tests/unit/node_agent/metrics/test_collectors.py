@@ -8,7 +8,7 @@ from hami_node_agent.grants.ports import MigDevice
 from hami_node_agent.metrics.collectors import NodeCollector, registry_of
 from hami_node_agent.metrics.health import RegionCollector
 from hami_node_agent.metrics.legacy import LegacyCollector
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 from hami_node_agent.usage.sampler import Observation
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.events import ContainerSample, DeviceSample

@@ -18,8 +18,7 @@ from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback, LimitsWriter
 from hami_node_agent.usage.feedback_rules import BLOCK_S
 from hami_node_agent.usage.monitor import Monitor, Owners, Seen
-from hami_node_agent.usage.regions.directory import Regions
-from hami_node_agent.usage.regions.reader import read_region
+from hami_node_agent.usage.regions.reader import Regions, read_region
 from hami_node_agent.usage.sampler import container_samples
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef

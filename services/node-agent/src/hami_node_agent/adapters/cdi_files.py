@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 from hamicommon.errors import Unavailable
 
-from hami_node_agent.adapters.host.durable import replace_file
+from hami_node_agent.adapters.host.durable import age_s, replace_file
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND, CDI_VERSION
 from hami_node_agent.devices.device_list import ContainerSpec
 
@@ -62,7 +62,7 @@ class CdiFiles:
     def remove_strays(self, *, nonces: Container[str], older_than_s: float) -> None:
         """Takes devices away that nobody knows any more."""
         for nonce in self.nonces():
-            if nonce not in nonces and _age_s(self._path(nonce)) > older_than_s:
+            if nonce not in nonces and age_s(self._path(nonce)) > older_than_s:
                 self.remove([nonce])
 
     def mounted_paths(self) -> frozenset[str]:
@@ -127,10 +127,3 @@ def _device_of(path: Path) -> str | None:
         return str(orjson.loads(path.read_bytes())["devices"][0]["name"])
     except (orjson.JSONDecodeError, KeyError, IndexError, TypeError):
         return None
-
-
-def _age_s(path: Path) -> float:
-    try:
-        return time.time() - path.lstat().st_mtime
-    except OSError:
-        return 0.0

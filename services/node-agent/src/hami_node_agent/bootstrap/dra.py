@@ -29,9 +29,8 @@ from hami_node_agent.bootstrap.late_binding import (
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.devices.mig_partition import MIG
 from hami_node_agent.devices.offer import WHOLE
-from hami_node_agent.dra.preparation import ClaimPreparation
+from hami_node_agent.dra.preparation import ClaimPreparation, LostRecords, keep_passed_on
 from hami_node_agent.dra.publisher import SlicePublisher, withdraw
-from hami_node_agent.dra.records import LostRecords, keep_passed_on
 from hami_node_agent.dra.server import (
     DraService,
     DriverSockets,

@@ -28,7 +28,7 @@ from hami_node_agent.metrics.legacy import LegacyCollector
 from hami_node_agent.metrics.limits import LimitCollector
 from hami_node_agent.usage.feedback import Feedback, LimitsWriter
 from hami_node_agent.usage.monitor import Monitor, Owners
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 from hami_node_agent.usage.sampler import FirstKernels, Observation, Sampler, UsagePublisher
 
 

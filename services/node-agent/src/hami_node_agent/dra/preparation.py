@@ -1,23 +1,29 @@
-"""Prepares a pod's ResourceClaims: a grant of the ledger, limits, and a device description by CDI.
+"""ResourceClaims of pods prepared: a grant of the ledger, limits, and a device description by CDI.
 
 The kubelet calls once for a pod's sandbox, not for each start, and any number of times again: what
 is there is written again as it was. A pod that comes to a prepared claim is not asked about (the
 scheduler's `ClaimHolders` enters it). Each container gets one CDI device of ours, named with the
 first of its allocated devices; the others of its devices need none, because that one describes all.
+
+Slices that other pods hold by the same claims go on as theirs when one grant ends. Records are made
+again when the state file was lost, because nobody asks again about pods that run on: from the
+ledger's first whole answer, what the kubelet has by claims (PodResources), and the device
+descriptions, which name the folder of each account. With them usage is sampled, limits are kept,
+and directories go with their pod; until then what is described stays
+(`cleanup/garbage_collection.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon import telemetry
 from hamicommon.domain.allocations import SliceKey, slices_name
 from hamicommon.domain.ids import PodUid
-from hamicommon.domain.pod_ref import PodRef
 from hamicommon.dra.claims import (
     AllocatedDevice,
     ContainerClaims,
@@ -27,11 +33,13 @@ from hamicommon.dra.claims import (
     holders,
     pods_of,
 )
-from hamicommon.errors import Conflict, HamiError, NotFound
+from hamicommon.errors import Conflict, HamiError, NotFound, Unavailable
 from hamicommon.events import ClaimsRequest, claims_subject
 from hamicommon.k8s.types import Json
+from hamicommon.process.backoff import Backoff
 from opentelemetry.trace import get_tracer
 
+from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims
 from hami_node_agent.allocation.late_binding import SETTLE_S
 from hami_node_agent.allocation.late_binding_rules import CDI_KIND
@@ -39,9 +47,11 @@ from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import enter_reply
 from hami_node_agent.grants.ports import RequestBus
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import AgentState, Record, passed_on
+from hami_node_agent.grants.state import NodeState
 
 logger = logging.getLogger(__name__)
+
 tracer = get_tracer(__name__)
 
 # One read of the pod, one of each claim, one transaction and one patch; the kubelet gives us 45 s.
@@ -113,7 +123,7 @@ class ClaimPreparation:
         except HamiError as exc:
             logger.error("claim not prepared", extra={"claim": ref.name, "error": str(exc)})
             if not isinstance(exc, NotFound):
-                await self.node.pods.warn(_ref(pod), f"claim {ref.name} not prepared: {exc}")
+                await self.node.pods.warn(ref_of(pod), f"claim {ref.name} not prepared: {exc}")
             raise
 
     async def _pods_of(self, claim: Json) -> list[Json]:
@@ -124,8 +134,7 @@ class ClaimPreparation:
             with suppress(NotFound):
                 pod = await self.api.pod(metadata["namespace"], one["name"])
                 here = pod["spec"].get("nodeName") == self.node_name
-                over = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-                if pod["metadata"]["uid"] == one["uid"] and here and not over:
+                if pod["metadata"]["uid"] == one["uid"] and here and not is_terminal(pod):
                     found.append(pod)
         if not found:
             raise NotFound(
@@ -244,8 +253,79 @@ class ClaimPreparation:
         return names
 
 
-def _ref(pod: Json) -> PodRef:
-    metadata = pod["metadata"]
-    return PodRef(
-        uid=PodUid(metadata["uid"]), namespace=metadata["namespace"], name=metadata["name"]
-    )
+RETRY_FIRST_S, RETRY_LAST_S = 1.0, 60.0
+
+
+class LostRecords:
+    """Looks once, when the agent has started."""
+
+    def __init__(self, node: NodePorts, slices: DescribedSlices) -> None:
+        self._state = node.state
+        self._kubelet_state = node.kubelet_state
+        self._pods = node.pods
+        self._slices = slices
+
+    async def run(self) -> None:
+        """Until what this start found is recorded."""
+        while not self._state.book.whole:
+            await self._state.book_changed.wait(self._state.book_changed.version)
+        backoff = Backoff(RETRY_FIRST_S, RETRY_LAST_S)
+        while True:
+            try:
+                await self.take_up()
+            except HamiError as exc:
+                logger.warning("claims' records not found, retrying", extra={"error": str(exc)})
+                await asyncio.sleep(backoff.failed())
+            else:
+                return
+
+    async def take_up(self) -> None:
+        """Records what pods have by claims. Raises: Unavailable."""
+        if not any(self._missing()):
+            return
+        held = await self._kubelet_state.claimed()
+        # Prepared before the kubelet was asked: recorded by now, if by us.
+        for nonce, grant, container in list(self._missing()):
+            if nonce in held:
+                await self._record(nonce, grant, container)
+
+    def _missing(self) -> Iterator[tuple[str, NodeGrant, str]]:
+        """(Nonce, grant, container) of all that is had by claims without a record."""
+        for nonce, grant, container in self._state.book.slices():
+            known = nonce in self._state.saved.records
+            if not known and grant.container(container) is not None:
+                yield nonce, grant, container
+
+    async def _record(self, nonce: str, grant: NodeGrant, container: str) -> None:
+        granted = grant.container(container)
+        assert granted is not None
+        env = await self._pods.container_env(grant, container)
+        fresh = self._slices.record(nonce, frozenset(), grant, granted, env)
+        record = await asyncio.to_thread(self._slices.in_place, fresh)
+        if record is None:
+            # After a reboot: the kubelet has it prepared before anything starts.
+            return
+
+        def edit(saved: AgentState) -> AgentState:
+            known: Record | None = saved.records.get(nonce)
+            return saved if known else self._slices.recorded(saved, grant, record)
+
+        await self._state.change(edit, first=lambda: self._slices.put(record, env))
+        logger.warning(
+            "record of a prepared claim was lost, made again",
+            extra={"pod_uid": grant.pod_uid, "container": container, "cards": list(record.cards)},
+        )
+
+
+async def keep_passed_on(state: NodeState) -> None:
+    """Passes records on when grants end, until cancelled."""
+    backoff = Backoff(0.5, 30.0)
+    while True:
+        seen, wait_s = state.book_changed.version, None
+        try:
+            await state.change(lambda saved: passed_on(saved, state.book))
+            backoff.succeeded()
+        except Unavailable as exc:
+            wait_s = backoff.failed()
+            logger.warning("records not passed on, retrying", extra={"error": str(exc)})
+        await state.book_changed.wait(seen, wait_s)

@@ -29,19 +29,17 @@ from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 
 from hami_node_agent.enforcement.judgement import (
-    ContainerKey,
-    Facts,
-    Limit,
-    LimitKey,
-    Tolerance,
-    judge,
-)
-from hami_node_agent.enforcement.look import (
     MIB,
     CardTotals,
+    ContainerKey,
+    Facts,
     KnownPods,
+    Limit,
+    LimitKey,
     NodeView,
     Resolver,
+    Tolerance,
+    judge,
     limits_of,
     view_of,
 )

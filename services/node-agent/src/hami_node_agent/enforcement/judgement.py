@@ -1,31 +1,44 @@
 """State of each container on each card at one moment. Pure; `periods.py` adds the time.
 
-In: `Facts`, made by `look.py`. Nothing in a tenant's hands proves anything here but for its own
-benefit, and that within a bound: the driver's list, a pid's start and its cgroup are the kernel's,
-the limit is the grant's.
+In: the monitor's look, the records, what is known of pods. Nothing in a tenant's hands proves
+anything here but for its own benefit, and that within a bound: the driver's list, a pid's start and
+its cgroup are the kernel's, the limit is the grant's.
 
 A container may hold, on a card, its grant and on top of it
 
 - what the library charges without being able to refuse it: contexts and modules are made by the
-  driver before anybody knows their size (docs/libvgpu-memory.md, "Memory that no call names"), so a
-  slice that was full when they came is exceeded by them. How much that is the library itself states
-  in the region, measured by NVML. The tenant could write there too, so of each process it counts up
-  to `Tolerance.overhead_mib`, and of all together up to as much as was granted (small slices: up to
-  that of two processes);
-- one granule of the driver's, 2 MiB, for each process: NVML counts granules, the library bytes.
+driver before anybody knows their size (docs/libvgpu-memory.md, "Memory that no call names"), so a
+slice that was full when they came is exceeded by them. How much that is the library itself states
+in the region, measured by NVML. The tenant could write there too, so of each process it counts up
+to `Tolerance.overhead_mib`, and of all together up to as much as was granted (small slices: up to
+that of two processes); - one granule of the driver's, 2 MiB, for each process: NVML counts
+granules, the library bytes.
 
 Memory decides first and needs nothing that a tenant can write: what is in a region can make a
 container look better by the tolerance, never by more.
+
+`view_of` makes the facts of one look: a process is a container's by its cgroup only, which the
+kernel keeps and no tenant can write; the container's name comes with the runtime's id of it, which
+the kubelet reports.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
+from hamicommon.domain.ids import PodUid
 from hamicommon.domain.limits import LimitState
+from hamicommon.domain.pod_ref import PodRef
+
+from hami_node_agent.devices.processes import HostProcess
+from hami_node_agent.grants.ports import PodsSeen
+from hami_node_agent.grants.records import Record
+from hami_node_agent.usage.monitor import MonitorLook, Seen
 
 
 class ContainerKey(NamedTuple):
@@ -246,3 +259,258 @@ def _processes(pids: Sequence[int]) -> str:
     shown = ", ".join(str(pid) for pid in sorted(pids)[:3])
     more = f" and {len(pids) - 3} more" if len(pids) > 3 else ""
     return f"host process{'es' if len(pids) > 1 else ''} {shown}{more}"
+
+
+MIB = 1024 * 1024
+
+
+class KnownPods(Protocol):
+    """This node's pods, as the watch has them."""
+
+    @property
+    def live(self) -> bool:
+        """True while the watch follows the API server."""
+
+    def seen(self) -> PodsSeen:
+        """What the watch has at present."""
+
+    def name_of(self, pod_uid: str) -> PodRef | None:
+        """The pod of this node with that uid."""
+
+    def api_uid(self, kubelet_uid: str) -> str:
+        """The uid at the API server of the pod that the kubelet calls so."""
+
+    def container_of(self, container_id: str) -> tuple[str, str] | None:
+        """(pod uid, name) of the container that the runtime calls so."""
+
+
+class Kind(StrEnum):
+    """Whose a process on a card is."""
+
+    CONTAINER = "container"
+    EXEMPT = "exempt"
+    """Of a namespace that the operator exempted."""
+    ENDED = "ended"
+    """Of a pod that is over: on its way out, or reported as one that runs on."""
+    HOST = "host"
+    """Of no pod: the host's own, or of another container runtime."""
+    UNRESOLVED = "unresolved"
+    """Listed by the driver, and not in the host's /proc (any more)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardTotals:
+    """What the driver lists on one card, by kind of owner."""
+
+    processes: Mapping[Kind, int]
+    held_mib: Mapping[Kind, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """Facts, and what is shown beside them."""
+
+    facts: Facts
+    totals: Mapping[str, CardTotals] = field(default_factory=dict)
+    """By card."""
+    unresolved: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    """(card, pid) -> looks in a row in which it could not be resolved."""
+
+
+STUCK_LOOKS = 3
+"""A process that ends between the driver's list and /proc is not there at the next look."""
+_ALL = ""
+
+
+def limits_of(
+    records: Iterable[Record], *, ended: frozenset[PodUid], controlled: bool
+) -> dict[ContainerKey, dict[str, Limit]]:
+    """By container and card, of everybody who may run under a grant.
+
+    `controlled`: the library is preloaded in containers that have no MIG instance, and in those
+    of pods with whole cards that are to run with it.
+    """
+    limits: defaultdict[ContainerKey, dict[str, Limit]] = defaultdict(dict)
+    for record in records:
+        if not record.allocation_id or record.pod_uid in ended:
+            continue
+        of_container = limits[ContainerKey(record.pod_uid, record.container)]
+        instance = bool(record.mig_uuids)
+        for share in record.shares:
+            before = of_container.get(share.uuid)
+            of_container[share.uuid] = Limit(
+                granted_mib=share.memory_mib + (0 if before is None else before.granted_mib),
+                controlled=controlled and not instance and not record.plain,
+                # 0 is no limit, in the limits file too.
+                hardware=instance or share.memory_mib == 0,
+            )
+    return dict(limits)
+
+
+class Resolver:
+    """Finds whose a process is; remembers nothing."""
+
+    def __init__(
+        self,
+        pods: KnownPods,
+        limits: Mapping[ContainerKey, Mapping[str, Limit]],
+        exempt_namespaces: frozenset[str],
+        beside: Mapping[tuple[str, str], tuple[str, str]] = MappingProxyType({}),
+    ) -> None:
+        """`beside`: containers (pod uid, name) that have another's slices together with it -> that
+        one, under which their processes count."""
+        self._beside = {ContainerKey(*own): ContainerKey(*of) for own, of in beside.items()}
+        self._pods = pods
+        self._ended = pods.seen().ended
+        self._exempt = exempt_namespaces
+        self._granted: defaultdict[str, list[str]] = defaultdict(list)
+        for owner in (*limits, *self._beside):
+            self._granted[owner.pod_uid].append(owner.container)
+
+    def owner_of(self, process: HostProcess) -> tuple[Kind, ContainerKey]:
+        """The key is empty where it is no container's."""
+        named = self._pods.container_of(process.container_id) if process.container_id else None
+        if named is not None:
+            pod_uid, container = named
+        else:
+            pod_uid = process.pod_uid or self._api_uid(process.static_pod)
+            only = self._granted.get(pod_uid, ())
+            container = only[0] if len(only) == 1 else ""
+        if not pod_uid:
+            return Kind.HOST, ContainerKey("", "")
+        key = ContainerKey(pod_uid, container)
+        if PodUid(pod_uid) in self._ended:
+            return Kind.ENDED, key
+        pod = self._pods.name_of(pod_uid)
+        if pod is None and self._pods.live and pod_uid not in self._granted:
+            # The API server had deleted it before this agent began.
+            return Kind.ENDED, key
+        if pod is not None and pod.namespace in self._exempt:
+            return Kind.EXEMPT, key
+        return Kind.CONTAINER, self._beside.get(key, key)
+
+    def _api_uid(self, kubelet_uid: str) -> str:
+        return self._pods.api_uid(kubelet_uid) if kubelet_uid else ""
+
+
+def view_of(
+    look: MonitorLook,
+    *,
+    resolver: Resolver,
+    limits: Mapping[ContainerKey, Mapping[str, Limit]],
+    directories: Mapping[str, ContainerKey],
+    cards: Iterable[str],
+    used_mib: Callable[[str], int | None],
+    before: Mapping[tuple[str, int], int],
+) -> NodeView:
+    """`directories`: the containers' region directories. `cards`: all of this node that are
+    offered. `used_mib`: in use on a card, by anybody. `before`: `unresolved` of the last look."""
+    evidence = look.evidence
+    if evidence is None:
+        reason = "the node-agent does not see the host's processes (HAMI_NODE_AGENT_PROC_ROOT)"
+        return NodeView(facts=Facts(limits=limits, blind={_ALL: reason}))
+    found: list[ListedProcess] = []
+    totals: dict[str, CardTotals] = {}
+    unresolved: dict[tuple[str, int], int] = {}
+    for card, listed in evidence.cards.items():
+        processes: Counter[Kind] = Counter()
+        held: Counter[Kind] = Counter()
+        for pid in listed.pids:
+            held_mib = listed.held_mib.get(pid)
+            process = evidence.living.get(pid)
+            kind, owner = Kind.UNRESOLVED, ContainerKey("", "")
+            if process is None:
+                unresolved[card, pid] = before.get((card, pid), 0) + 1
+            else:
+                kind, owner = resolver.owner_of(process)
+            if process is not None and kind is Kind.CONTAINER:
+                found.append(
+                    ListedProcess(
+                        card=card,
+                        owner=owner,
+                        host_pid=pid,
+                        inner_pid=process.inner_pid,
+                        started_ticks=process.started_ticks,
+                        held_mib=held_mib,
+                    )
+                )
+            processes[kind] += 1
+            held[kind] += held_mib or 0
+        totals[card] = CardTotals(processes=processes, held_mib=held)
+    owners = {process.owner for process in found}
+    facts = Facts(
+        processes=tuple(found),
+        limits=limits,
+        accounts=_accounts(look, directories, owners),
+        blind=_blind(look, cards, unresolved, used_mib),
+    )
+    return NodeView(facts=facts, totals=totals, unresolved=unresolved)
+
+
+def _accounts(
+    look: MonitorLook, directories: Mapping[str, ContainerKey], wanted: set[ContainerKey]
+) -> dict[ContainerKey, Account]:
+    found: dict[ContainerKey, Account] = {}
+    for seen in look.seen:
+        owner = seen.container.owner
+        key = ContainerKey(owner.pod.uid, owner.container)
+        if key in wanted:
+            found[key] = _account(seen)
+    for name in look.unreadable:
+        key_or_none = directories.get(name)
+        if key_or_none in wanted and key_or_none is not None:
+            found[key_or_none] = Account(readable=False)
+    return found
+
+
+def _account(seen: Seen) -> Account:
+    region = seen.container.region
+    return Account(
+        overhead_mib={
+            (process.pid, process.started_ticks): {
+                card.uuid: (held.context_bytes + held.module_bytes) // MIB
+                for card, held in zip(region.cards, process.held, strict=True)
+            }
+            for process in region.processes
+        }
+    )
+
+
+def _blind(
+    look: MonitorLook,
+    cards: Iterable[str],
+    unresolved: Mapping[tuple[str, int], int],
+    used_mib: Callable[[str], int | None],
+) -> dict[str, str]:
+    assert look.evidence is not None
+    listed = look.evidence.cards
+    blind = {
+        card: f"the driver does not list the processes of {card}"
+        for card in cards
+        if card not in listed
+    }
+    for (card, pid), looks in unresolved.items():
+        if looks >= STUCK_LOOKS:
+            blind[card] = (
+                f"the driver lists a process {pid} on {card} that the host's /proc does not have"
+            )
+    for card, stated_mib in _stated_mib(look).items():
+        # A driver that counts in the agent's own pid namespace lists nobody else's processes.
+        if stated_mib and card in listed and not listed[card].pids:
+            in_use_mib = used_mib(card)
+            if in_use_mib is not None and in_use_mib >= stated_mib:
+                blind[card] = (
+                    f"the driver lists no process on {card}, of which {in_use_mib} MiB are in use "
+                    "(does the node-agent run in the host's pid namespace?)"
+                )
+    return blind
+
+
+def _stated_mib(look: MonitorLook) -> Counter[str]:
+    """What the containers' own accounts have of each card."""
+    stated: Counter[str] = Counter()
+    for seen in look.seen:
+        for use in seen.uses:
+            if use.total_bytes and seen.container.owns(use.card.uuid):
+                stated[use.card.uuid] += use.total_bytes // MIB
+    return stated

@@ -22,7 +22,7 @@ from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.tracker import CardTracker
 from hami_node_agent.metrics.collectors import ZONE
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 
 
 def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
@@ -49,7 +49,7 @@ class RegionCollector(Collector):
         yield GaugeMetricFamily(
             "hami_node_agent_unreadable_regions",
             "Containers whose region could not be read in the last round",
-            value=self.regions.unreadable,
+            value=len(self.regions.problems),
         )
 
 

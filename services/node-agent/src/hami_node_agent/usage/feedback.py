@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hamicommon.errors import Unavailable
 from hamicommon.process.bulkhead import Bulkhead
@@ -28,6 +28,9 @@ from hami_node_agent.usage.feedback_rules import INTERVAL_S, Shared, Switches, d
 from hami_node_agent.usage.monitor import Container, Monitor, Seen
 
 logger = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
 
 
 class LimitsFiles(Protocol):
@@ -48,31 +51,23 @@ class LimitsWriter:
         self._files = files
 
     async def feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
-        """By nonce. What can't be written is logged and tried in the next round."""
-        await asyncio.to_thread(self._write_feedback, decided)
+        """Write what was decided, by nonce; what fails is logged and tried in the next round."""
+        await asyncio.to_thread(self._write, "feedback", self._files.write_feedback, decided)
 
     async def processes(self, seen: Iterable[Seen]) -> None:
-        """The host pids of what was seen."""
+        """Write the host pids of what was seen."""
         found = {nonce_of(one.container): one.host_pids for one in seen}
-        await asyncio.to_thread(self._write_pids, found)
+        await asyncio.to_thread(self._write, "pids", self._files.write_pids, found)
 
-    def _write_feedback(self, decided: Mapping[str, CoreFeedback]) -> None:
-        for nonce, feedback in decided.items():
-            try:
-                with self._bulkhead.item("feedback", nonce):
-                    self._files.write_feedback(nonce, feedback)
-            except Unavailable as exc:
-                logger.warning("feedback not written", extra={"error": str(exc)})
-
-    def _write_pids(self, found: Mapping[str, Iterable[HostPid]]) -> None:
-        for nonce, pids in found.items():
+    def _write(self, loop: str, write: Callable[[str, T], None], values: Mapping[str, T]) -> None:
+        for nonce, value in values.items():
             if not nonce:
                 continue
             try:
-                with self._bulkhead.item("pids", nonce):
-                    self._files.write_pids(nonce, pids)
+                with self._bulkhead.item(loop, nonce):
+                    write(nonce, value)
             except Unavailable as exc:
-                logger.warning("host pids not written", extra={"error": str(exc)})
+                logger.warning("%s not written", loop, extra={"error": str(exc)})
 
 
 def nonce_of(container: Container) -> str:

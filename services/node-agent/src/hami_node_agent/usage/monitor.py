@@ -37,7 +37,7 @@ from hami_node_agent.usage.regions.accounting import (
     proven,
     used,
 )
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hami_node_agent.usage.regions import layout as layout
 from hami_node_agent.usage.regions.accounting import Region, used
-from hami_node_agent.usage.regions.directory import Regions
+from hami_node_agent.usage.regions.reader import Regions
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +75,7 @@ def test_no_region_file_harms_another_or_has_impossible_values(
     found = read(regions)
 
     assert found["good_main"].processes[0].pid == 7
-    assert len(found) + regions.unreadable + _not_ready(file) == 2
+    assert len(found) + len(regions.problems) + _not_ready(file) == 2
     if "bad_main" in found:
         for use in used(
             found["bad_main"],
@@ -106,11 +106,11 @@ def test_a_problem_is_counted_each_time_and_logged_once(
         assert [read(regions), read(regions)] == [{}, {}]
 
     assert [record.message for record in caplog.records] == ["region not usable"]
-    assert (regions.failures, regions.unreadable) == ({"not_a_region": 2}, 1)
+    assert (regions.failures, len(regions.problems)) == ({"not_a_region": 2}, 1)
 
     v1_file(file)
     assert set(read(regions)) == {"a_main"}
-    assert regions.unreadable == 0
+    assert len(regions.problems) == 0
 
 
 def test_the_region_is_the_first_cache_that_is_no_library(tmp_path: Path) -> None:

@@ -13,22 +13,6 @@ from hami_node_agent.devices.offer import CardFacts
 CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
-def control_files(dev_root: Path) -> dict[str, str]:
-    """Container path -> host path of those control files that exist."""
-    return {
-        f"/dev/{name}": str(dev_root / name) for name in CONTROL_FILES if (dev_root / name).exists()
-    }
-
-
-def card_files(cards: Iterable[CardFacts], dev_root: Path) -> dict[str, list[tuple[str, str]]]:
-    """Card uuid -> (container path, host path) of its files."""
-    return {
-        card.uuid: [(f"/dev/nvidia{card.minor}", str(dev_root / f"nvidia{card.minor}"))]
-        for card in cards
-        if card.minor is not None
-    }
-
-
 class CardNames:
     """What cards are called on this node besides their uuid: it follows cards that are plugged in.
 
@@ -40,16 +24,21 @@ class CardNames:
         self.index_of: dict[str, int] = {}
         """NVML index by uuid."""
         self.card_files: dict[str, list[tuple[str, str]]] = {}
-        """See the function."""
+        """(Container path, host path) of a card's files by uuid."""
         self.control_files: dict[str, str] = {}
-        """See the function; a driver that is reloaded may make more."""
+        """Host path by container path of those that exist; a reloaded driver may make more."""
 
     def learn(self, cards: Iterable[CardFacts]) -> None:
         """Adds these cards; one that is gone keeps its name, in case it comes back."""
         found = tuple(cards)
         self.index_of.update((card.uuid, card.index) for card in found)
-        self.card_files.update(card_files(found, self._dev_root))
-        self.control_files.update(control_files(self._dev_root))
+        for card in found:
+            if card.minor is not None:
+                name = f"nvidia{card.minor}"
+                self.card_files[card.uuid] = [(f"/dev/{name}", str(self._dev_root / name))]
+        for name in CONTROL_FILES:
+            if (self._dev_root / name).exists():
+                self.control_files[f"/dev/{name}"] = str(self._dev_root / name)
 
 
 def mig_files(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 
@@ -33,6 +34,17 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
         with contextlib.suppress(OSError):
             os.unlink(temporary)  # noqa: PTH108 - as above
         raise
+
+
+def age_s(path: Path) -> float:
+    """Return the seconds since a file, or the list of names of a folder, changed; 0: it is gone.
+
+    By the time of status changes: a tenant may set any time of modification.
+    """
+    try:
+        return time.time() - path.lstat().st_ctime
+    except OSError:
+        return 0.0
 
 
 def make_empty(path: Path, *, mode: int) -> None:

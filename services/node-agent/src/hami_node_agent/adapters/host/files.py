@@ -18,7 +18,6 @@ import logging
 import re
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -28,7 +27,7 @@ from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest, Unavailable
 
 from hami_node_agent.adapters.cdi_files import CdiFiles
-from hami_node_agent.adapters.host.durable import make_empty, replace_file
+from hami_node_agent.adapters.host.durable import age_s, make_empty, replace_file
 from hami_node_agent.adapters.host.removal import REMOVING, Removal
 from hami_node_agent.allocation.response import region_name, region_path
 from hami_node_agent.cleanup.installed_files import marked, require_same_machine
@@ -298,7 +297,7 @@ class HostFiles:
             for name in names:
                 if name == REMOVING or name in known or name in mounted:
                     continue
-                if _age_s(parent / name) > older_than_s:
+                if age_s(parent / name) > older_than_s:
                     self._removals[parent].give_up(name)
 
     def remove_given_up(self, budget_s: float) -> bool:
@@ -354,11 +353,3 @@ def _difference(path: Path, content: bytes) -> str:
 def _update(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = False) -> None:
     if not path.is_file() or path.read_bytes() != content:
         replace_file(path, content, mode=mode, durable=durable)
-
-
-def _age_s(path: Path) -> float:
-    """Since it or its list of names changed; a tenant may set any time of modification."""
-    try:
-        return time.time() - path.lstat().st_ctime
-    except OSError:
-        return 0.0

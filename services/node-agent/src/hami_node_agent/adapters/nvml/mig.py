@@ -16,8 +16,8 @@ from hamicommon.domain.ids import GpuUuid
 from hamicommon.errors import Conflict
 from hamicommon.k8s.mig import MigSlice
 
+from hami_node_agent.adapters.nvml.driver import text
 from hami_node_agent.adapters.nvml.library import NvmlProbe
-from hami_node_agent.adapters.nvml.samples import text
 from hami_node_agent.devices.mig_partition import (
     Instance,
     MigInstance,
