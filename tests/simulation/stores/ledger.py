@@ -129,10 +129,6 @@ class SimLedger(Inventories):
         for resource, limit in limits.items():
             self._quotas[namespace, resource] = [limit, used[resource]]
 
-    async def limited(self) -> frozenset[str]:
-        """See the port QuotaStore."""
-        return frozenset(namespace for namespace, _resource in self._quotas)
-
     async def used(self) -> list[QuotaUse]:
         """See the port QuotaStore."""
         return [QuotaUse(*key, limit, used) for key, (limit, used) in self._quotas.items()]

@@ -52,8 +52,8 @@ class Refusing:
 
     live_of = set_cordoned = mark_gone = set_limits = record_annotated = refuse
 
-    async def limited(self) -> frozenset[str]:
-        return frozenset()
+    async def used(self) -> list[Any]:
+        return []
 
 
 class _Waiting:

@@ -121,7 +121,7 @@ async def _cards(database: Database) -> None:
     await inventory.tally()
     quotas = PostgresQuotas(database, quota_of=lambda _: {RESOURCE: 100})
     await quotas.set_limits("team", {RESOURCE: 10_000})
-    await quotas.limited()
+    await quotas.used()
 
 
 async def _grants(database: Database) -> None:

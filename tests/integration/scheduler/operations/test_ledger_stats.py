@@ -23,4 +23,4 @@ async def test_deleted_nodes_are_named_while_the_inventory_stream_has_them(world
 
     found = await PostgresLedgerStats(world.database).read()
 
-    assert (found.agent_nodes, found.gone_nodes) == (1, ("deleted",))
+    assert (found.cluster.agent_nodes, found.cluster.gone_nodes) == (1, ("deleted",))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hami_scheduler.adoption.claims import Claim, claim_of
-from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Why, held_twice, judge
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
+from hamicommon.events import HeldContainer
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
@@ -59,8 +59,9 @@ def a_pod(
     }
 
 
-def reported(container: str = "main", **changes: Any) -> Observed:
-    testimony = Observed(
+def reported(container: str = "main", **changes: Any) -> HeldContainer:
+    testimony = HeldContainer(
+        pod_uid="uid-1",
         container=container,
         device_ids=(f"{A}-3",),
         cards_of_ids=(GpuUuid(A),),
@@ -68,12 +69,12 @@ def reported(container: str = "main", **changes: Any) -> Observed:
         memory_mib=(4096,),
         core_percent=30,
     )
-    return replace(testimony, **changes)
+    return testimony.model_copy(update=changes)
 
 
 def verdict(
     pod: dict[str, Any],
-    *testimonies: Observed,
+    *testimonies: HeldContainer,
     believe_node: bool = False,
     twice: dict[str, frozenset[PodUid]] | None = None,
 ) -> AdoptionResult:
@@ -187,7 +188,7 @@ def test_init_containers_are_adopted_with_their_own_slices() -> None:
     ],
 )
 def test_what_is_not_proven_is_refused(
-    pod: dict[str, Any], testimony: tuple[Observed, ...], why: Why
+    pod: dict[str, Any], testimony: tuple[HeldContainer, ...], why: Why
 ) -> None:
     found = verdict(pod, *testimony)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -10,7 +9,7 @@ import pytest
 from hami_scheduler.bus import ledger_stats
 from hami_scheduler.bus.ledger_stats import LedgerStats, LedgerStatsPublisher
 from hamicommon.errors import Unavailable
-from hamicommon.events import QuotaNumbers
+from hamicommon.events import ClusterNumbers, QuotaNumbers
 from hamicommon.process.bulkhead import Bulkhead
 from pydantic import BaseModel
 
@@ -45,7 +44,8 @@ class NoReader:
 
 def found(used: int, at: datetime = NOW) -> LedgerStats:
     quota = QuotaNumbers(resource="nvidia.com/gpumem", limit=100, used=used)
-    return LedgerStats(taken_at=at, quotas={"team": (quota,)}, agent_nodes=1, foreign_vendors=())
+    cluster = ClusterNumbers(taken_at=at, agent_nodes=1, foreign_vendors=())
+    return LedgerStats(cluster, {"team": (quota,)})
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def test_namespaces_around_a_poisonous_one_are_published(heard: Heard) -> 
     quotas = found(1).quotas["team"]
     odd = cast(Any, object())
 
-    numbers = replace(found(1), quotas={"a": quotas, "poison": odd, "z": quotas})
+    numbers = found(1)._replace(quotas={"a": quotas, "poison": odd, "z": quotas})
     await publisher.publish(numbers)
 
     assert heard.taken() == ["hami.ledger.v1.quota.a", "hami.ledger.v1.quota.z", CLUSTER]

@@ -112,7 +112,7 @@ class _Nothing:
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         raise AssertionError
 
-    async def limited(self) -> frozenset[str]:
+    async def used(self) -> list[Any]:
         raise AssertionError
 
 

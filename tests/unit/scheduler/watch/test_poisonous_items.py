@@ -55,8 +55,8 @@ class Store:
     async def set_groups(self, groups: Mapping[str, str | None]) -> None:
         del groups
 
-    async def limited(self) -> frozenset[str]:
-        return frozenset()
+    async def used(self) -> list[Any]:
+        return []
 
 
 async def _until_reached(store: Store, loop: Coroutine[Any, Any, None]) -> None:

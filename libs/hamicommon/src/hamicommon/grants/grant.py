@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,8 @@ _PEM = re.compile(r"-----BEGIN PUBLIC KEY-----(?P<body>[^-]+)-----END PUBLIC KEY
 # All that stands before the key itself in its DER form (RFC 8410, section 4).
 _ED25519 = bytes.fromhex("302a300506032b6570032100")
 _KEY_BYTES = 32
+LIFETIME_S = 600.0
+"""An agent may keep a grant for so long without asking again, and believe a signed one."""
 
 
 class GrantedShare(BaseModel):
@@ -122,8 +124,8 @@ class Grant(BaseModel):
         return tuple(container.to_domain() for container in self.containers)
 
 
-def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
-    """Makes the grant of an allocation that has its token.
+def grant_of(allocation: Allocation, *, expires_at: datetime | None = None) -> Grant:
+    """Make the grant of an allocation that has its token, for `LIFETIME_S` if no end is given.
 
     Raises: InvalidRequest when the allocation has no token yet.
     """
@@ -143,7 +145,7 @@ def grant_of(allocation: Allocation, *, expires_at: datetime) -> Grant:
         traceparent=allocation.traceparent,
         answered=answered,
         claimed=allocation.origin is Origin.CLAIM,
-        expires_at=expires_at,
+        expires_at=expires_at or datetime.now(UTC) + timedelta(seconds=LIFETIME_S),
         containers=containers,
     )
 

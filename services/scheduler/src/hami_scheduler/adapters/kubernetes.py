@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -165,7 +165,6 @@ class KubernetesPodEvents:
 
     api: KubeApi
     background: BackgroundQueue
-    _: KW_ONLY
     component: str
     _shown: OrderedDict[str, _Shown] = field(default_factory=OrderedDict, init=False)
     dropped: int = field(default=0, init=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.access.reviews import user_of
@@ -20,7 +20,6 @@ class KubernetesTokenReviews:
     """TokenReview, and where it does not name the node (Kubernetes < 1.30) the pod itself."""
 
     api: KubeApi
-    _: KW_ONLY
     audience: str
 
     async def review(self, token: str) -> Bearer:

@@ -22,13 +22,13 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import CapacityConflict, Conflict, InvalidRequest, NotFound, Unavailable
-from hamicommon.events import HeldContainer, NodeHoldings
+from hamicommon.events import NodeHoldings
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adoption.claims import Claim, claim_of
 from hami_scheduler.adoption.entries import AdoptionEntries, is_over
-from hami_scheduler.adoption.rules import AdoptionResult, Observed, Why, held_twice, judge
+from hami_scheduler.adoption.rules import AdoptionResult, Why, held_twice, judge
 from hami_scheduler.adoption.schema import NodeCase, Wanted, overfull, pod_row, unaccounted
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ports.ledger import AllocationStore
@@ -155,7 +155,7 @@ class Adopter:
             return
         verdict = judge(
             claim,
-            [_observed(one) for one in case.held.get(claim.uid, ())],
+            case.held.get(claim.uid, ()),
             silence=case.silence,
             cards=self._cards(case.node),
             asked=self._asked(claim),
@@ -208,15 +208,3 @@ class Adopter:
 
     def _cards(self, node: NodeName) -> dict[GpuUuid, DeviceUsage]:
         return {s.usage.device.uuid: s.usage for s in self.view.cluster.cards(node)}
-
-
-def _observed(one: HeldContainer) -> Observed:
-    return Observed(
-        container=one.container,
-        device_ids=one.device_ids,
-        cards_of_ids=tuple(GpuUuid(card) for card in one.cards_of_ids),
-        ours=one.ours,
-        visible=one.visible,
-        memory_mib=one.memory_mib,
-        core_percent=one.core_percent,
-    )

@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ANNOUNCED_S = 600.0
 ATTEMPTS = 3
 
 
@@ -151,9 +149,8 @@ class ClaimHolders:
         return allocation
 
     async def _announce(self, allocation: Allocation) -> None:
-        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
-            await self.announcer.granted(grant_of(allocation, expires_at=expires_at))
+            await self.announcer.granted(grant_of(allocation))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
             logger.warning("grant of a claim not published", extra={"error": str(exc)})

@@ -9,7 +9,7 @@ kube-scheduler would try the same card again, for ever.
 from __future__ import annotations
 
 import logging
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hamicommon.clipping import clip
@@ -38,7 +38,6 @@ class ClaimsAtBind:
     """
 
     grants: ClaimGrants
-    _: KW_ONLY
     pods: PodApi
     claims: KubernetesClaimApi
     lease_s: float

@@ -10,7 +10,6 @@ import logging
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
 from hamicommon.domain.allocations import AllocationState, Origin, Placement
 from hamicommon.domain.ids import AllocationId
@@ -37,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 ACTOR = "adopt"
 REASON = "given by HAMi, adopted"
-# The grant is only published, never signed: its expiry means nothing.
-_ANNOUNCED_S = 600.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -78,9 +75,8 @@ class AdoptionEntries:
             f"what HAMi gave this pod on {claim.node} is in the ledger now; nothing was restarted",
             warning=False,
         )
-        expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
         try:
-            await self.grants.granted(grant_of(allocation, expires_at=expires_at))
+            await self.grants.granted(grant_of(allocation))
         except Unavailable as exc:
             # The node gets it with the next snapshot.
             logger.warning("adoption not published to its node", extra={"error": str(exc)})

@@ -10,7 +10,7 @@ API server and kube-scheduler know nothing of those.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hamicommon import telemetry
@@ -59,7 +59,6 @@ class ClaimGrants:
     """Responder of `hami.grants.claims.*`."""
 
     pods: RunningPods
-    _: KW_ONLY
     claims: KubernetesClaimApi
     request_of: Callable[[JsonMapping], PodRequest]
 

@@ -17,6 +17,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, PodUid
 from hamicommon.domain.requests import PodRequest
+from hamicommon.events import HeldContainer
 
 from hami_scheduler.adoption.claims import OUR_VENDOR, Claim
 
@@ -39,49 +40,6 @@ class Why(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
-    """What the node reports of one container."""
-
-    container: str
-    device_ids: tuple[str, ...]
-    cards_of_ids: tuple[GpuUuid, ...]
-    """The cards that the kubelet counts the ids on; not always those that the container sees."""
-    ours: bool = False
-    visible: tuple[str, ...] | None = None
-    """Cards that the container sees; None: the answer could not be read."""
-    memory_mib: tuple[int, ...] = ()
-    core_percent: int | None = None
-
-    @property
-    def shares(self) -> tuple[DeviceShare, ...]:
-        """The slices in the answer; empty when it is none of HAMi's."""
-        if self.visible is None or not self.memory_mib or self.core_percent is None:
-            return ()
-        if len(self.visible) != len(self.memory_mib):
-            return ()
-        return tuple(
-            DeviceShare(
-                uuid=GpuUuid(uuid),
-                vendor=OUR_VENDOR,
-                memory_mib=memory_mib,
-                core_percent=self.core_percent,
-            )
-            for uuid, memory_mib in zip(self.visible, self.memory_mib, strict=True)
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        """For the history: what the adoption rests on."""
-        return {
-            "container": self.container,
-            "device_ids": list(self.device_ids),
-            "cards": list(self.visible if self.visible is not None else self.cards_of_ids),
-            "memory_mib": list(self.memory_mib),
-            "core_percent": self.core_percent,
-            "answer": self.visible is not None,
-        }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionResult:
     """What is to become of a pod: adopted with `containers`, or not, with the reason."""
 
@@ -94,7 +52,7 @@ class AdoptionResult:
 
 def judge(
     claim: Claim,
-    observed: Sequence[Observed],
+    observed: Sequence[HeldContainer],
     *,
     silence: str,
     cards: Mapping[GpuUuid, DeviceUsage],
@@ -130,7 +88,7 @@ def judge(
 
 def _compare(
     claim: Claim,
-    observed: Sequence[Observed],
+    observed: Sequence[HeldContainer],
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
     held_twice: Mapping[str, frozenset[PodUid]],
@@ -150,7 +108,7 @@ def _compare(
             f"the kubelet's checkpoint gives device {shared[0]} also to pod {others}; restart the "
             "kubelet, which repairs its checkpoint, and try again",
         )
-    if any(one.ours or (one.visible is not None and not one.shares) for one in holding):
+    if any(one.ours or (one.visible is not None and not _answered(one)) for one in holding):
         return _refused(
             Why.NOT_HAMI,
             "the answer that its container holds is not one of HAMi's device plugin; "
@@ -158,7 +116,7 @@ def _compare(
         )
     found = _shares(claim, holding, cards, asked)
     difference = _difference(claim, holding, found)
-    if difference and not (believe_node and all(one.shares for one in holding)):
+    if difference and not (believe_node and all(map(_answered, holding))):
         return _refused(
             Why.DISAGREE,
             f"{difference}; look who changed it, then delete the pod, or adopt what the "
@@ -179,15 +137,42 @@ def _compare(
         ),
         sentence=f"the node is believed: {difference}" if difference else "",
         evidence={
-            "containers": [one.as_json() for one in holding],
+            "containers": [_as_json(one) for one in holding],
             "annotation": [[_entry(share) for share in entry] for entry in claim.written],
         },
     )
 
 
+def _answered(one: HeldContainer) -> tuple[DeviceShare, ...]:
+    """Return the slices in the answer that the container holds; none if it is none of HAMi's."""
+    core_percent = one.core_percent
+    if one.visible is None or not one.memory_mib or core_percent is None:
+        return ()
+    if len(one.visible) != len(one.memory_mib):
+        return ()
+    return tuple(
+        DeviceShare(
+            uuid=GpuUuid(uuid), vendor=OUR_VENDOR, memory_mib=memory_mib, core_percent=core_percent
+        )
+        for uuid, memory_mib in zip(one.visible, one.memory_mib, strict=True)
+    )
+
+
+def _as_json(one: HeldContainer) -> dict[str, Any]:
+    """Return what the adoption rests on, for the history."""
+    return {
+        "container": one.container,
+        "device_ids": list(one.device_ids),
+        "cards": list(one.visible if one.visible is not None else one.cards_of_ids),
+        "memory_mib": list(one.memory_mib),
+        "core_percent": one.core_percent,
+        "answer": one.visible is not None,
+    }
+
+
 def _shares(
     claim: Claim,
-    holding: Sequence[Observed],
+    holding: Sequence[HeldContainer],
     cards: Mapping[GpuUuid, DeviceUsage],
     asked: PodRequest | None,
 ) -> list[tuple[DeviceShare, ...]]:
@@ -195,7 +180,7 @@ def _shares(
     annotation's amounts on the cards of its ids, if they are what the pod's spec asks for."""
     found = []
     for position, one in enumerate(holding):
-        shares = one.shares
+        shares = _answered(one)
         if one.visible is None and position < len(claim.written):
             written = claim.written[position]
             if _as_asked(one.container, written, cards, asked):
@@ -228,7 +213,7 @@ def _as_asked(
 
 
 def _difference(
-    claim: Claim, holding: Sequence[Observed], found: Sequence[tuple[DeviceShare, ...]]
+    claim: Claim, holding: Sequence[HeldContainer], found: Sequence[tuple[DeviceShare, ...]]
 ) -> str:
     """Where annotation and node differ; empty when they agree."""
     if len(claim.written) != len(holding):

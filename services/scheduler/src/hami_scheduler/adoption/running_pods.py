@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from hamicommon.domain.allocations import (
@@ -41,8 +41,6 @@ from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
-
-_ANNOUNCED_S = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +154,4 @@ class RunningPods:
 
 def reply_with(allocation: Allocation) -> ClaimsReply:
     """The answer to the node."""
-    expires_at = datetime.now(UTC) + timedelta(seconds=_ANNOUNCED_S)
-    grant = grant_of(allocation, expires_at=expires_at)
-    return ClaimsReply(node=allocation.node, grant=grant)
+    return ClaimsReply(node=allocation.node, grant=grant_of(allocation))

@@ -13,6 +13,7 @@ from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.informer import Informer
 
 from hami_scheduler.activity import SchedulerLease
+from hami_scheduler.adoption.claim_holders import ClaimHolders
 from hami_scheduler.bootstrap.core import Core
 from hami_scheduler.bus.inventories import InventoryReports
 from hami_scheduler.drift import NodeProblems
@@ -171,20 +172,18 @@ class Watches:
 
     def _on_pod(self, new: dict[str, Any], old: dict[str, Any] | None) -> None:
         self.pods.on_upsert(new, old)
-        self._core.claim_holders.pod_seen(new)
-        if self.templates is not None:
-            self.templates.pod_seen(new)
-        if self._cpu is not None:
-            self._cpu.pod_seen(new)
+        for each in self._pod_followers():
+            each.pod_seen(new)
 
     def _on_pod_deleted(self, pod: dict[str, Any]) -> None:
         self.pods.on_delete(pod)
         self.ended_waits.on_delete(pod)
-        self._core.claim_holders.pod_gone(pod)
-        if self.templates is not None:
-            self.templates.pod_gone(pod)
-        if self._cpu is not None:
-            self._cpu.pod_gone(pod)
+        for each in self._pod_followers():
+            each.pod_gone(pod)
+
+    def _pod_followers(self) -> list[ClaimHolders | ClaimTemplates | HostCpu]:
+        followers = (self._core.claim_holders, self.templates, self._cpu)
+        return [each for each in followers if each is not None]
 
     def _on_node(self, new: dict[str, Any], old: dict[str, Any] | None) -> None:
         if self._cpu is not None:

@@ -13,7 +13,6 @@ from hamicommon.domain.requests import Policy
 from hamicommon.ledger.database import open_database
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.process.computing import ComputeProcess
-from hamicommon.settings import PostgresSettings
 from hamicommon.vendors.registry import Vendors
 
 from hami_scheduler.adapters.postgres.inventory.store import PostgresInventory
@@ -37,35 +36,19 @@ class Simulations:
 
     async def answer(self, body: bytes) -> bytes:
         """Answer the body. Raises: InvalidRequest, Unavailable."""
-        return await self._process.call(
-            simulate,
-            body,
-            postgres=self._settings.postgres,
-            devices=self._settings.device_config_file,
-            enable_ascend=self._settings.enable_ascend,
-            enable_iluvatar=self._settings.enable_iluvatar,
-            defaults=self._defaults,
-        )
+        return await self._process.call(simulate, body, self._settings, self._defaults)
 
     async def run(self) -> None:
         """Keep the process no longer than this runs."""
         await self._process.run()
 
 
-def simulate(
-    body: bytes,
-    *,
-    postgres: PostgresSettings,
-    devices: Path | None,
-    enable_ascend: bool,
-    enable_iluvatar: bool,
-    defaults: Policy,
-) -> bytes:
+def simulate(body: bytes, settings: Settings, defaults: Policy) -> bytes:
     """Answer the body, in the other process. Raises: InvalidRequest, Unavailable."""
-    vendors = vendors_of(devices, enable_ascend=enable_ascend, enable_iluvatar=enable_iluvatar)
+    vendors = vendors_of(settings)
 
     async def read() -> ClusterView:
-        async with open_database(postgres, application=NAME) as database:
+        async with open_database(settings.postgres, application=NAME) as database:
             return await read_view(PostgresInventory(database, on_commit=lambda: None), vendors)
 
     simulator = ClusterSimulator(
@@ -86,11 +69,15 @@ async def read_view(reader: CardReader, vendors: Vendors) -> ClusterView:
     return view
 
 
-@lru_cache(maxsize=1)
-def vendors_of(devices: Path | None, *, enable_ascend: bool, enable_iluvatar: bool) -> Vendors:
+def vendors_of(settings: Settings) -> Vendors:
     """Return the vendors of the settings. Raises: InvalidRequest when the file is not usable."""
+    return _vendors_of(
+        settings.device_config_file, settings.enable_ascend, settings.enable_iluvatar
+    )
+
+
+@lru_cache(maxsize=1)
+def _vendors_of(devices: Path | None, ascend: bool, iluvatar: bool) -> Vendors:
     return Vendors.from_config(
-        device_config.load(devices),
-        enable_ascend=enable_ascend,
-        enable_iluvatar=enable_iluvatar,
+        device_config.load(devices), enable_ascend=ascend, enable_iluvatar=iluvatar
     )

@@ -55,11 +55,7 @@ async def open_service(settings: Settings) -> AsyncIterator[Service]:
 
     Raises: InvalidRequest when a file that the settings name is not usable.
     """
-    vendors = vendors_of(
-        settings.device_config_file,
-        enable_ascend=settings.enable_ascend,
-        enable_iluvatar=settings.enable_iluvatar,
-    )
+    vendors = vendors_of(settings)
     async with AsyncExitStack() as stack:
         instruments = SchedulerInstruments()
         instruments.registry.set_target_info(

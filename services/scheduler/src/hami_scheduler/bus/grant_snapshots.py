@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from hamicommon.bus.reader import read_of_node
 from hamicommon.domain.allocations import AllocationState
@@ -21,8 +21,6 @@ from hami_scheduler.ports.ledger import AllocationStore
 
 SUBJECT = "hami.grants.snapshot.*"
 QUEUE = "scheduler"
-# As the signed form's: an agent may keep the grants this long without asking again.
-_LIFETIME_S = 600.0
 
 
 @dataclass(eq=False)
@@ -30,7 +28,6 @@ class GrantSnapshots:
     """Responder of `hami.grants.snapshot.*`."""
 
     ledger: AllocationStore
-    _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def respond(self, subject: str, body: bytes) -> GrantSnapshot:
@@ -41,7 +38,6 @@ class GrantSnapshots:
             live = await self.ledger.live(NodeName(request.node))
         except Unavailable:
             return GrantSnapshot(node=request.node, complete=False, taken_at=now)
-        expires_at = now + timedelta(seconds=_LIFETIME_S)
         granted = [
             allocation
             for allocation in live
@@ -50,7 +46,7 @@ class GrantSnapshots:
         grants: list[GrantState] = []
         for allocation in granted:
             with self.bulkhead.item("snapshots", str(allocation.id)):
-                grant = grant_of(allocation, expires_at=expires_at)
+                grant = grant_of(allocation)
                 grants.append(GrantState(grant=grant, state=allocation.state))
         return GrantSnapshot(
             node=request.node,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hamicommon.bus.client import Bus
 from hamicommon.events import (
@@ -32,18 +32,12 @@ PUBLISH_EVERY_S = 2.0
 PUBLISH_ALL_EVERY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerStats:
-    """What the ledger counted at one moment."""
+class LedgerStats(NamedTuple):
+    """What the ledger counted at one moment, by the ledger's clock."""
 
-    taken_at: datetime
-    """By the ledger's clock, which all replicas share."""
+    cluster: ClusterNumbers
     quotas: Mapping[str, tuple[QuotaNumbers, ...]]
     """By namespace; without items where there is no limit any more."""
-    agent_nodes: int
-    foreign_vendors: tuple[str, ...]
-    gone_nodes: tuple[str, ...] = ()
-    """Nodes with an agent that were deleted lately."""
 
 
 @dataclass(eq=False)
@@ -52,7 +46,6 @@ class LedgerStatsPublisher:
 
     reader: PostgresLedgerStats
     bus: Bus
-    _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     _published: dict[str, tuple[QuotaNumbers, ...]] = field(default_factory=dict, init=False)
     _published_all_s: float = field(default_factory=lambda: float("-inf"), init=False)
@@ -67,22 +60,15 @@ class LedgerStatsPublisher:
         if now_s - self._published_all_s >= PUBLISH_ALL_EVERY_S:
             self._published.clear()
             self._published_all_s = now_s
+        taken_at = found.cluster.taken_at
         for namespace, quotas in found.quotas.items():
             if self._published.get(namespace) == quotas:
                 continue
             with self.bulkhead.item("ledger-stats", namespace):
-                stats = NamespaceNumbers(
-                    namespace=namespace, taken_at=found.taken_at, quotas=quotas
-                )
-                await self._publish(ledger_quota_subject(namespace), stats, found.taken_at)
+                stats = NamespaceNumbers(namespace=namespace, taken_at=taken_at, quotas=quotas)
+                await self._publish(ledger_quota_subject(namespace), stats, taken_at)
                 self._published[namespace] = quotas
-        cluster = ClusterNumbers(
-            taken_at=found.taken_at,
-            agent_nodes=found.agent_nodes,
-            foreign_vendors=found.foreign_vendors,
-            gone_nodes=found.gone_nodes,
-        )
-        await self._publish(LEDGER_CLUSTER_SUBJECT, cluster, found.taken_at)
+        await self._publish(LEDGER_CLUSTER_SUBJECT, found.cluster, taken_at)
 
     async def _publish(self, subject: str, payload: BaseModel, taken_at: datetime) -> None:
         message_id = f"{subject}/{taken_at.isoformat()}"

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hamicommon.domain.allocations import Allocation, AllocationState
+from hamicommon.domain.allocations import Allocation
+from hamicommon.domain.allocations import AllocationState as State
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.k8s.annotations import BIND_PHASE, PHASE_FAILED, PHASE_SUCCESS, annotations_of
 
@@ -25,9 +26,9 @@ POD_DELETED = "pod deleted"
 MOST_OF_A_REASON = 300
 """Characters of a kubelet's message that are kept; gRPC errors may be long."""
 
-_UNBOUND = frozenset({AllocationState.RESERVED, AllocationState.BINDING})
-_RUNNING = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
-_GRANTED = _RUNNING | {AllocationState.BINDING, AllocationState.RELEASING}
+_UNBOUND = frozenset({State.RESERVED, State.BINDING})
+_RUNNING = frozenset({State.BOUND, State.ALLOCATED})
+_GRANTED = _RUNNING | {State.BINDING, State.RELEASING}
 """States in which a node may have had the pod."""
 
 
@@ -54,11 +55,11 @@ class PodFacts:
     """The node's agent is heard, so it would report that the pod left (`bus/heartbeats.py`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Transition:
     """The next state, and why."""
 
-    target: AllocationState
+    target: State
     reason: str
 
 
@@ -112,67 +113,56 @@ def verdict(allocation: Allocation, facts: PodFacts) -> Transition | None:
 
 
 def _over(allocation: Allocation, facts: PodFacts) -> Transition:
-    on_node = allocation.state is AllocationState.BOUND or _bound_since(allocation, facts)
+    on_node = allocation.state is State.BOUND or _bound_since(allocation, facts)
     never_ran = on_node and facts.phase == "Failed"
     reason = f"pod is {facts.phase}"
     if never_ran:
         # What its node reported of the grant is nearer to the cause than what the kubelet made of
         # it.
         why = facts.phase_reason if allocation.reason in HOW_BOUND else allocation.reason
-        return Transition(
-            target=AllocationState.FAILED, reason=f"{reason}: {why}" if why else reason
-        )
-    return Transition(target=AllocationState.RELEASED, reason=reason)
+        return Transition(State.FAILED, f"{reason}: {why}" if why else reason)
+    return Transition(State.RELEASED, reason)
 
 
 def _bound_since(allocation: Allocation, facts: PodFacts) -> bool:
     """The pod was seen on the node, and its binder has not written that down yet."""
-    return allocation.state is AllocationState.BINDING and facts.node == allocation.node
+    return allocation.state is State.BINDING and facts.node == allocation.node
 
 
 def _gone(allocation: Allocation, facts: PodFacts) -> Transition | None:
     if _bound_since(allocation, facts):
-        return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
-    if allocation.state is AllocationState.RESERVED:
+        return Transition(State.BOUND, FOUND_BOUND)
+    if allocation.state is State.RESERVED:
         # A binding of a pod that is gone is refused by the API server.
-        return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
-    if allocation.state is AllocationState.BINDING and not allocation.has_agent:
-        return Transition(target=AllocationState.RELEASED, reason=POD_DELETED)
+        return Transition(State.RELEASED, POD_DELETED)
+    if allocation.state is State.BINDING and not allocation.has_agent:
+        return Transition(State.RELEASED, POD_DELETED)
     # Whether it was bound before it went, its binder may not have lived to write down.
     if not facts.node_exists:
         return Transition(
-            target=AllocationState.RELEASED_UNCONFIRMED,
-            reason=f"{POD_DELETED} and its node {allocation.node} is gone",
+            State.RELEASED_UNCONFIRMED, f"{POD_DELETED} and its node {allocation.node} is gone"
         )
     if not allocation.has_agent:
-        return Transition(
-            target=AllocationState.RELEASED, reason=f"{POD_DELETED}; its node has no agent of ours"
-        )
-    if allocation.state is AllocationState.RELEASING:
+        return Transition(State.RELEASED, f"{POD_DELETED}; its node has no agent of ours")
+    if allocation.state is State.RELEASING:
         if allocation.reason != AGENT_SEES_NONE:
             return None
-        return Transition(
-            target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
-        )
-    return Transition(target=AllocationState.RELEASING, reason=POD_DELETED)
+        return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
+    return Transition(State.RELEASING, POD_DELETED)
 
 
 def _has_node(allocation: Allocation, facts: PodFacts, node: NodeName) -> Transition | None:
     if allocation.state in _UNBOUND and node != allocation.node:
-        return Transition(
-            target=AllocationState.RELEASED, reason=f"the pod was bound to {node} past this grant"
-        )
-    if allocation.state is AllocationState.BINDING:
-        return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
-    if allocation.state is AllocationState.RESERVED:
-        return Transition(
-            target=AllocationState.RELEASED, reason="the pod was bound past the extender"
-        )
-    if allocation.state is AllocationState.BOUND and facts.started:
-        return Transition(target=AllocationState.ALLOCATED, reason="its containers were seen")
+        return Transition(State.RELEASED, f"the pod was bound to {node} past this grant")
+    if allocation.state is State.BINDING:
+        return Transition(State.BOUND, FOUND_BOUND)
+    if allocation.state is State.RESERVED:
+        return Transition(State.RELEASED, "the pod was bound past the extender")
+    if allocation.state is State.BOUND and facts.started:
+        return Transition(State.ALLOCATED, "its containers were seen")
     answered = facts.bind_phase == PHASE_SUCCESS and not allocation.has_agent
-    if allocation.state is AllocationState.BOUND and answered:
-        return Transition(target=AllocationState.ALLOCATED, reason="reported by its device plugin")
+    if allocation.state is State.BOUND and answered:
+        return Transition(State.ALLOCATED, "reported by its device plugin")
     return None
 
 
@@ -189,35 +179,31 @@ def gone_on_node(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step when the agent reports that it sees no container of the pod any more."""
     if not facts.exists:
         if allocation.state in _GRANTED:
-            return Transition(
-                target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
-            )
+            return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
         return None
     if facts.deleting and allocation.state in _RUNNING:
-        return Transition(target=AllocationState.RELEASING, reason=AGENT_SEES_NONE)
+        return Transition(State.RELEASING, AGENT_SEES_NONE)
     return None
 
 
 def overdue(allocation: Allocation, facts: PodFacts) -> Transition | None:
     """The step when the deadline of the state has passed."""
-    if allocation.state is AllocationState.RESERVED:
-        return Transition(target=AllocationState.EXPIRED, reason="not bound in time")
-    if allocation.state is AllocationState.BINDING:
+    if allocation.state is State.RESERVED:
+        return Transition(State.EXPIRED, "not bound in time")
+    if allocation.state is State.BINDING:
         if facts.exists and facts.node == allocation.node:
-            return Transition(target=AllocationState.BOUND, reason=FOUND_BOUND)
+            return Transition(State.BOUND, FOUND_BOUND)
         if not facts.exists:
             return _gone(allocation, facts)
-        return Transition(target=AllocationState.EXPIRED, reason="the binding did not come about")
-    if allocation.state is AllocationState.RELEASING and not facts.exists:
+        return Transition(State.EXPIRED, "the binding did not come about")
+    if allocation.state is State.RELEASING and not facts.exists:
         if allocation.reason == AGENT_SEES_NONE:
-            return Transition(
-                target=AllocationState.RELEASED, reason=f"{POD_DELETED}; {AGENT_SEES_NONE}"
-            )
+            return Transition(State.RELEASED, f"{POD_DELETED}; {AGENT_SEES_NONE}")
         if facts.agent_speaks and facts.node_exists:
             # A process that outlives its pod keeps its slices; the same state, a new deadline.
-            return Transition(target=AllocationState.RELEASING, reason=STILL_SEEN)
+            return Transition(State.RELEASING, STILL_SEEN)
         return Transition(
-            target=AllocationState.RELEASED_UNCONFIRMED,
-            reason=f"{POD_DELETED}; its node did not report its containers gone",
+            State.RELEASED_UNCONFIRMED,
+            f"{POD_DELETED}; its node did not report its containers gone",
         )
     return None

@@ -97,9 +97,6 @@ class QuotaStore(Protocol):
     async def set_limits(self, namespace: str, limits: Mapping[str, int]) -> None:
         """Sets exactly these limits and counts what is used. Raises: Conflict, Unavailable."""
 
-    async def limited(self) -> frozenset[str]:
-        """Namespaces that have a limit. Raises: Conflict, Unavailable."""
-
     async def used(self) -> Sequence[QuotaUse]:
         """Every limit with what is used of it. Raises: Unavailable."""
 

@@ -7,7 +7,7 @@ runs on: without an event its owner would learn of it from failing programs.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hamicommon.domain.granted_cards import ConditionKind, texts_of
@@ -29,7 +29,6 @@ class CardConditionReporter:
     """
 
     queries: PostgresQueries
-    _: KW_ONLY
     silent: Callable[[], Collection[NodeName]]
     announcer: Announcer
     bulkhead: Bulkhead

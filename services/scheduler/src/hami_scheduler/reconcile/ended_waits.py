@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from hamicommon.domain.ids import PodUid
@@ -41,7 +41,6 @@ class EndedWaits:
     """
 
     ledger: DecisionLog
-    _: KW_ONLY
     pods: Callable[[], Iterable[JsonMapping]]
     listed: Callable[[], bool]
     _deleted: OrderedDict[PodUid, None] = field(default_factory=OrderedDict, init=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hamicommon.errors import Conflict, Unavailable
@@ -39,7 +39,6 @@ class HistoryCleanup:
 
     retention: PostgresRetention
     days: Mapping[str, int]
-    _: KW_ONLY
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def once(self) -> dict[str, int]:

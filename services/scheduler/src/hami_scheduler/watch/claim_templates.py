@@ -13,7 +13,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from hamicommon.domain.devices import GpuDevice
@@ -54,7 +54,6 @@ class ClaimTemplates:
     """Handlers of the informers of pods and templates, and the worker behind them."""
 
     api: KubernetesTemplateApi
-    _: KW_ONLY
     card_sizes_mib: Callable[[], Collection[int]]
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
     clock: Callable[[], float] = time.monotonic

@@ -79,7 +79,8 @@ class QuotaSync:
             if self.limits(namespace):
                 self.queue.revisit(namespace)
         if self.synced():
-            for namespace in await self.store.limited() - self._quotas.keys():
+            limited = {quota.namespace for quota in await self.store.used()}
+            for namespace in limited - self._quotas.keys():
                 self.queue.revisit(namespace)
 
     async def _sync(self, namespace: str) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 from hamicommon.domain.ids import NodeName
-from hamicommon.events import QuotaNumbers
+from hamicommon.events import ClusterNumbers, QuotaNumbers
 from hamicommon.ledger.database import Database
 from hamicommon.ledger.granted_cards import PodCard, read_pod_cards
 from hamicommon.ledger.invariants import broken
@@ -280,7 +280,6 @@ class PostgresLedgerStats:
     """Figures of the ledger for the bus."""
 
     database: Database
-    _: KW_ONLY
     bulkhead: Bulkhead = field(default_factory=Bulkhead)
 
     async def read(self) -> LedgerStats:
@@ -288,23 +287,11 @@ class PostgresLedgerStats:
         # The moment is that of the first statement: what changes between the two is reported next
         # time.
         [cluster] = await self.database.fetch(_CLUSTER)
-        taken_at: datetime = cluster["taken_at"]
-        quotas: dict[str, list[QuotaNumbers]] = {}
-        for row in await self.database.fetch(_QUOTAS):
-            limits = quotas.setdefault(row["namespace"], [])
-            if row["limit_amount"] is not None:
-                with self.bulkhead.item("ledger-stats", row["namespace"]):
-                    limits.append(
-                        QuotaNumbers(
-                            resource=row["resource"],
-                            limit=row["limit_amount"],
-                            used=row["used_amount"],
-                        )
-                    )
-        return LedgerStats(
-            taken_at=taken_at,
-            quotas={namespace: tuple(limits) for namespace, limits in quotas.items()},
-            agent_nodes=cluster["agent_nodes"],
-            foreign_vendors=tuple(cluster["foreign_vendors"]),
-            gone_nodes=tuple(cluster["gone_nodes"]),
-        )
+        quotas: dict[str, tuple[QuotaNumbers, ...]] = {}
+        for namespace, resource, limit, used in await self.database.fetch(_QUOTAS):
+            known = quotas.setdefault(namespace, ())
+            if limit is not None:
+                with self.bulkhead.item("ledger-stats", namespace):
+                    numbers = QuotaNumbers(resource=resource, limit=limit, used=used)
+                    quotas[namespace] = (*known, numbers)
+        return LedgerStats(ClusterNumbers(**cluster), quotas)

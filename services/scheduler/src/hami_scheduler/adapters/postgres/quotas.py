@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass, field
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.errors import Conflict
@@ -59,17 +59,9 @@ class PostgresQuotas:
     """Port QuotaStore."""
 
     database: Database
-    _: KW_ONLY
     quota_of: Callable[[Sequence[ContainerGrant]], QuotaAmounts]
     _uncounted: set[str] = field(default_factory=set, init=False)
     """Namespaces with a new quota, until what they use has been counted once."""
-
-    async def limited(self) -> frozenset[str]:
-        """See the port."""
-        rows = await self.database.fetch(
-            "SELECT DISTINCT namespace FROM quotas WHERE limit_amount IS NOT NULL"
-        )
-        return frozenset(row["namespace"] for row in rows)
 
     async def used(self) -> list[QuotaUse]:
         """See the port."""

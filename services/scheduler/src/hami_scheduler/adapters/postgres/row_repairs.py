@@ -7,7 +7,7 @@ the row lies. Each repair locks the row and looks again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hamicommon.domain.allocations import Allocation, ContainerGrant
@@ -98,7 +98,6 @@ class PostgresRowRepairs:
     """Repairs of rows that contradict their witnesses."""
 
     database: Database
-    _: KW_ONLY
     on_commit: Callable[[], None]
 
     async def repair_by_history(self) -> list[RepairedRow]:

@@ -8,7 +8,7 @@ capacity.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile, NodeInventory
@@ -161,7 +161,6 @@ class PostgresInventory:
     """The rows of nodes and cards."""
 
     database: Database
-    _: KW_ONLY
     on_commit: Callable[[], None]
 
     async def record_all(
