@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
+import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus.client import Bus, Deliver, Message, Outgoing, Subscription
@@ -13,6 +15,11 @@ from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
+from hamilocal.servers.data import nats as nats_server
+from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, service_nats_users
+from hamilocal.servers.processes import running
+from nats.js import JetStreamContext
+from pydantic import SecretStr
 
 from tests.waiting import PATIENCE_S
 
@@ -47,6 +54,28 @@ class Inbox:
     async def next(self) -> Message:
         async with asyncio.timeout(PATIENCE_S):
             return await self.messages.get()
+
+
+def settings_of(url: str, user: str) -> NatsSettings:
+    return NatsSettings(url=url, user=user, password=SecretStr("x"))
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    """A server with the users of an installation of one node, and `admin`."""
+    tmp_path.chmod(0o755)
+    users = [NatsUser(name="admin", password="x"), agent_nats_user("a", "x")]
+    users += service_nats_users(lambda _user: "x")
+    plan = nats_server.prepare(tmp_path / "nats", users=users)
+    with running(plan, die_with_parent=True):
+        yield plan.url
+
+
+@pytest.fixture
+async def js(url: str) -> AsyncIterator[JetStreamContext]:
+    client = await nats.connect(url, user="admin", password="x")
+    yield client.jetstream()
+    await client.close()
 
 
 @pytest.fixture

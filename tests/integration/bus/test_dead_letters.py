@@ -20,13 +20,11 @@ from hamicommon.bus.deliveries import USAGE
 from hamicommon.bus.permissions import METRICS_USER, WEBHOOK_USER, agent_user
 from hamicommon.bus.streams import LETTERS_OF_A_SENDER, MAX_LETTER_BYTES
 from hamicommon.errors import InvalidRequest
-from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.data.nats_config import agent_nats_user, service_nats_users
 from hamilocal.servers.processes import running
-from pydantic import SecretStr
 
-from tests.integration.bus.conftest import Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory, settings_of
 from tests.waiting import PATIENCE_S
 
 SCHEDULER = "hami-scheduler"
@@ -43,13 +41,9 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield plan.url
 
 
-def _as(url: str, user: str) -> NatsSettings:
-    return NatsSettings(url=url, user=user, password=SecretStr("x"))
-
-
 @pytest.fixture
 async def scheduler(url: str) -> AsyncIterator[Bus]:
-    async with open_bus(_as(url, SCHEDULER), SCHEDULER, owns_streams=True) as opened:
+    async with open_bus(settings_of(url, SCHEDULER), SCHEDULER, owns_streams=True) as opened:
         yield opened
 
 
@@ -162,7 +156,7 @@ async def test_a_letter_of_metrics_comes_back_to_it(url: str, scheduler: Bus) ->
         await inbox.take(message)
 
     subject = events.usage_subject("node-0")
-    async with open_bus(_as(url, METRICS_USER), METRICS_USER) as metrics:
+    async with open_bus(settings_of(url, METRICS_USER), METRICS_USER) as metrics:
         consuming = asyncio.create_task(metrics.consume(USAGE, refuse))
         before = await scheduler.letters.kept()
         await scheduler.publish(subject, inventory("node-0"), message_id="usage")

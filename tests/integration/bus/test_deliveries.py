@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,48 +22,25 @@ from hamicommon.bus.deliveries import USAGE
 from hamicommon.bus.permissions import METRICS_USER, SCHEDULER_USER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.shutdown import end
-from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, service_nats_users
+from hamilocal.servers.data.nats_config import service_nats_users
 from hamilocal.servers.processes import running
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo
 from nats.js.errors import NotFoundError
-from pydantic import SecretStr
 
-from tests.integration.bus.conftest import Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory, settings_of
 from tests.waiting import PATIENCE_S, eventually
 
 SUBJECT = events.usage_subject("a")
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    tmp_path.chmod(0o755)
-    users = [NatsUser(name="admin", password="x"), agent_nats_user("a", "x")]
-    users += service_nats_users(lambda _user: "x")
-    plan = nats_server.prepare(tmp_path / "nats", users=users)
-    with running(plan, die_with_parent=True):
-        yield plan.url
-
-
-def _as(url: str, user: str) -> NatsSettings:
-    return NatsSettings(url=url, user=user, password=SecretStr("x"))
-
-
-@pytest.fixture
-async def js(url: str) -> AsyncIterator[JetStreamContext]:
-    client = await nats.connect(url, user="admin", password="x")
-    yield client.jetstream()
-    await client.close()
-
-
 def scheduler_of(url: str) -> AbstractAsyncContextManager[Bus]:
-    return open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True)
+    return open_bus(settings_of(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True)
 
 
 def metrics_of(url: str) -> AbstractAsyncContextManager[Bus]:
-    return open_bus(_as(url, METRICS_USER), METRICS_USER)
+    return open_bus(settings_of(url, METRICS_USER), METRICS_USER)
 
 
 @asynccontextmanager

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
-import nats
 import pytest
 from hamicommon import events
 from hamicommon.bus import feeds
@@ -16,35 +13,10 @@ from hamicommon.bus.feeds import FeedRequest, Feeds
 from hamicommon.bus.permissions import FEEDS_SUBJECT, SCHEDULER_USER, WEBHOOK_USER
 from hamicommon.errors import InvalidRequest
 from hamicommon.process.shutdown import end
-from hamicommon.settings import NatsSettings
-from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, service_nats_users
-from hamilocal.servers.processes import running
 from nats.js import JetStreamContext
-from pydantic import SecretStr
 
-from tests.integration.bus.conftest import Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory, settings_of
 from tests.waiting import eventually
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> Iterator[str]:
-    tmp_path.chmod(0o755)
-    users = [NatsUser(name="admin", password="x"), *service_nats_users(lambda _user: "x")]
-    plan = nats_server.prepare(tmp_path / "nats", users=users)
-    with running(plan, die_with_parent=True):
-        yield plan.url
-
-
-def _as(url: str, user: str) -> NatsSettings:
-    return NatsSettings(url=url, user=user, password=SecretStr("x"))
-
-
-@pytest.fixture
-async def js(url: str) -> AsyncIterator[JetStreamContext]:
-    client = await nats.connect(url, user="admin", password="x")
-    yield client.jetstream()
-    await client.close()
 
 
 async def test_the_newest_of_each_subject_comes_first_and_again_when_the_feed_was_lost(
@@ -54,8 +26,8 @@ async def test_the_newest_of_each_subject_comes_first_and_again_when_the_feed_wa
     monkeypatch.setattr(feeds, "MAX_SILENCE_S", 1.0)
     inbox = Inbox()
     async with (
-        open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True) as scheduler,
-        open_bus(_as(url, WEBHOOK_USER), WEBHOOK_USER) as webhook,
+        open_bus(settings_of(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True) as scheduler,
+        open_bus(settings_of(url, WEBHOOK_USER), WEBHOOK_USER) as webhook,
     ):
 
         async def publish(node: str, sequence: int) -> None:
@@ -99,7 +71,7 @@ async def test_the_newest_of_each_subject_comes_first_and_again_when_the_feed_wa
 async def test_a_feed_goes_to_an_inbox_of_the_webhook_only(
     url: str, js: JetStreamContext, inbox: str
 ) -> None:
-    async with open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
+    async with open_bus(settings_of(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
         body = FeedRequest(feed=FeedKind.INVENTORIES, inbox=inbox).model_dump_json().encode()
         with pytest.raises(InvalidRequest, match="feeds go to _INBOX_hami-webhook"):
             await Feeds(js).respond(FEEDS_SUBJECT, body)
@@ -110,7 +82,7 @@ async def test_the_server_forgets_a_feed_that_nobody_reads(
     url: str, js: JetStreamContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "FORGOTTEN_AFTER_S", 0.5)
-    async with open_bus(_as(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
+    async with open_bus(settings_of(url, SCHEDULER_USER), SCHEDULER_USER, owns_streams=True):
         inbox = "_INBOX_hami-webhook.x"
         body = FeedRequest(feed=FeedKind.INVENTORIES, inbox=inbox).model_dump_json().encode()
         await Feeds(js).respond(FEEDS_SUBJECT, body)

@@ -14,13 +14,11 @@ from hamicommon import events
 from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
-from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user
 from hamilocal.servers.processes import running
-from pydantic import SecretStr
 
-from tests.integration.bus.conftest import Inbox, inventory
+from tests.integration.bus.conftest import Inbox, inventory, settings_of
 from tests.waiting import PATIENCE_S
 
 
@@ -33,15 +31,11 @@ async def test_an_agent_reads_neither_the_grants_nor_the_replies_of_another_node
     plan = nats_server.prepare(tmp_path / "nats", users=users)
     with running(plan, die_with_parent=True):
         async with (
-            open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin,
-            open_bus(_as(plan.url, agent_user("a")), "a") as agent,
+            open_bus(settings_of(plan.url, "admin"), "admin", owns_streams=True) as admin,
+            open_bus(settings_of(plan.url, agent_user("a")), "a") as agent,
         ):
             await _own_subjects_work(admin, agent)
         await _foreign_subjects_are_refused(plan.url)
-
-
-def _as(url: str, user: str) -> NatsSettings:
-    return NatsSettings(url=url, user=user, password=SecretStr("x"))
 
 
 async def _own_subjects_work(admin: Bus, agent: Bus) -> None:
@@ -125,7 +119,7 @@ async def test_a_question_whose_answer_would_go_to_anothers_subject_has_none(
         return events.GrantSnapshot(node=node, complete=True, taken_at=datetime.now(UTC))
 
     with running(plan, die_with_parent=True):
-        async with open_bus(_as(plan.url, "admin"), "admin", owns_streams=True) as admin:
+        async with open_bus(settings_of(plan.url, "admin"), "admin", owns_streams=True) as admin:
             tasks = [
                 asyncio.create_task(admin.serve("hami.grants.snapshot.*", "q", answer)),
                 asyncio.create_task(admin.follow([reply], heard.take)),

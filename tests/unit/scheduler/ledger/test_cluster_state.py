@@ -124,6 +124,16 @@ def state_of(reader: Reader, **options: Any) -> ClusterState:
     return ClusterState(reader, quotas=quotas, grants=made, rules={}, **{"ttl_s": 60.0, **options})
 
 
+async def loaded(*cards: str) -> tuple[Reader, ClusterState]:
+    """A ledger with these cards on one node, and a state that has read it."""
+    reader = Reader()
+    for card in cards:
+        reader.put(card)
+    view = state_of(reader)
+    await view.refresh()
+    return reader, view
+
+
 def assuming(
     pod: str, card: str, memory_mib: int, detail: Mapping[str, Any] | None = None
 ) -> Draft:
@@ -162,10 +172,7 @@ def used(view: ClusterState, node: str = "n") -> list[int]:
 
 
 async def test_counters_of_our_own_commit_need_no_reading() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
 
     view.apply(change_of(reader.use("GPU-0", 400)))
 
@@ -175,10 +182,7 @@ async def test_counters_of_our_own_commit_need_no_reading() -> None:
 
 
 async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothing() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     first, second = assuming("a", "GPU-0", 100), assuming("b", "GPU-0", 300)
     view.assume(first)
     view.assume(second)
@@ -194,10 +198,7 @@ async def test_an_assumption_that_the_ledger_counts_as_it_was_made_changes_nothi
 
 
 async def test_counters_of_a_whole_batch_are_never_counted_beside_its_assumptions() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     drafts = [assuming(pod, "GPU-0", 100) for pod in "abc"]
     for one in drafts:
         view.assume(one)
@@ -209,10 +210,7 @@ async def test_counters_of_a_whole_batch_are_never_counted_beside_its_assumption
 
 
 async def test_a_grant_that_was_read_before_its_commit_was_answered_counts_once() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     one = assuming("a", "GPU-0", 100)
     view.assume(one)
     counted = reader.use("GPU-0", 100)
@@ -237,10 +235,7 @@ async def test_a_refused_grant_is_forgotten_and_waiting_pods_are_tried() -> None
 
 
 async def test_a_commit_of_an_earlier_assumption_leaves_the_later_one() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    _, view = await loaded("GPU-0")
     early, late = assuming("a", "GPU-0", 100), assuming("a", "GPU-0", 200)
     view.assume(early)
     view.assume(late)
@@ -268,10 +263,7 @@ async def test_an_assumption_is_forgotten_when_its_time_is_over() -> None:
 
 
 async def test_where_another_grant_is_counted_too_the_counters_are_taken_over() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     one = assuming("a", "GPU-0", 100)
     view.assume(one)
     before = view.cluster.version
@@ -283,10 +275,7 @@ async def test_where_another_grant_is_counted_too_the_counters_are_taken_over() 
 
 
 async def test_places_on_a_card_are_assumed_too() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    _, view = await loaded("GPU-0")
     place = {"placement": {"start": 0, "size": 4}}
     view.assume(assuming("a", "GPU-0", 100, detail=place))
     assert [card.usage.holdings for card in view.cluster.cards(NodeName("n"))] == [(place,)]
@@ -347,10 +336,7 @@ async def test_an_older_count_changes_nothing() -> None:
 
 
 async def test_what_others_did_is_found_by_the_tally() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.use("GPU-0", 400)
 
     assert await view.refresh()
@@ -358,10 +344,7 @@ async def test_what_others_did_is_found_by_the_tally() -> None:
 
 
 async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.put("GPU-0", version=2, memory_mib=500)
 
     view.apply(change_of(reader.use("GPU-0", 400)))
@@ -375,10 +358,7 @@ async def test_a_gap_in_the_versions_makes_the_node_be_read_again() -> None:
 async def test_a_node_that_could_not_be_read_again_stays_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.put("GPU-0", version=2, memory_mib=500)
     view.apply(change_of(reader.use("GPU-0", 400)))
 
@@ -409,10 +389,7 @@ async def test_a_card_that_went_leaves_the_view() -> None:
 
 
 async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.put("GPU-0", node="m", version=2)
 
     await view.refresh()
@@ -422,10 +399,7 @@ async def test_a_card_that_moved_is_on_its_new_node_only() -> None:
 
 
 async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.put("GPU-0", node="m", version=2)
 
     await view.refresh_node(NodeName("m"))
@@ -437,10 +411,7 @@ async def test_a_card_leaves_its_old_node_when_the_new_one_is_read_alone() -> No
 async def test_an_old_node_that_cannot_be_read_now_stays_in_doubt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reader = Reader()
-    reader.put("GPU-0")
-    view = state_of(reader)
-    await view.refresh()
+    reader, view = await loaded("GPU-0")
     reader.put("GPU-0", node="m", version=2)
     cards = reader.cards
 
