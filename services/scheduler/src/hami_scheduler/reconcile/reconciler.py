@@ -115,6 +115,9 @@ class Reconciler:
                 self.mirrors.doubt(row.pod_uid)
                 return 1
             return await self.mirrors.check(row, pod) if self.mirrors.due(row, pod) else 0
+        # It may lie since the round began, and one that lies about its pod would be given back.
+        if await self.rows.put_back(allocation.id):
+            return 1
         whole = await self.ledger.get(allocation.id)
         if whole is None or whole.state is not allocation.state:
             return 0
