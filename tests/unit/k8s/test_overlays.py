@@ -231,9 +231,12 @@ def test_the_components_change_what_they_promise(render: Render, tmp_path: Path)
     # The admission plugin NodeRestriction keeps labels with this prefix from kubelets.
     assert agent["nodeSelector"] == {"node-restriction.kubernetes.io/hami-gpu": "on"}
     assert metrics["automountServiceAccountToken"] is True
-    for spec, prefix in ((agent, "HAMI_NODE_AGENT"), (metrics, "HAMI_METRICS")):
+    for spec, name, value in (
+        (agent, "HAMI_NODE_AGENT_SCRAPE_AUDIENCE", ""),
+        (metrics, "HAMI_METRICS_SCRAPE_TOKENS", "true"),
+    ):
         env = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
-        assert env[f"{prefix}_SCRAPE_TOKENS"] == "true"
+        assert env[name] == value
     role = found["ClusterRole", "hami-scraper"]["rules"]
     assert role == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     subjects = found["ClusterRoleBinding", "hami-scrape-reviews"]["subjects"]

@@ -67,6 +67,7 @@ def test_a_variable_of_the_version_before_counts_and_is_named_with_what_replaces
         "HAMI_NODE_AGENT_POD_RESOURCES_SOCKET": "/k/pod-resources/kubelet.sock",
         "HAMI_NODE_AGENT_HIDDEN_UUIDS": "GPU-a,GPU-b",
         "HAMI_NODE_AGENT_HIDDEN_INDEXES": "3",
+        "HAMI_NODE_AGENT_SCRAPE_TOKENS": "true",
         "HAMI_NODE_AGENT_SWEEP_INTERVAL_S": "1",
     }
 
@@ -75,6 +76,7 @@ def test_a_variable_of_the_version_before_counts_and_is_named_with_what_replaces
     assert options.settings == {
         "kubelet_dir": Path("/k"),
         "hidden_devices": ("GPU-a", "GPU-b", "3"),
+        "scrape_audience": "hami-metrics",
     }
     assert options.notes == (
         "HAMI_NODE_AGENT_KUBELET_SOCKET_DIR goes with the next release: "
@@ -85,6 +87,8 @@ def test_a_variable_of_the_version_before_counts_and_is_named_with_what_replaces
         "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
         "HAMI_NODE_AGENT_HIDDEN_INDEXES goes with the next release: "
         "set HAMI_NODE_AGENT_HIDDEN_DEVICES",
+        "HAMI_NODE_AGENT_SCRAPE_TOKENS goes with the next release: "
+        "set HAMI_NODE_AGENT_SCRAPE_AUDIENCE",
         "HAMI_NODE_AGENT_SWEEP_INTERVAL_S goes with the next release: it follows from HEARTBEAT_S",
     )
 

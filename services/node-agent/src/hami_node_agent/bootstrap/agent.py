@@ -117,9 +117,9 @@ async def open_agent(settings: Settings) -> AsyncIterator[None]:
         app = make_routes(
             registry,
             lambda: _not_ready(registrations, draining, mps) or restorer.problem,
-            scrape_access(connections.api, audience=settings.scrape_audience)
-            if settings.scrape_tokens
-            else None,
+            None
+            if settings.scrape_audience is None
+            else scrape_access(connections.api, audience=settings.scrape_audience),
         )
         port = await stack.enter_async_context(serving(app, settings.metrics_bind))
         driver = await dra_driver(settings, connections, cards, feed, reports, node, bulkhead)

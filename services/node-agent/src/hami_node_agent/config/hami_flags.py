@@ -127,6 +127,10 @@ def _kubelet_dir_of(*inner: str) -> Callable[[str], object]:
     return read
 
 
+def _scrape_audience(value: str) -> str | None:
+    return "hami-metrics" if _bool(value) else None
+
+
 _INTERVALS = "it follows from HEARTBEAT_S"
 _CONSTANT = "it is a constant"
 
@@ -149,6 +153,7 @@ RETIRED: tuple[Flag, ...] = (
     Flag("", "PREFERRED_ALLOCATION", unused="the kubelet asks whenever the choice matters"),
     Flag("", "CDI_ANNOTATION_PREFIX", unused=_PREFIX),
     Flag("", "CGROUP_ROOT", unused="the host's cgroups are looked for beside PROC_ROOT"),
+    Flag("", "SCRAPE_TOKENS", "scrape_audience", _scrape_audience),
     Flag("", "GRANT_WAIT_S", unused=_CONSTANT),
     Flag("", "NVML_TIMEOUT_S", unused=_CONSTANT),
     Flag("", "ENFORCEMENT_OVERHEAD_MIB", unused=_CONSTANT),

@@ -162,10 +162,9 @@ class Settings(BaseSettings):
     """Serve HAMi's metric names of before 2.6, too (deprecated, until 0.4.0)."""
     metrics_bind: str = Field(default=":9394", pattern=r"^.*:\d+$")
     """Address of /metrics, /healthz and /readyz."""
-    scrape_tokens: bool = False
-    """Ask for a Kubernetes token at /metrics, whose user may get that path."""
-    scrape_audience: str = "hami-metrics"
-    """Audience of those tokens; empty: the API server's own."""
+    scrape_audience: str | None = None
+    """Audience of the Kubernetes token that /metrics asks for, whose user may get that path; empty:
+    the API server's own; absent: no token is asked for."""
 
     @property
     def device_plugins_dir(self) -> Path:
