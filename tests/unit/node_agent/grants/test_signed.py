@@ -14,8 +14,8 @@ from hami_node_agent.adapters.kubernetes.pod_fields import GRANT_ANNOTATION
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.feed import read_signed
 from hami_node_agent.grants.records import MOST_TOKENS, AgentState
-from hami_node_agent.grants.signed import read_signed
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Unavailable

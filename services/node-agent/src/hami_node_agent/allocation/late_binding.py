@@ -24,9 +24,9 @@ from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts, allocate_span
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.feed import refresh_book
 from hami_node_agent.grants.ports import Holding
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)

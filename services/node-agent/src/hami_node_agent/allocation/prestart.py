@@ -25,9 +25,9 @@ from hamicommon.errors import Conflict, Unavailable
 from hami_node_agent.allocation.late_binding import LateBinding
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.feed import refresh_book
 from hami_node_agent.grants.ports import Holding, KubeletState, NodePodApi
 from hami_node_agent.grants.records import AgentState, Record
-from hami_node_agent.grants.signed import refresh_book
 from hami_node_agent.inventory.mig_instances import MigInstances
 
 logger = logging.getLogger(__name__)

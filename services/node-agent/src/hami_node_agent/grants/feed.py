@@ -1,4 +1,4 @@
-"""How grants come in: announcements from the bus, the snapshot on start, on reconnect and on doubt.
+"""How grants come in: offers, announcements, the ledger's snapshot, and signed annotations.
 
 In: what is offered with the question for readiness (`deviceplugin/readiness.py`), the messages of
 `hami.grants.v1.<node>`, and the reply of `hami.grants.snapshot.<node>`. Out: `NodeState.book`,
@@ -21,7 +21,7 @@ from hamicommon.bus.client import Handler, Message
 from hamicommon.bus.reader import read, read_any
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import HamiError, InvalidRequest, Unavailable
 from hamicommon.grants.grant import Grant
 from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
@@ -29,6 +29,7 @@ from hamicommon.process.outages import Outage
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
+from hami_node_agent.grants.ports import GrantSource, NodePodApi
 from hami_node_agent.grants.records import UNANSWERED, is_complete
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
@@ -236,3 +237,51 @@ class GrantsFeed:
 def _is_due(comparisons: int) -> bool:
     power_of_two = comparisons & (comparisons - 1) == 0
     return comparisons > 1 and (power_of_two or comparisons % MOST_COMPARISONS == 0)
+
+
+# While the ledger can't be asked, the last resort are grants that the scheduler signed into pods'
+# annotations. A signature proves that the grant was made once, not that it still holds: a user who
+# may write annotations can put that of an earlier attempt back. So one with a lower token than was
+# ever heard for its pod counts no more; what was heard is kept in the agent's state file.
+
+
+async def refresh_book(state: NodeState, source: GrantSource, pods: NodePodApi) -> bool:
+    """Takes what the ledger has into the book; what it lacks is not granted. False: the ledger
+    can't be asked.
+
+    Signed grants are read only where the ledger can't be asked: an annotation outlives its
+    allocation, and a pod that was bound too late still carries it.
+    """
+    refreshed = await _refreshed(source)
+    if not refreshed:
+        await read_signed(state, pods)
+    return refreshed
+
+
+async def read_signed(state: NodeState, pods: NodePodApi) -> None:
+    """Takes the newest ones into the book; what can't be read is logged."""
+    try:
+        grants = await pods.signed_grants()
+    except HamiError as exc:
+        logger.warning("signed grants not read", extra={"error": str(exc)})
+        return
+    least = state.saved.least_tokens
+    current = [grant for grant in grants if grant.token >= least.get(grant.pod_uid, grant.token)]
+    for grant in grants:
+        if grant not in current:
+            logger.warning(
+                "signed grant is of an older attempt",
+                extra={"pod_uid": grant.pod_uid, "token": grant.token},
+            )
+    for grant in current:
+        state.book = state.book.announced(grant)
+    await state.heard(current)
+
+
+async def _refreshed(source: GrantSource) -> bool:
+    """True when the book now has all that the ledger has."""
+    try:
+        return await source.refresh()
+    except (Unavailable, InvalidRequest) as exc:
+        logger.warning("no grant snapshot", extra={"error": str(exc)})
+        return False

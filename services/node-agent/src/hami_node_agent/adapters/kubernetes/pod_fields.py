@@ -20,6 +20,15 @@ from hami_node_agent.grants.ports import MigDevice
 
 logger = logging.getLogger(__name__)
 
+GRANT_ANNOTATION = "hami.io/grant"
+# The kubelet's, on the mirror of a static pod; the hash is the static pod's own uid.
+MIRROR = "kubernetes.io/config.mirror"
+CONFIG_HASH = "kubernetes.io/config.hash"
+
+_METADATA = ("name", "namespace", "uid", "resourceVersion")
+_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, PRELOAD, MIRROR, CONFIG_HASH)
+_CONTAINERS = ("initContainers", "containers")
+STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 _PRELOADS = ("true", "false")
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -101,17 +110,6 @@ def devices_of(container: dict[str, Any], resource: str) -> int:
     quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
     text = str(quantity)
     return int(text) if text.isascii() and text.isdigit() else 0
-
-
-GRANT_ANNOTATION = "hami.io/grant"
-# The kubelet's, on the mirror of a static pod; the hash is the static pod's own uid.
-MIRROR = "kubernetes.io/config.mirror"
-CONFIG_HASH = "kubernetes.io/config.hash"
-
-_METADATA = ("name", "namespace", "uid", "resourceVersion")
-_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, PRELOAD, MIRROR, CONFIG_HASH)
-_CONTAINERS = ("initContainers", "containers")
-STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
 
 
 def kept_of(pod: Json) -> Json:

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 class SignedGrants:
-    """Reads and verifies them."""
+    """Grants in `hami.io/grant` that our scheduler signed for this node: of a pod the newest."""
 
     def __init__(self, node: str, key: VerifyKey | None) -> None:
         """`key`: the scheduler's; without it no annotation counts."""
