@@ -89,7 +89,7 @@ def readers() -> dict[Callable[[str], str], list[Read]]:
     reports = GrantReports(
         **any_of(
             (
-                *("store", "transitions", "orphans", "instances", "pods", "ender", "announcer"),
+                *("store", "transitions", "drift", "instances", "pods", "ender", "announcer"),
                 *("instruments", "known_pods"),
             ),
             Mock(),

@@ -118,7 +118,6 @@ def reports(
     ledger: FakeLedger,
     *,
     node: str | None,
-    orphans: Any = None,
     ender: Any = None,
     announcer: Any = None,
     instruments: SchedulerInstruments | None = None,
@@ -129,7 +128,7 @@ def reports(
     return GrantReports(
         store=ledger,
         transitions=transitions,
-        orphans=orphans or AsyncMock(),
+        drift=AsyncMock(),
         instances=AsyncMock(),
         pods=pods,
         ender=ender or AsyncMock(),

@@ -23,7 +23,6 @@ from hami_scheduler.bus.grant_snapshots import SUBJECT as SNAPSHOT_SUBJECT
 from hami_scheduler.bus.heartbeats import LOOK_EVERY_S
 from hami_scheduler.bus.ledger_stats import PUBLISH_EVERY_S, LedgerStatsPublisher
 from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.orphans import OrphanReporter
 from hami_scheduler.bus.reports import GrantReports
 from hami_scheduler.enforcement.checks import CLOSE_EVERY_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
@@ -239,7 +238,7 @@ def bus_loops(core: Core, watches: Watches) -> Loops:
     reports = GrantReports(
         store=store,
         transitions=core.transitions,
-        orphans=OrphanReporter(drift=core.drift, announcer=core.announcer),
+        drift=core.drift,
         instances=MadeInstances(store=store, pods=pods, doubt_mirror=core.mirrors.doubt),
         pods=pods,
         ender=PodEnder(pods),

@@ -30,7 +30,7 @@ from hamicommon.events import (
 )
 
 from hami_scheduler.bus.mig_instances import MadeInstances
-from hami_scheduler.bus.orphans import OrphanReporter
+from hami_scheduler.drift import Drift, subject_of
 from hami_scheduler.ledger.state_machine import (
     NODE_HAS_IT,
     PodFacts,
@@ -41,13 +41,14 @@ from hami_scheduler.ledger.state_machine import (
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import GONE, PodEnder
-from hami_scheduler.pod_events import WRONG_DEVICES, Announcer
+from hami_scheduler.pod_events import RUNS_ON, WRONG_DEVICES, Announcer
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
 
 logger = logging.getLogger(__name__)
 
 ACTOR = "node-agent"
+ORPHAN_CLASS = "runs-without-grant"
 MAX_ATTEMPTS = 5
 MAX_CONCURRENT = 4
 """Reports that are looked at row by row; each holds a connection to the ledger."""
@@ -60,7 +61,7 @@ class GrantReports:
 
     store: AllocationStore
     transitions: Transitions
-    orphans: OrphanReporter
+    drift: Drift
     instances: MadeInstances
     pods: PodApi
     ender: PodEnder
@@ -141,11 +142,24 @@ class GrantReports:
                 )
             if isinstance(report, PodStays):
                 if not allocation.live:
-                    await self.orphans.report(allocation)
+                    await self._report_orphan(allocation)
                 return
             if not allocation.live or await self._apply(allocation, report):
                 return
         raise Conflict(f"grant {report.allocation_id} changed {MAX_ATTEMPTS} times since")
+
+    async def _report_orphan(self, allocation: Allocation) -> None:
+        """Show that a pod's processes live though its object is gone and its grant ended, as when a
+        node was silent for too long and comes back: only the node can end them."""
+        cards = sorted({share.uuid for each in allocation.containers for share in each.shares})
+        text = (
+            f"its processes still run on {allocation.node} though its grant is {allocation.state} "
+            f"({allocation.reason}): {', '.join(cards)} may be held twice until they end; end them "
+            "on the node"
+        )
+        # First what may fail: the report comes again then.
+        await self.drift.note(ORPHAN_CLASS, subject_of(allocation), text, repaired=False)
+        self.announcer.announce(PodRef.of(allocation), RUNS_ON, text)
 
     async def _usual(self, report: Allocated) -> bool:
         """Takes the step that nearly every report is about; False when another one is due."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 
 from hamicommon import telemetry
 from hamicommon.clipping import clip
@@ -27,19 +28,13 @@ logger = logging.getLogger(__name__)
 tracer = get_tracer(__name__)
 
 
+@dataclass(frozen=True, kw_only=True)
 class HostScoring:
     """The use case of /prioritize-without-cards."""
 
-    def __init__(
-        self,
-        *,
-        cluster: ClusterView,
-        requests: PodRequests,
-        instruments: SchedulerInstruments,
-    ) -> None:
-        self._cluster = cluster
-        self._requests = requests
-        self._seconds = instruments.host_score_seconds
+    cluster: ClusterView
+    requests: PodRequests
+    instruments: SchedulerInstruments
 
     def scores(self, args: ExtenderArgs) -> dict[NodeName, int]:
         """0..10 per node; all equal for a pod that gets cards, because those decide for it."""
@@ -50,17 +45,17 @@ class HostScoring:
                 outcome, found = "neutral", dict.fromkeys(names, 0)
             else:
                 cpu_milli = host_request(args.pod).cpu_milli
-                outcome, found = "scored", host_scores(cpu_milli, self._cluster, names)
+                outcome, found = "scored", host_scores(cpu_milli, self.cluster, names)
             span.set_attributes({**_about(args.pod), "hami.candidates": len(names)})
             span.set_attribute("hami.outcome", outcome)
-        self._seconds.labels(outcome).observe(time.perf_counter() - began)
+        self.instruments.host_score_seconds.labels(outcome).observe(time.perf_counter() - began)
         logger.debug("hosts scored", extra={"outcome": outcome, "nodes": len(names)})
         return found
 
     def _asks_for_cards(self, pod: Json) -> bool:
         """By limits, or by ResourceClaims: which class they are of is not looked up here."""
         claims = (pod.get("spec") or {}).get("resourceClaims")
-        return bool(claims) or self._requests.wants_devices(pod)
+        return bool(claims) or self.requests.wants_devices(pod)
 
 
 def _about(pod: Json) -> dict[str, str]:

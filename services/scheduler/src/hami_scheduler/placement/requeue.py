@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from hamicommon.errors import HamiError
@@ -32,23 +33,16 @@ MOST_PASSED_OVER = 500
 SETTLE_S = 0.02
 
 
+@dataclass(eq=False, kw_only=True)
 class Requeuer:
     """Looks for waiting pods that fit now, each time capacity was freed."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterState,
-        waiting: WaitingPods,
-        pods: PodApi,
-        instruments: SchedulerInstruments,
-    ) -> None:
-        self._view = view
-        self._waiting = waiting
-        self._pods = pods
-        self._instruments = instruments
-        self._freed = asyncio.Event()
-        self._freed_at = 0.0
+    view: ClusterState
+    waiting: WaitingPods
+    pods: PodApi
+    instruments: SchedulerInstruments
+    _freed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _freed_at: float = field(init=False, default=0.0)
 
     def capacity_freed(self) -> None:
         """Something became free."""
@@ -71,15 +65,15 @@ class Requeuer:
         found: list[WaitingPod] = []
         refused: set[RequestShape] = set()
         looks = 0
-        for number, pod in enumerate(self._waiting.in_order(), start=1):
+        for number, pod in enumerate(self.waiting.in_order(), start=1):
             if number % MOST_PASSED_OVER == 0:
                 await asyncio.sleep(0)
             shape = pod.shape
             if shape in refused:
                 continue
             refused.add(shape)  # until it is known to fit
-            with self._instruments.bulkhead.item("requeue", pod.uid):
-                if decide(pod.request, self._view.cluster).placement is not None:
+            with self.instruments.bulkhead.item("requeue", pod.uid):
+                if decide(pod.request, self.view.cluster).placement is not None:
                     refused.discard(shape)
                     found.append(pod)
             looks += 1
@@ -90,15 +84,15 @@ class Requeuer:
 
     async def _requeue(self, pod: WaitingPod, freed_at: float) -> None:
         try:
-            await self._pods.annotate(
+            await self.pods.annotate(
                 pod.namespace,
                 pod.name,
                 uid=pod.uid,
                 annotations={RETRY_AT: datetime.now(UTC).isoformat(timespec="milliseconds")},
                 labels={},
             )
-            self._instruments.requeues.inc()
+            self.instruments.requeues.inc()
             spent_s = time.perf_counter() - freed_at
-            self._instruments.freed_to_retry_seconds.observe(spent_s)
+            self.instruments.freed_to_retry_seconds.observe(spent_s)
         except HamiError as exc:
             logger.info("waiting pod not requeued", extra={"pod_uid": pod.uid, "error": str(exc)})
