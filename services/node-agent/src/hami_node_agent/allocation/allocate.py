@@ -101,7 +101,7 @@ class Allocate:
     # Which grant
 
     def _in_flight(self, count: int) -> InFlight | None:
-        found = find_in_flight(self._state.book, self._state.saved, ended=self._pods.seen().ended)
+        found = find_in_flight(self._state.book, self._state.saved, self._pods.seen())
         return found if found and len(found.container.shares) == count else None
 
     async def _find(self, ids: frozenset[str]) -> InFlight | None:
@@ -116,10 +116,11 @@ class Allocate:
         return found
 
     async def _find_repeated(self, ids: frozenset[str], found: InFlight | None) -> Record | None:
-        """Find the answer that a killed kubelet asks for again, with the same ids.
+        """Find the answer that a killed kubelet, or one of a killed agent, asks for again.
 
-        It stores an answer before its next call. So while a grant is in flight, only an answer of
-        its own pod can be meant, and only one that is not stored.
+        While a grant is in flight, only an answer of its own pod can be meant. The kubelet gives
+        the ids of an app container to no other one. It gives those of an init container again, and
+        has stored an answer before its next call: what is stored is not asked for again.
         """
         book, ended = self._state.book, self._pods.seen().ended
         same = [
@@ -131,8 +132,9 @@ class Allocate:
             and grant.allocation_id == record.allocation_id
             and (found is None or found.grant.allocation_id == record.allocation_id)
         ]
-        if not same:
-            return None
+        last = next((record for record in same if record.role != "init"), None)
+        if last is not None or not same:
+            return last
         try:
             holdings = await self._kubelet_state.checkpointed()
         except Unavailable as exc:

@@ -127,18 +127,12 @@ class LateBinding:
             with allocate_span(grant, granted):
                 async with self._cut(fresh) as record:
                     await self._save(grant, record, env)
+                about = {"container": owner.container, "cards": list(record.cards)}
+                logger.info("allocated", extra=about)
         except _Settled:
             return False
         except Conflict as exc:
             await self._refuse(owner, str(exc))
-        logger.info(
-            "bound late",
-            extra={
-                "pod_uid": owner.pod_uid,
-                "container": owner.container,
-                "cards": list(record.cards),
-            },
-        )
         return True
 
     async def _save(self, grant: NodeGrant, record: Record, env: Mapping[str, str]) -> None:

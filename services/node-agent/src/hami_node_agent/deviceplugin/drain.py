@@ -36,8 +36,7 @@ class Drain:
 
     def coming(self) -> list[str]:
         """Uids of pods that were granted cards and have not asked for all of them."""
-        state, ended = self._state, self._pods.seen().ended
-        found = grants_in_flight(state.book, state.saved, ended=ended)
+        found = grants_in_flight(self._state.book, self._state.saved, self._pods.seen())
         return [each.grant.pod_uid for each in found]
 
     def expect_grant(self) -> None:

@@ -36,8 +36,7 @@ from hamicommon.domain.limits import LimitState
 from hamicommon.domain.pod_ref import PodRef
 
 from hami_node_agent.devices.processes import HostProcess
-from hami_node_agent.grants.ports import PodsSeen
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import PodsSeen, Record
 from hami_node_agent.usage.monitor import MonitorLook, Seen
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from hamicommon.domain.ids import GpuUuid, PodUid
+from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.mig import MigReservation
 from pydantic import BaseModel
 
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 
 
 class StateStore(Protocol):
@@ -64,14 +64,6 @@ class MigDevice:
     pod: PodRef
     container: str
     reservation: MigReservation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodsSeen:
-    """This node's pods as the watch has them; it may lag behind the kubelet."""
-
-    ended: frozenset[PodUid] = frozenset()
-    """Pods whose phase is terminal, or that were seen and are gone."""
 
 
 class NodePodApi(Protocol):

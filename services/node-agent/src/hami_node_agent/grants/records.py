@@ -138,6 +138,16 @@ class AgentState:
         return tuple(record for record in self.records.values() if record.pod_uid == pod_uid)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodsSeen:
+    """This node's pods as the watch has them; it may lag behind the kubelet."""
+
+    ended: frozenset[PodUid] = frozenset()
+    """Pods whose phase is terminal, or that were seen and are gone."""
+    bound: frozenset[PodUid] = frozenset()
+    """Pods that the API server has on this node."""
+
+
 class InFlight(NamedTuple):
     """A grant between its binding and its answers, and the container that is asked for next."""
 
@@ -148,15 +158,18 @@ class InFlight(NamedTuple):
 UNANSWERED = frozenset({AllocationState.BINDING, AllocationState.BOUND})
 
 
-def grants_in_flight(
-    book: GrantBook, saved: AgentState, *, ended: Container[PodUid]
-) -> list[InFlight]:
-    """Return the grants that the kubelet has not asked for yet; `ended`: pods that are over."""
+def grants_in_flight(book: GrantBook, saved: AgentState, seen: PodsSeen) -> list[InFlight]:
+    """Return the grants that the kubelet has not asked for yet.
+
+    A grant that the ledger lists as `binding` may still wait for the lock. It is on its way once it
+    was offered, or its pod is on the node: an agent that was restarted remembers no offer.
+    """
     answered = {(record.allocation_id, record.container) for record in saved.records.values()}
     found = []
     for grant in book.grants.values():
-        is_coming = grant.offered and not grant.answered and grant.state in UNANSWERED
-        if not is_coming or grant.pod_uid in ended:
+        is_bound = grant.offered or grant.pod_uid in seen.bound
+        is_coming = is_bound and not grant.answered and grant.state in UNANSWERED
+        if not is_coming or grant.pod_uid in seen.ended:
             continue
         for container in grant.device_containers:
             if (grant.allocation_id, container.name) not in answered:
@@ -165,9 +178,7 @@ def grants_in_flight(
     return found
 
 
-def find_in_flight(
-    book: GrantBook, saved: AgentState, *, ended: Container[PodUid]
-) -> InFlight | None:
+def find_in_flight(book: GrantBook, saved: AgentState, seen: PodsSeen) -> InFlight | None:
     """Return the grant in flight.
 
     The node lock lets one pod at a time be on its way. If it was lost there are several: the
@@ -177,7 +188,7 @@ def find_in_flight(
     def turn(each: InFlight) -> tuple[bool, int]:
         return each.container == each.grant.device_containers[0], each.grant.token
 
-    return min(grants_in_flight(book, saved, ended=ended), key=turn, default=None)
+    return min(grants_in_flight(book, saved, seen), key=turn, default=None)
 
 
 def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:

@@ -39,7 +39,8 @@ from hami_node_agent.adapters.kubernetes.pod_fields import (
 )
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import node_grant
-from hami_node_agent.grants.ports import MigDevice, PodsSeen
+from hami_node_agent.grants.ports import MigDevice
+from hami_node_agent.grants.records import PodsSeen
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +171,10 @@ class NodePods:
         """What the watch has at present."""
         if self._seen is None:
             over = (PodUid(uid) for uid, pod in self._by_uid.items() if is_terminal(pod))
-            self._seen = PodsSeen(ended=frozenset(over) | frozenset(self._gone))
+            self._seen = PodsSeen(
+                ended=frozenset(over) | frozenset(self._gone),
+                bound=frozenset(map(PodUid, self._by_uid)),
+            )
         return self._seen
 
     def name_of(self, pod_uid: str) -> PodRef | None:
