@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_scheduler.adapters.postgres.allocations import reads
+from hami_scheduler.adapters.postgres.allocations import store as postgres_store
 from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import PodUid
@@ -256,7 +256,7 @@ async def test_live_ones_are_listed_by_node(harness: Harness) -> None:
 async def test_all_live_ones_come_in_pieces_without_their_containers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reads, "STANDING_BATCH", 2)
+    monkeypatch.setattr(postgres_store, "STANDING_BATCH", 2)
     await harness.add(card("0", slots=9))
     for name in "pqrst":
         await harness.store.begin(draft(name, container(("0", 1, 1))))

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from hami_scheduler.adapters.postgres.decisions import MOST_ROWS
+from hami_scheduler.adapters.postgres.decisions import MAX_ROWS
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -150,7 +150,7 @@ def test_whatever_a_pod_contains_it_runs_or_waits_with_one_sentence(
     )
     assert max(grown) < 60
     most = "SELECT max(n) FROM (SELECT count(*) AS n FROM decisions GROUP BY pod_uid) AS x"
-    assert int(system.sql(most) or 0) <= 2 * MOST_ROWS
+    assert int(system.sql(most) or 0) <= 2 * MAX_ROWS
     longest = "SELECT max(greatest(length(message), length(summary))) FROM decisions"
     assert int(system.sql(longest) or 0) <= LONGEST
     for pod in system.pods():

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from fastapi import FastAPI
@@ -29,7 +30,7 @@ from hami_metrics.routes import create_app
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import Explainer
 from hami_scheduler.api.http import answer_errors
-from hami_scheduler.api.v1 import ledger_routes, pod_routes
+from hami_scheduler.api.v1 import operator_routes
 from hamicommon.device_config import DeviceConfig
 from hamicommon.errors import NotFound
 from hamicommon.ledger.database import open_database
@@ -128,9 +129,13 @@ async def _serve(dsn: str, urls: dict[str, str], ready: Event, over: Event) -> N
         routers = [question_routes(asking, viewers), bill_routes(asking, viewers, None)]
         scheduler = FastAPI()
         queries = PostgresQueries(ledger)
-        scheduler.include_router(ledger_routes(queries))
-        unused = cast(Any, None)
-        scheduler.include_router(pod_routes(_explainer(queries), unused, unused))
+        service = SimpleNamespace(
+            queries=queries,
+            explainer=_explainer(queries),
+            by_claims=SimpleNamespace(waiting=AsyncMock(return_value=[])),
+            vain_settings=SimpleNamespace(rows=list),
+        )
+        scheduler.include_router(operator_routes(cast(Any, service)))
         answer_errors(scheduler)
         pages = FastAPI()
         for path in PAGES:

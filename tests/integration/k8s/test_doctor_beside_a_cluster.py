@@ -49,7 +49,8 @@ def test_services_outside_the_cluster_are_asked_themselves(
     found = {row["part"]: row for row in json.loads(done.stdout)["items"]}
     states = {part: row["state"] for part, row in found.items()}
     assert list(found) == [
-        *("API server", "webhook", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics")
+        *("API server", "webhook", "Postgres", "Redis", "NATS", "scheduler", "agents", "metrics"),
+        "binding",
     ]
     assert (states["API server"], states["webhook"]) == ("ok", "ok")
     assert (states["Postgres"], states["NATS"], states["Redis"]) == (

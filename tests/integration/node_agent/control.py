@@ -70,8 +70,9 @@ class Control:
         self._markers = 0
 
     async def announce(self, *grants: Grant) -> None:
+        """Announce grants, as the ledger has them a second after their pods were bound."""
         for item in grants:
-            self.live[item.pod_uid] = events.GrantState(grant=item, state="binding")
+            self.live[item.pod_uid] = events.GrantState(grant=item, state="bound")
             await self.bus.publish(
                 events.grants_subject(NODE),
                 events.GrantAnnounced(grant=item),

@@ -236,23 +236,20 @@ async def test_a_start_before_its_allocate_waits_and_other_ids_than_preferred_ar
     await kubelet.prestart(A_1)
 
     assert early.code() is grpc.StatusCode.UNAVAILABLE
-    assert "no container with these devices" in (early.details() or "")
+    assert "no container with its ids" in (early.details() or "")
     assert f"device {CARDS[0]} " in limits_of(answer)
 
 
-async def test_a_kubelet_that_gives_a_call_up_does_not_hold_the_next_one(
+async def test_a_call_before_its_grant_is_refused_and_does_not_hold_the_next_one(
     agent: AgentProcess, kubelet: Kubelet, control: Control
 ) -> None:
-    async with kubelet.plugin() as plugin:
-        request = api.AllocateRequest(
-            container_requests=[api.ContainerAllocateRequest(devices_ids=[A_0])]
-        )
-        given_up = await refused(plugin.Allocate(request, timeout=0.1))
+    early = await refused(kubelet.allocate("a", "main", A_0))
     await control.announce(grant("a"))
+    await known(kubelet, CARDS[0])
 
     answer = await kubelet.allocate("a", "main", A_0)
 
-    assert given_up.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert early.code() is grpc.StatusCode.NOT_FOUND
     assert f"device {CARDS[0]} " in limits_of(answer)
 
 

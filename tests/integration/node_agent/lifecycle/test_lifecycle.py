@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hami_node_agent.adapters.state_file import StateFile
 from hamicommon.events import Readiness, ReadinessRequest, readiness_subject
 from hamicommon.grants.signing import load_private_key, new_key_pair, sign
 
@@ -139,6 +140,7 @@ async def test_a_report_that_the_bus_has_not_taken_survives_a_kill(
         answer = await kubelet.allocate(pods.uids["a"], "main", A_0)
         await kubelet.prestart(A_0)
         assert f"device {CARDS[0]} memory_bytes 4294967296" in limits_of(answer)
+        await eventually(lambda: StateFile(machine.state).load().reports, "the report to be kept")
 
         agent.stop(signal.SIGKILL)
         machine.nats_url = nats_url

@@ -12,8 +12,8 @@ from hami_node_agent.allocation.allocate import Allocate
 from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ports import Holding, PodsSeen
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.ports import Holding
+from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId
 from hamicommon.domain.pod_ref import PodRef

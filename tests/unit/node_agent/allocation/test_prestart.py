@@ -15,8 +15,8 @@ from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ports import Holding, KeptAnswer, PodsSeen
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.ports import Holding, KeptAnswer
+from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid

@@ -4,8 +4,7 @@ from dataclasses import replace
 import pytest
 from hami_node_agent.deviceplugin.drain import GRANT_FOLLOWS_S, Drain
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.ports import PodsSeen
-from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.records import AgentState, PodsSeen
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import PodUid

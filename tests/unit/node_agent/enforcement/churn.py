@@ -23,8 +23,7 @@ from hami_node_agent.enforcement.judgement import (
     view_of,
 )
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
-from hami_node_agent.grants.ports import PodsSeen
-from hami_node_agent.grants.records import Record
+from hami_node_agent.grants.records import PodsSeen, Record
 from hami_node_agent.usage.monitor import Container, MonitorLook, Owner, Seen
 from hami_node_agent.usage.regions.accounting import (
     Evidence,

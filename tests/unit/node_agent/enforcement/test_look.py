@@ -17,8 +17,7 @@ from hami_node_agent.enforcement.judgement import (
     view_of,
 )
 from hami_node_agent.enforcement.periods import Timing
-from hami_node_agent.grants.ports import PodsSeen
-from hami_node_agent.grants.records import AgentState
+from hami_node_agent.grants.records import AgentState, PodsSeen
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import MonitorLook
 from hami_node_agent.usage.regions.accounting import Evidence

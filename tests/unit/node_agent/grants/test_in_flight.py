@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from hami_node_agent.grants.book import NodeGrant
-from hami_node_agent.grants.records import AgentState, Record, find_in_flight
+from hami_node_agent.grants.records import AgentState, PodsSeen, Record, find_in_flight
 from hamicommon.domain.allocations import AllocationState
 from hamicommon.domain.ids import AllocationId, PodUid
 
@@ -16,10 +16,13 @@ IDS = {"GPU-0"}
 TWO = (a_container(a_share(), name="one", index=0), a_container(a_share(), name="two", index=1))
 
 
-def found(*grants: NodeGrant, records: tuple[Record, ...] = (), ended: str = "") -> tuple[str, str]:
+def found(
+    *grants: NodeGrant, records: tuple[Record, ...] = (), ended: str = "", bound: str = ""
+) -> tuple[str, str]:
     """Pod and container; empty: none is in flight."""
     saved = AgentState().with_records(records)
-    each = find_in_flight(a_book(*grants), saved, ended=frozenset(map(PodUid, ended)))
+    seen = PodsSeen(ended=frozenset(map(PodUid, ended)), bound=frozenset(map(PodUid, bound)))
+    each = find_in_flight(a_book(*grants), saved, seen)
     return ("", "") if each is None else (each.grant.pod_uid, each.container.name)
 
 
@@ -73,6 +76,13 @@ def test_a_grant_that_still_waits_for_the_node_lock_is_not_in_flight() -> None:
 
 def test_a_grant_that_was_answered_before_it_was_made_waits_for_no_allocate() -> None:
     assert found(replace(a_grant(pod="a"), answered=True)) == ("", "")
+
+
+def test_a_grant_whose_pod_is_on_the_node_is_in_flight_though_no_offer_is_remembered() -> None:
+    listed = replace(a_grant(pod="a", state=AllocationState.BINDING), offered=False)
+
+    assert found(listed) == ("", "")
+    assert found(listed, bound="a") == ("a", "main")
 
 
 def test_a_pod_that_is_over_waits_for_nothing() -> None:

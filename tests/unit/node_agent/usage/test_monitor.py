@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from hami_node_agent.devices.processes import CardProcesses, HostProcess
 from hami_node_agent.grants.limits_file import CoreFeedback
-from hami_node_agent.grants.ports import PodsSeen
-from hami_node_agent.grants.records import AgentState, Record
+from hami_node_agent.grants.records import AgentState, PodsSeen, Record
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.feedback import PRIORITY_ENV, Feedback, LimitsWriter
 from hami_node_agent.usage.feedback_rules import BLOCK_S

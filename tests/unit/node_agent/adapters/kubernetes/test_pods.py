@@ -6,7 +6,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 from hami_node_agent.adapters.kubernetes.pods import NodePods
-from hami_node_agent.grants.ports import PodsSeen
+from hami_node_agent.grants.records import PodsSeen
 from hamicommon.domain.ids import PodUid
 
 
@@ -17,8 +17,8 @@ def a_pod(uid: str, phase: str) -> dict[str, Any]:
     }
 
 
-def a_seen(*, ended: str = "") -> PodsSeen:
-    return PodsSeen(ended=frozenset(map(PodUid, ended)))
+def a_seen(*, ended: str = "", bound: str = "") -> PodsSeen:
+    return PodsSeen(ended=frozenset(map(PodUid, ended)), bound=frozenset(map(PodUid, bound)))
 
 
 def test_pods_come_end_and_go() -> None:
@@ -33,10 +33,10 @@ def test_pods_come_end_and_go() -> None:
 
     assert seen == [
         a_seen(),
-        a_seen(),
-        a_seen(),
-        a_seen(ended="b"),
-        a_seen(ended="ab"),
+        a_seen(bound="a"),
+        a_seen(bound="ab"),
+        a_seen(bound="ab", ended="b"),
+        a_seen(bound="b", ended="ab"),
     ]
 
 
