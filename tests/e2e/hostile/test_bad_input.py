@@ -116,10 +116,10 @@ def test_a_pod_bound_past_us_gets_no_card(system: System) -> None:
     pod["spec"] |= {"nodeName": "node-0", "schedulerName": "somebody-else"}
     assert system.create(pod).status_code == 201
 
-    def told() -> list[str]:
+    def messages() -> list[str]:
         return [text for _, text in system.events("bypass") if "schedulerName" in text]
 
-    [message, *_] = wait(told, "an event that names the way out")
+    [message, *_] = wait(messages, "an event that names the way out")
     assert "recreate the pod" in message
     statuses = system.get("/api/v1/namespaces/default/pods/bypass")["status"]["containerStatuses"]
     assert not any("running" in each["state"] for each in statuses)
