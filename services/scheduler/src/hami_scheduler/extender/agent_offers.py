@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 from hamicommon.domain.ids import NodeName
 from hamicommon.errors import Unavailable
@@ -21,21 +22,16 @@ from hami_scheduler.ports.cluster import AgentNotReady, GrantAnnouncer
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class AgentOffers:
     """Offers grants to the agents of their nodes."""
 
-    def __init__(
-        self,
-        grants: GrantAnnouncer,
-        *,
-        on_unanswered: Callable[[NodeName], None],
-        instruments: SchedulerInstruments,
-    ) -> None:
-        """`on_unanswered` gets the nodes whose agent can take no pod."""
-        self._grants = grants
-        self._on_unanswered = on_unanswered
-        self._instruments = instruments
-        self._asked: dict[NodeName, asyncio.Task[bool | None]] = {}
+    grants: GrantAnnouncer
+    _: KW_ONLY
+    on_unanswered: Callable[[NodeName], None]
+    """Gets the nodes whose agent can take no pod."""
+    instruments: SchedulerInstruments
+    _asked: dict[NodeName, asyncio.Task[bool | None]] = field(init=False, default_factory=dict)
 
     async def binds_late(self, node: NodeName) -> bool | None:
         """Ask the agent once for all callers whether the order of Allocate calls means nothing.
@@ -44,13 +40,13 @@ class AgentOffers:
         """
         asked = self._asked.get(node)
         if asked is None:
-            asked = self._asked[node] = asyncio.create_task(self._grants.binds_late(node))
+            asked = self._asked[node] = asyncio.create_task(self.grants.binds_late(node))
             asked.add_done_callback(lambda _: self._asked.pop(node, None))
         await asyncio.wait([asked])
         try:
             return asked.result()
         except AgentNotReady:
-            self._on_unanswered(node)
+            self.on_unanswered(node)
             raise
 
     async def offer(self, grant: Grant, node: NodeName) -> bool | None:
@@ -59,11 +55,11 @@ class AgentOffers:
         Returns None if it is unknown. Raises: AgentNotReady.
         """
         try:
-            return await self._grants.offer(grant)
+            return await self.grants.offer(grant)
         except AgentNotReady:
-            self._on_unanswered(node)
+            self.on_unanswered(node)
             raise
         except Unavailable as exc:
-            self._instruments.grants_unannounced.inc()
+            self.instruments.grants_unannounced.inc()
             logger.warning("grant not on the bus, only signed", extra={"error": str(exc)})
             return None

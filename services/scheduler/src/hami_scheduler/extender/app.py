@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 
 from hamicommon import telemetry
 from hamicommon.errors import HamiError, InvalidRequest
@@ -120,19 +121,20 @@ def _carry_out(verb: str, record: Record) -> None:
         logger.exception("failed after the answer", extra={"verb": verb})
 
 
+@dataclass(frozen=True)
 class ExtenderApp:
     """Answers POST on the verbs; hands everything else to `rest`."""
 
-    def __init__(self, verbs: ExtenderVerbs, *, activity: Activity, rest: ASGIApp) -> None:
-        self._verbs = verbs
-        self._activity = activity
-        self._rest = rest
+    verbs: ExtenderVerbs
+    _: KW_ONLY
+    activity: Activity
+    rest: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         verb = scope.get("path", "").removeprefix("/")
-        if scope["type"] != "http" or scope["method"] != "POST" or verb not in self._verbs:
-            await self._rest(scope, receive, send)
+        if scope["type"] != "http" or scope["method"] != "POST" or verb not in self.verbs:
+            await self.rest(scope, receive, send)
             return
         body, record = await self._answered(verb, receive)
         headers = [
@@ -152,10 +154,10 @@ class ExtenderApp:
     async def _answered(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
         try:
             asked = await _read(receive)
-            await self._activity.wait()
+            await self.activity.wait()
         except HamiError as exc:
-            return self._verbs.refuse(verb, exc), None
-        return await self._verbs.answer(verb, asked)
+            return self.verbs.refuse(verb, exc), None
+        return await self.verbs.answer(verb, asked)
 
 
 async def _read(receive: Receive) -> bytes:

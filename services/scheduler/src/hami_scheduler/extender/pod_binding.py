@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 
 from hamicommon.domain.allocations import Allocation
@@ -26,12 +27,13 @@ class AnswerUnknown(Unavailable):
     """The binding was sent and its outcome is unknown; the reaper will find out."""
 
 
+@dataclass(frozen=True)
 class PodBinding:
     """The pod of an allocation, at the API server."""
 
-    def __init__(self, pods: PodApi, *, sign: Callable[[Grant], str]) -> None:
-        self._pods = pods
-        self._sign = sign
+    pods: PodApi
+    _: KW_ONLY
+    sign: Callable[[Grant], str]
 
     async def post(self, allocation: Allocation, grant: Grant) -> None:
         """Binds the pod, with its annotations and the signed grant; a success if it is bound so.
@@ -40,7 +42,7 @@ class PodBinding:
         """
         annotations = self._annotations(allocation, grant)
         try:
-            await self._pods.bind(
+            await self.pods.bind(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
@@ -66,7 +68,7 @@ class PodBinding:
         Raises: NotFound, Conflict (bound elsewhere), Unavailable (it is not bound), AnswerUnknown.
         """
         try:
-            await self._pods.bind(namespace, name, uid=uid, node=node, annotations={})
+            await self.pods.bind(namespace, name, uid=uid, node=node, annotations={})
         except (Conflict, Unavailable) as exc:
             await self._read_back(namespace, name, uid, node, exc)
 
@@ -82,7 +84,7 @@ class PodBinding:
         it again, which fails with a warning on the pod (`skipPodUpdate` passes annotations over).
         """
         try:
-            await self._pods.annotate(
+            await self.pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
@@ -101,7 +103,7 @@ class PodBinding:
         grant ends as that of any pod does.
         """
         try:
-            await self._pods.annotate(
+            await self.pods.annotate(
                 allocation.namespace,
                 allocation.pod_name,
                 uid=allocation.pod_uid,
@@ -119,7 +121,7 @@ class PodBinding:
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=datetime.now(UTC)
         )
-        return {**allocation.annotations, **common, GRANT: self._sign(grant)}
+        return {**allocation.annotations, **common, GRANT: self.sign(grant)}
 
     async def _read_back(
         self, namespace: str, name: str, uid: PodUid, node: NodeName, error: HamiError
@@ -144,7 +146,7 @@ class PodBinding:
     async def _get(self, namespace: str, name: str, uid: PodUid) -> Json:
         """This very pod. Raises: NotFound, also where the name is another pod's, Unavailable."""
         try:
-            pod = await self._pods.get(namespace, name)
+            pod = await self.pods.get(namespace, name)
         except NotFound:
             pod = None
         if pod is None or facts_of(pod).uid != uid:

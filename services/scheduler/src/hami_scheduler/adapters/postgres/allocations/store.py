@@ -28,12 +28,67 @@ from hami_scheduler.adapters.postgres.rows import (
 # Some 3 ms of the event loop; tens of thousands at once would hold decisions up for a second.
 STANDING_BATCH = 256
 
+_ANNOTATE = """
+UPDATE allocations a SET annotations = a.annotations || $3::jsonb
+ WHERE a.id = $1 AND a.token = $2 AND a.ended_at IS NULL
+RETURNING a.id
+"""
 
-class PostgresLedgerReader:
-    """Port LedgerReader, and what else is read of single pods."""
 
-    def __init__(self, database: Database) -> None:
+class PostgresAllocationStore:
+    """Ports AllocationStore and LedgerReader.
+
+    `quota_of` returns what an allocation's slices count in quotas, `rules` the rules of the vendors
+    of its cards; `on_commit` is called after each change, so that it is announced without delay.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        quota_of: QuotaOf,
+        rules: Rules = MappingProxyType({}),
+        on_commit: Callable[[], None],
+    ) -> None:
         self._database = database
+        self._rules = rules
+        self._quota_of = quota_of
+        self._on_commit = on_commit
+
+    async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
+        """See the port."""
+        try:
+            async with self._database.transaction() as connection:
+                answers = await commit(connection, commands, self._rules, self._quota_of)
+        except ConstraintViolation as exc:
+            raise Conflict(f"the ledger changed at the same moment: {exc}") from exc
+        self._on_commit()
+        return answers
+
+    async def begin(self, draft: Draft) -> Change:
+        """See the port."""
+        return await self.enter(Entry(draft=draft))
+
+    async def enter(self, entry: Entry) -> Change:
+        """See the port."""
+        [answer] = await self.commit([entry])
+        if isinstance(answer, HamiError):
+            raise answer
+        assert answer is not None
+        return answer
+
+    async def advance(self, step: StateStep) -> Change | None:
+        """See the port."""
+        [answer] = await self.commit([step])
+        assert not isinstance(answer, HamiError)
+        return answer
+
+    async def annotate(
+        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
+    ) -> bool:
+        """See the port."""
+        row = await self._database.fetchrow(_ANNOTATE, allocation_id, token, dict(annotations))
+        return row is not None
 
     async def get(self, allocation_id: AllocationId) -> Allocation | None:
         """See the port."""
@@ -81,66 +136,3 @@ class PostgresLedgerReader:
     async def _many(self, where: str, *args: object) -> list[Allocation]:
         rows = await self._database.fetch(f"{SELECT_ALLOCATION} WHERE {where}", *args)
         return [allocation_of(row) for row in rows]
-
-
-_ANNOTATE = """
-UPDATE allocations a SET annotations = a.annotations || $3::jsonb
- WHERE a.id = $1 AND a.token = $2 AND a.ended_at IS NULL
-RETURNING a.id
-"""
-
-
-class PostgresAllocationStore(PostgresLedgerReader):
-    """Ports AllocationStore and LedgerReader.
-
-    `quota_of` returns what an allocation's slices count in quotas, `rules` the rules of the vendors
-    of its cards; `on_commit` is called after each change, so that it is announced without delay.
-    """
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        quota_of: QuotaOf,
-        rules: Rules = MappingProxyType({}),
-        on_commit: Callable[[], None],
-    ) -> None:
-        super().__init__(database)
-        self._rules = rules
-        self._quota_of = quota_of
-        self._on_commit = on_commit
-
-    async def commit(self, commands: Sequence[Command]) -> list[Change | HamiError | None]:
-        """See the port."""
-        try:
-            async with self._database.transaction() as connection:
-                answers = await commit(connection, commands, self._rules, self._quota_of)
-        except ConstraintViolation as exc:
-            raise Conflict(f"the ledger changed at the same moment: {exc}") from exc
-        self._on_commit()
-        return answers
-
-    async def begin(self, draft: Draft) -> Change:
-        """See the port."""
-        return await self.enter(Entry(draft=draft))
-
-    async def enter(self, entry: Entry) -> Change:
-        """See the port."""
-        [answer] = await self.commit([entry])
-        if isinstance(answer, HamiError):
-            raise answer
-        assert answer is not None
-        return answer
-
-    async def advance(self, step: StateStep) -> Change | None:
-        """See the port."""
-        [answer] = await self.commit([step])
-        assert not isinstance(answer, HamiError)
-        return answer
-
-    async def annotate(
-        self, allocation_id: AllocationId, token: int, annotations: Mapping[str, str]
-    ) -> bool:
-        """See the port."""
-        row = await self._database.fetchrow(_ANNOTATE, allocation_id, token, dict(annotations))
-        return row is not None
