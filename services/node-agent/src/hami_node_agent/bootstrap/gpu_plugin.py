@@ -22,9 +22,6 @@ from hami_node_agent.grants.reports import Reports
 from hami_node_agent.inventory.mig_instances import MigInstances
 from hami_node_agent.inventory.tracker import CardTracker
 
-GRANT_WAIT_S = 2.0
-"""Longest time that Allocate waits for a grant: the kubelet admits pods one after the other."""
-
 
 def plugin_of(
     settings: Settings,

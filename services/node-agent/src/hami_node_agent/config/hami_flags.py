@@ -155,6 +155,7 @@ RETIRED: tuple[Flag, ...] = (
     Flag("", "CGROUP_ROOT", unused="the host's cgroups are looked for beside PROC_ROOT"),
     Flag("", "SCRAPE_TOKENS", "scrape_audience", _scrape_audience),
     Flag("", "GRANT_WAIT_S", unused=_CONSTANT),
+    Flag("", "UNMANAGED_PODS", unused="pods that bypass the scheduler are refused"),
     Flag("", "NVML_TIMEOUT_S", unused=_CONSTANT),
     Flag("", "ENFORCEMENT_OVERHEAD_MIB", unused=_CONSTANT),
     Flag("", "PROBE_INTERVAL_S", unused=_INTERVALS),

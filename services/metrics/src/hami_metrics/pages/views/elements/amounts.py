@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 UNKNOWN = "?"
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -84,8 +84,3 @@ def share(part: float | None, whole: float) -> int | None:
     if part <= 0:
         return 0
     return max(1, min(100, round(100 * part / whole)))
-
-
-def hours_ago(now: datetime, hours: int) -> datetime:
-    """The full minute that long ago."""
-    return (now - timedelta(hours=hours)).replace(second=0, microsecond=0)
