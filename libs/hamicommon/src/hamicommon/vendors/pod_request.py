@@ -221,7 +221,7 @@ class PodRequests:
     """For pods that name no policy."""
 
     def of(self, pod: JsonMapping) -> PodRequest:
-        """What the pod asks for. Raises: InvalidRequest."""
+        """Return the request of the pod. Raises: InvalidRequest."""
         return pod_request(dict(pod), self.vendors, self.defaults)
 
     def wants_devices(self, pod: JsonMapping) -> bool:

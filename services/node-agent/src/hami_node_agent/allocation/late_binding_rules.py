@@ -73,7 +73,7 @@ class RuntimeReport:
     name: str
     version: str
     cdi_enabled: bool | None = None
-    """As its running configuration has it; None if that does not name it."""
+    """Value in the running configuration; None if that does not name it."""
     cdi_dirs: tuple[str, ...] | None = None
     """Directories in which it reads CDI files; None if they are not known."""
 

@@ -60,7 +60,7 @@ class MigWiring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConnection:
-    """What the driver offers."""
+    """Cards and links that the driver offers."""
 
     probe: DeviceProbe
     """Shows the cards that are offered as slices."""
@@ -181,7 +181,7 @@ def _of_instances(
 
 DISTRIBUTION = "hami-node-agent"
 CONTAINER_BASE = PurePosixPath("/usr/local/vgpu")
-"""Where containers see library and region; admission keeps tenants' mounts away from it."""
+"""Folder in which containers see library and region; admission keeps tenants' mounts out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ RETRY_LAST_S = 30.0
 REMOVAL_INTERVAL_S = 5.0
 BUSY_REMOVAL_INTERVAL_S = 1.0
 REMOVAL_BUDGET_S = 2.0
-"""Of a round; with the shorter pause this is two thirds of a core while there is much to remove."""
+"""Longest time of a round; with the shorter pause it is two thirds of a core at the most."""
 
 
 class PodLookup(Protocol):

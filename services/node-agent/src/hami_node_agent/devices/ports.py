@@ -52,7 +52,7 @@ class MigDriver(Protocol):
     """Cuts cards; every call ends within its time-out or raises Unavailable."""
 
     async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
-        """What the card can be cut into; it is put into MIG mode where nobody uses it.
+        """Return the MIG profiles of the card; an unused card is put into MIG mode.
 
         Raises: Conflict when that can't be done now, with the reason; Unavailable.
         """

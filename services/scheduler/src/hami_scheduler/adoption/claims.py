@@ -51,7 +51,7 @@ class Claim:
 
     @property
     def full_name(self) -> str:
-        """As people write it."""
+        """Return the pod as people write it."""
         return f"{self.namespace}/{self.name}"
 
 

@@ -71,7 +71,7 @@ EVERY = "*"
 
 
 class NamespacePermits(NamedTuple):
-    """What a pod's namespace may do."""
+    """Permissions of a pod's namespace."""
 
     trusted: bool = False
     """Nothing in its pods is judged."""
@@ -100,7 +100,7 @@ class TamperingPolicy:
         )
 
     def standing(self, namespace: str) -> NamespacePermits:
-        """Of the pods of a namespace; no name: of `default`."""
+        """Return the permissions of a namespace's pods; without a name those of `default`."""
         namespace = namespace or "default"
         known = self.priority_namespaces
         if known is None:

@@ -50,7 +50,7 @@ def is_within(path: Parts, folder: Parts) -> bool:
 
 
 def text_of(parts: Parts) -> str:
-    """As people write it."""
+    """Return the path as people write it."""
     return "/" + "/".join(parts)
 
 

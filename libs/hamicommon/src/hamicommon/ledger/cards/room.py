@@ -25,7 +25,7 @@ _STANDARD = VendorRules()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardDemand:
-    """What one allocation takes from one card, with the rules that the counters can't show."""
+    """Amounts that one allocation takes from a card, and rules that the counters can't show."""
 
     uuid: GpuUuid
     slots: int

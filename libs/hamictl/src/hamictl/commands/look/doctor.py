@@ -163,7 +163,7 @@ async def _local(target: Installation) -> list[PartFinding]:
 
 
 async def _control_plane(target: Installation) -> tuple[list[PartFinding], list[PartFinding]]:
-    """What the API server shows: itself and the webhook, and how nodes bind."""
+    """Lines on the API server, the webhook, and how nodes bind."""
     found: list[PartFinding] = []
     binding: list[PartFinding] = []
     if target.kubeconfig is None:

@@ -51,8 +51,9 @@ def device_sample(facts: CardFacts, handle: Any) -> DeviceSample:
 
 
 def card_processes(handle: Any, *, since_us: int, now_us: int) -> tuple[CardProcesses, int]:
-    """Who has a context on the card, what of it, and computed since then; when the newest sample
-    of the card ended, to be asked with the next time. Raises: NVMLError.
+    """Read the processes with a context on the card, their memory, and their use since `since_us`.
+
+    Also returns when the card's newest sample ended, for the next call. Raises: NVMLError.
 
     A process may be in several of the driver's lists; they all show the same memory.
     """
@@ -121,7 +122,7 @@ _SWITCH = 2
 
 
 def read_links(handles: Mapping[GpuUuid, Any]) -> tuple[CardLinks, ...]:
-    """Of every card its way to the others; what the driver does not know is left out."""
+    """Links of every card to the others; those that the driver does not know are left out."""
     by_bus = {_bus_id(handle): uuid for uuid, handle in handles.items()}
     return tuple(_links(uuid, handle, handles, by_bus) for uuid, handle in handles.items())
 

@@ -26,7 +26,7 @@ from hami_node_agent.devices.topology import CardLinks
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0
-"""Of one round: a driver that resets a card answers after seconds."""
+"""Longest time of one round: a driver that resets a card answers after seconds."""
 
 
 class NvmlProbe:

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 UNSUPPORTED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 ABSENT = (*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT)
-"""What drivers report of a profile that the card does not have."""
+"""Errors by which drivers report that the card does not have a profile."""
 _MAX_COMPUTE_INSTANCES = 8
 _SHARED_ENGINES = 0
 
@@ -186,7 +186,7 @@ class NvmlMigDriver:
         self._nvml = nvml
 
     async def profiles(self, card: GpuUuid) -> tuple[ProfileFacts, ...]:
-        """What the card can be cut into; it is put into MIG mode where nobody uses it.
+        """Return the MIG profiles of the card; an unused card is put into MIG mode.
 
         Raises: Conflict when that can't be done now, with the reason; Unavailable.
         """
