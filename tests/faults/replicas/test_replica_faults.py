@@ -30,7 +30,7 @@ LOCK_S = 2.0
     point="FAULT-10",
     fault="two replicas filter and bind the same pods at the same time",
     kind="duplicate",
-    answer="one reservation each; the other replica keeps it, or takes the binding over",
+    answer="one grant each; the other replica keeps it, or takes the binding over",
 )
 @pytest.mark.slow
 def test_f10_two_replicas_decide_the_same_pods(faulty: Faulty, tmp_path: Path) -> None:
