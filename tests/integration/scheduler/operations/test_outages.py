@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import nats
 import pytest
 from pydantic import SecretStr
 
@@ -52,6 +53,9 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
     )
     pod = await world.pod("slice")
 
+    client = await nats.connect(world.settings.nats.url)
+    announced = await client.subscribe("hami.events.v1.allocation.*")
+    await client.flush()
     await replica.filter(pod, "n1")
     assert await replica.bind(pod, "n1") == ""
 
@@ -63,7 +67,13 @@ async def test_without_nats_pods_are_bound_and_the_facts_wait(world: World) -> N
         )
         return not rows
 
-    await eventually(all_published, "the replica that has the bus to publish it")
+    try:
+        # The attempt itself is in the history only.
+        message = await announced.next_msg(timeout=10)
+        assert message.subject == "hami.events.v1.allocation.bound"
+        await eventually(all_published, "the replica that has the bus to publish it")
+    finally:
+        await client.close()
     assert running is not replica
 
 

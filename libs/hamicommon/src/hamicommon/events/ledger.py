@@ -88,7 +88,7 @@ class AdmissionRefused(Payload):
 
 
 class AllocationEvent(Payload):
-    """A state change of an allocation, from the outbox; the verb is the new state."""
+    """A state change of an allocation other than to `binding`; the verb is the new state."""
 
     event_id: int
     allocation_id: str
@@ -98,7 +98,7 @@ class AllocationEvent(Payload):
     node: str
     state: str
     sequence: Count
-    """Gap-free per pod."""
+    """Gap-free per pod in the ledger; the numbers of steps to `binding` are not announced."""
     reason: str = ""
     at: AwareDatetime
     counters: tuple[DeviceCounters, ...] = ()

@@ -26,10 +26,7 @@ class Source:
 EVENTS = Source(
     table="allocation_events",
     take=f"""
-SELECT e.id, 'hami.events.v1.allocation.' || CASE
-           WHEN e.previous_state IS DISTINCT FROM e.state THEN e.state
-           WHEN e.detail ? 'from_pod_uid' THEN 'shared' WHEN e.detail ? 'after' THEN 'moved'
-           ELSE e.state END AS subject,
+SELECT e.id, 'hami.events.v1.allocation.' || e.state AS subject,
        jsonb_build_object(
            'version', 1, 'event_id', e.id, 'allocation_id', a.id::text, 'pod_uid', a.pod_uid,
            'namespace', a.namespace, 'pod_name', a.pod_name, 'node', a.node, 'state', e.state,

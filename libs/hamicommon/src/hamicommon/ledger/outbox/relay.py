@@ -52,16 +52,8 @@ class OutboxPublisher(Protocol):
         ...
 
 
-Listener = Callable[[str, bytes], Awaitable[None]]
-"""Gets the subject and the payload of a fact."""
-
-
 class OutboxRelay:
-    """Publish unpublished rows of the ledger.
-
-    `listener` gets what this relay announced: rows of other replicas are among them, and a bus
-    connection does not receive its own messages.
-    """
+    """Publish unpublished rows of the ledger."""
 
     def __init__(
         self,
@@ -85,7 +77,6 @@ class OutboxRelay:
         self._bulkhead = bulkhead or Bulkhead()
         self._database = database
         self._bus = bus
-        self.listener: Listener | None = None
         self._until_idle = until_idle
         self._woken = asyncio.Event()
         self._refusals = RefusedRows(clock, retry_s=POLL_S)
@@ -162,7 +153,6 @@ class OutboxRelay:
             await self._database.fetch(source.park, sorted(parked))
         self.published += len(done)
         self._report_parked(source, [row for row in rows if row["id"] in parked], refused)
-        await self._hand_on(done)
         if refused and not done:
             raise next(iter(refused.values()))
         return len(rows)
@@ -190,12 +180,6 @@ class OutboxRelay:
             with self._bulkhead.item("outbox", f"{source.table} {row['id']}"):
                 found.append((row, _message(source, row)))
         return found
-
-    async def _hand_on(self, rows: Sequence[Any]) -> None:
-        if self.listener is not None:
-            for row in rows:
-                with self._bulkhead.item("outbox-listener", str(row["id"])):
-                    await self.listener(row["subject"], row["data"].encode())
 
     async def _listen(self) -> None:
         """Keeps one connection that only listens; without it polling still works."""

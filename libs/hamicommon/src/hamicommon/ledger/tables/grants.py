@@ -223,5 +223,5 @@ allocation_events = Table(
 """Append-only; `sequence` counts from 1 per pod without a gap.
 
 `published_at` alone changes: NULL until the relay has announced the event, `infinity` for one that
-the bus refuses. Its default is for writers that announce by rows of `outbox` (before 0034).
+the bus refuses. A step to `binding` is written with it, because only its outcome is announced.
 """

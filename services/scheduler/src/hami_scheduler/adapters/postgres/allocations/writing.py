@@ -32,7 +32,7 @@ s.memory_mib, s.core_percent, s.slots, s.type, s.detail
 
 # `sequence` is the pod's highest plus one. Two writers of one pod are kept apart by the row lock of
 # its allocation and by the unique key, so the numbers have no gap. The relay announces events that
-# have no `published_at` (`hamicommon/ledger/outbox`); its default is for the version before.
+# have no `published_at` (`hamicommon/ledger/outbox`): how an attempt ended, not that it began.
 _EVENTS = """
 step AS (
   SELECT s.*, row_number() OVER (PARTITION BY s.pod_uid ORDER BY s.number)
@@ -44,7 +44,8 @@ step AS (
 ), event AS (
   INSERT INTO allocation_events (pod_uid, sequence, allocation_id, previous_state, state, reason,
                                  actor, detail, published_at)
-  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail, NULL
+  SELECT pod_uid, sequence, allocation_id, previous_state, state, reason, actor, detail,
+         CASE WHEN state = 'binding' THEN now() END
     FROM step ORDER BY number
 )
 """
