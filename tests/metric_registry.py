@@ -13,7 +13,7 @@ from hami_metrics.domain.cluster import ClaimCounts, ClusterSnapshot
 from hami_metrics.exposition.families import build_info, families
 from hami_metrics.exposition.older_names import older_families
 from hami_metrics.instruments import MetricsInstruments
-from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.devices.mig_partition import PartitionPlan
 from hami_node_agent.enforcement.checker import Checked

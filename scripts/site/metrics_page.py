@@ -49,7 +49,7 @@ def metrics_page() -> str:
 
 
 def _of_a_node() -> Iterator[Metric]:
-    from hami_node_agent.allocation.late_binding_rules import BindingWay
+    from hami_node_agent.allocation.binding_way import BindingWay
     from hami_node_agent.devices.mig_partition import PartitionPlan
     from hami_node_agent.enforcement.checker import Checked
     from hami_node_agent.metrics import collectors, health, limits

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
-from hami_node_agent.allocation.late_binding_rules import way_of
+from hami_node_agent.allocation.binding_way import way_of
 from hamicommon.errors import Unavailable
 from hamilocal.servers.processes import running
 

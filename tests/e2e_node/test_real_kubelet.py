@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader, read_checkpoint
+from hami_node_agent.adapters.kubelet.state import KubeletStateReader, read_checkpoint
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ports import KeptAnswer
 from hamicommon.k8s.types import Json

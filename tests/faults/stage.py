@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
-from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
+from hami_node_agent.adapters.kubelet.state import read_checkpoint
 from hamicommon.k8s.types import Json
 
 from tests import measured

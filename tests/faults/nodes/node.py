@@ -13,7 +13,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from hami_node_agent.adapters.kubelet.pod_resources import read_checkpoint
+from hami_node_agent.adapters.kubelet.state import read_checkpoint
 from hamicommon.k8s.types import Json
 from hamicommon.kubelet_api._generated import deviceplugin_pb2, deviceplugin_pb2_grpc
 from hamilocal.system.layout import project

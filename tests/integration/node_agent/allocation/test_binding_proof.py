@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import pytest
 from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
-from hami_node_agent.allocation.late_binding_rules import RuntimeReport
+from hami_node_agent.allocation.binding_way import RuntimeReport
 from hamicommon.errors import Unavailable
 from hamicommon.kubelet_api._generated import criruntime_pb2 as cri
 from hamicommon.kubelet_api._generated import criruntime_pb2_grpc

@@ -2,7 +2,7 @@ import base64
 
 import orjson
 import pytest
-from hami_node_agent.adapters.kubelet.pod_resources import mounted_paths, read_checkpoint
+from hami_node_agent.adapters.kubelet.state import mounted_paths, read_checkpoint
 from hami_node_agent.grants.ports import Holding, KeptAnswer
 from hamicommon.errors import InvalidRequest
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.bootstrap.dra import DraDriver, obstacle_of, relies_on_proof
 from hami_node_agent.config.settings import Settings
 from hami_node_agent.dra.server import DriverSockets

@@ -18,7 +18,7 @@ import orjson
 from hamicommon.errors import Unavailable
 
 from hami_node_agent.adapters.host.durable import age_s, replace_file
-from hami_node_agent.allocation.late_binding_rules import CDI_KIND, CDI_VERSION
+from hami_node_agent.allocation.response import CDI_KIND, CDI_VERSION
 from hami_node_agent.devices.device_list import ContainerSpec
 
 logger = logging.getLogger(__name__)

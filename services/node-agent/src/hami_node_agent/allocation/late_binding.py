@@ -20,8 +20,8 @@ from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import Conflict, HamiError, Unavailable
 
-from hami_node_agent.allocation.late_binding_rules import NamedBy, late_answer
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts, allocate_span
+from hami_node_agent.allocation.response import NamedBy, late_answer
 from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import refresh_book

@@ -6,12 +6,15 @@ host and no other; `/tmp/vgpulock`, which HAMi gives all containers of a node to
 out, as libvgpu does not use it. How the runtime learns of the cards is in `device_list.py`. The
 kubelet keeps this for the pod's whole life, so whatever may change later is in that directory and
 not here.
+
+A container that binds late is answered a CDI name and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Flag, auto
 from pathlib import PurePosixPath
 
 from hamicommon.domain.allocations import DeviceShare
@@ -32,7 +35,21 @@ from hami_node_agent.devices.device_list import (
 from hami_node_agent.grants.records import Record
 
 LIMITS_MOUNT = "/etc/hami"
+CDI_KIND = "hami.io/slice"
+CDI_VERSION = "0.5.0"
+"""The first with which a name may contain a dot; runtimes read older ones."""
+CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
+"""Any key with this prefix passes CDI names to a runtime."""
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+
+
+class NamedBy(Flag):
+    """How the kubelet is given a name for the runtime; who is given it twice takes it once."""
+
+    FIELD = auto()
+    """`cdi_devices` of the device plugin API."""
+    ANNOTATION = auto()
+    """An annotation of the container, for kubelets that do not know that field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +151,23 @@ def _is_whole(share: DeviceShare, card: GpuDevice | None) -> bool:
         and share.memory_mib >= card.memory_mib
         and share.core_percent in (0, 100)
     )
+
+
+def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
+    """Return the answer of a container that binds late: a name to be defined at its start."""
+    name = f"{CDI_KIND}={nonce}"
+    return ContainerSpec(
+        envs={},
+        mounts=(),
+        annotations={CDI_ANNOTATION: name} if NamedBy.ANNOTATION in by else {},
+        cdi_devices=(name,) if NamedBy.FIELD in by else (),
+    )
+
+
+def nonce_of(name: str) -> str | None:
+    """Return the nonce in a qualified CDI name; None if it is none of ours."""
+    kind, equals, nonce = name.partition("=")
+    return nonce if equals and kind == CDI_KIND else None
 
 
 def container_response(

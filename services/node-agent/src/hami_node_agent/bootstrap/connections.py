@@ -28,7 +28,7 @@ from hamicommon.settings import FailpointSettings
 from hami_node_agent.adapters.cdi_files import CdiFiles
 from hami_node_agent.adapters.host.device_files import CardNames, mig_files, require_imex
 from hami_node_agent.adapters.host.files import HostFiles
-from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader
+from hami_node_agent.adapters.kubelet.state import KubeletStateReader
 from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.nvml.library import NvmlProbe, open_nvml
 from hami_node_agent.adapters.nvml.mig import NvmlMigDriver, read_layout

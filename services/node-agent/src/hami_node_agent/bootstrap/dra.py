@@ -16,7 +16,7 @@ from hamicommon.fault_injection import around
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims, ResourceSlices
-from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.allocation.node_ports import DescribedSlices
 from hami_node_agent.bootstrap.connections import AgentConnections
 from hami_node_agent.bootstrap.gpu_plugin import answers_of, node_ports

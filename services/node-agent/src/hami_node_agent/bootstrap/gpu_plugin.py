@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from hami_node_agent.allocation.allocate import Allocate
+from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.allocation.late_binding import LateBinding
-from hami_node_agent.allocation.late_binding_rules import BindingWay
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
 from hami_node_agent.allocation.prestart import PreStart
 from hami_node_agent.allocation.response import AnswerPolicy

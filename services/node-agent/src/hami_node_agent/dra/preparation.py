@@ -42,8 +42,8 @@ from opentelemetry.trace import get_tracer
 from hami_node_agent.adapters.kubernetes.pod_fields import is_terminal, ref_of
 from hami_node_agent.adapters.kubernetes.resource_api import ResourceClaims
 from hami_node_agent.allocation.late_binding import SETTLE_S
-from hami_node_agent.allocation.late_binding_rules import CDI_KIND
 from hami_node_agent.allocation.node_ports import DescribedSlices, NodePorts
+from hami_node_agent.allocation.response import CDI_KIND
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import enter_reply
 from hami_node_agent.grants.ports import RequestBus

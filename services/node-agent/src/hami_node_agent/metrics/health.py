@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from hami_node_agent.allocation.late_binding_rules import BindingWay
+from hami_node_agent.allocation.binding_way import BindingWay
 from hami_node_agent.cleanup.installed_files import FileRestorer
 from hami_node_agent.devices.health import HealthCause
 from hami_node_agent.inventory.mig_instances import MigInstances

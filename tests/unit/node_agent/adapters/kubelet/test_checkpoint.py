@@ -2,7 +2,7 @@ import base64
 from typing import Any
 
 import pytest
-from hami_node_agent.adapters.kubelet.checkpoint import kept_answer
+from hami_node_agent.adapters.kubelet.state import kept_answer
 from hami_node_agent.grants.ports import ForeignAnswer, KeptAnswer
 from hamicommon.kubelet_api._generated import deviceplugin_pb2 as api
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from hami_node_agent.adapters.kubelet.pod_resources import KubeletStateReader
+from hami_node_agent.adapters.kubelet.state import KubeletStateReader
 from hamicommon.errors import Unavailable
 from hamicommon.kubelet_api._generated import podresources_pb2 as api
 from hamicommon.kubelet_api._generated import podresources_pb2_grpc

@@ -17,7 +17,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.kubelet_api._generated import criruntime_pb2 as api
 from hamicommon.kubelet_api._generated import criruntime_pb2_grpc
 
-from hami_node_agent.allocation.late_binding_rules import RuntimeReport
+from hami_node_agent.allocation.binding_way import RuntimeReport
 
 TIMEOUT_S = 5.0
 

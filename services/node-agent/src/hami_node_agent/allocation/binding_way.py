@@ -1,24 +1,17 @@
-"""Late binding: Allocate answers one nonce, and PreStartContainer decides what it stands for.
+"""The way of binding that a node may use: late, or by the node lock.
 
-Where it may be used, and what the answer looks like. A runtime that knows nothing of CDI starts the
-container without limits and without a warning (containerd 1.6), so that it honours CDI must
-be proven.
+A runtime that knows nothing of CDI starts the container without limits and without a warning
+(containerd 1.6), so that it honours CDI must be proven.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Flag, auto
 from pathlib import PurePosixPath
 
-from hami_node_agent.devices.device_list import ContainerSpec
+from hami_node_agent.allocation.response import NamedBy
 
-CDI_KIND = "hami.io/slice"
-CDI_VERSION = "0.5.0"
-"""The first with which a name may contain a dot; runtimes read older ones."""
-CDI_ANNOTATION = "cdi.k8s.io/hami-slice"
-"""Any key with this prefix passes CDI names to a runtime."""
 _KUBELET = (1, 29)
 """From then on the kubelet hands CDI names of device plugins to the runtime without a gate."""
 _ANNOTATING = (1, 20)
@@ -33,37 +26,11 @@ _ALWAYS_ON = (2, 0)
 """From then on a containerd that does not speak of `enable_cdi` has it on."""
 
 
-class NamedBy(Flag):
-    """How the kubelet is given a name for the runtime; who is given it twice takes it once."""
-
-    FIELD = auto()
-    """`cdi_devices` of the device plugin API."""
-    ANNOTATION = auto()
-    """An annotation of the container, for kubelets that do not know that field."""
-
-
 def named_by(kubelet_version: str) -> NamedBy:
     """How this kubelet hands a name on; both ways where its version is not known."""
     if not kubelet_version:
         return NamedBy.FIELD | NamedBy.ANNOTATION
     return NamedBy.FIELD if _version(kubelet_version) >= _KUBELET else NamedBy.ANNOTATION
-
-
-def late_answer(nonce: str, by: NamedBy = NamedBy.FIELD) -> ContainerSpec:
-    """Nothing but a name."""
-    name = f"{CDI_KIND}={nonce}"
-    return ContainerSpec(
-        envs={},
-        mounts=(),
-        annotations={CDI_ANNOTATION: name} if NamedBy.ANNOTATION in by else {},
-        cdi_devices=(name,) if NamedBy.FIELD in by else (),
-    )
-
-
-def nonce_of(name: str) -> str | None:
-    """The nonce in a qualified CDI name; None if it is none of ours."""
-    kind, equals, nonce = name.partition("=")
-    return nonce if equals and kind == CDI_KIND else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

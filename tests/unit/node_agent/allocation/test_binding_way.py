@@ -1,13 +1,8 @@
 from dataclasses import replace
 
 import pytest
-from hami_node_agent.allocation.late_binding_rules import (
-    RuntimeReport,
-    late_answer,
-    named_by,
-    nonce_of,
-    way_of,
-)
+from hami_node_agent.allocation.binding_way import RuntimeReport, named_by, way_of
+from hami_node_agent.allocation.response import late_answer, nonce_of
 
 DEFAULT_DIRS = ("/etc/cdi", "/var/run/cdi")
 
