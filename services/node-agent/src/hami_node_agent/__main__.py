@@ -68,7 +68,7 @@ async def _run(arguments: Sequence[str], start: Configured) -> None:
 
 
 def _freeze_gc() -> None:
-    """What is loaded by now stays: to look through it again takes longer than an answer may.
+    """Exempt what is loaded from garbage collection: scanning it takes longer than an answer may.
 
     What only the start needed goes back to the system.
     """

@@ -1,4 +1,4 @@
-"""What this service counts and times, for Prometheus."""
+"""Prometheus metrics of this service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from prometheus_client.registry import Collector
 # Decisions take milliseconds; binds wait for locks, up to kube-scheduler's time-out.
 _FAST_S = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 DRIFT_CLASSES = ("annotations-refused", "card-refused", "pod-without-grant")
-"""Of differences that can stand; others are repaired where they are found."""
+"""Classes of differences that can stand; others are repaired when they are found."""
 PHASES = ("parse", "place", "answer", "total")
-"""Of a decision; `total` has all of it."""
+"""Phases of a decision; `total` has all of it."""
 # What waits for capacity is asked to be tried again at once; more than a second is a fault.
 _RETRY_S = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _SLOW_S = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
@@ -29,7 +29,7 @@ class Total(Collector):
         self._name, self._text, self._total = name, text, 0.0
 
     def set(self, total: float) -> None:
-        """What the count is now; it never falls."""
+        """Set the count, which never falls."""
         self._total = max(self._total, float(total))
 
     def collect(self) -> Iterator[CounterMetricFamily]:

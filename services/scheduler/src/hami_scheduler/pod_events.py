@@ -86,7 +86,7 @@ class PodMarks:
         return self.all_events or (allocation is not None and not allocation.has_agent)
 
     def labels(self, allocation: Allocation) -> dict[str, str]:
-        """What the pod is to be labelled with; HAMi's own pods are as its version labelled them."""
+        """Return the pod's labels; HAMi's own pods are as its version labelled them."""
         if allocation.origin is Origin.ADOPTED:
             return {}
         if not self.all_labels and allocation.has_agent:
@@ -96,7 +96,7 @@ class PodMarks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """What `/filter` and `/bind` report through; they share the pods' line budget."""
+    """Reporter of the outcomes of `/filter` and `/bind`, which share the pods' line budget."""
 
     announcer: Announcer
     marks: PodMarks

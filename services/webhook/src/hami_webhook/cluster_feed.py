@@ -1,4 +1,4 @@
-"""What the bus carries of the cluster: inventories of nodes, and the ledger's statistics.
+"""Feed of the cluster's state from the bus: inventories of nodes, and the ledger's statistics.
 
 In: `hami.inventory.v1.*` and `hami.ledger.v1.>`, each from its last message per subject, by feeds
 that the scheduler opens; out: `Knowledge` for each review. What is stale or not complete yet counts
@@ -139,7 +139,7 @@ class ClusterFollower:
         self._ended = {name: at for name, at in self._ended.items() if at > stale_at}
 
     def knowledge(self) -> Knowledge:
-        """What counts now."""
+        """Return what counts now."""
         cluster = self._cluster
         if cluster is None:
             unknown = "the scheduler has not published its statistics"

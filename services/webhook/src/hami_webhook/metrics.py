@@ -1,4 +1,4 @@
-"""What the webhook counts; served on /metrics."""
+"""Metrics of the webhook, served on /metrics."""
 
 from __future__ import annotations
 

@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 MOST_WAITING = 256
 """A controller that makes a refused pod again and again must not fill our memory."""
 MOST_GROUPS = 16
-"""Of a user; a login of a large company may have hundreds."""
+"""Groups of a user that are kept; a login of a large company may have hundreds."""
 
 
 def refusal_of(
     review: AdmissionReview, *, reason: str, code: int, message: str, at: datetime
 ) -> AdmissionRefused:
-    """What an auditor wants to know of a refusal; every text is clipped."""
+    """Return a refusal's facts for auditors; every text is clipped."""
     metadata, spec = _object(review.pod.get("metadata")), _object(review.pod.get("spec"))
     owner = _controller(metadata)
     account = spec.get("serviceAccountName") or spec.get("serviceAccount") or ""

@@ -46,9 +46,9 @@ class AdmissionReview(NamedTuple):
     pod_name: str
     """Or what it will start with, and a star."""
     username: str
-    """Who creates the pod, or adds an ephemeral container to it."""
+    """User who creates the pod, or adds an ephemeral container to it."""
     groups: tuple[str, ...]
-    """Of the user."""
+    """Groups of the user."""
     dry_run: bool
     stamp: str
     """The trace that the pod brings along; empty: none."""
@@ -57,7 +57,7 @@ class AdmissionReview(NamedTuple):
     subresource: str = ""
     """`ephemeralcontainers`, or none."""
     old_pod: Json | None = None
-    """As it was, of an update."""
+    """Pod before an update."""
 
 
 class _User(Struct, rename="camel"):

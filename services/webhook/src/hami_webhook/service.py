@@ -46,7 +46,7 @@ EPHEMERAL = "ephemeralcontainers"
 """The subresource by which ephemeral containers are added."""
 NODE_USER, NODES_GROUP = "system:node:", "system:nodes"
 NOT_JUDGED = AdmissionResult(allowed=True, reason="not-judged")
-"""Of other updates: variables and mounts of a pod can't change, whatever registration asks us."""
+"""Answer to other updates: a pod's variables and mounts can't change, whatever we are asked."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
 

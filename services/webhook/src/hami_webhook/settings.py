@@ -23,7 +23,7 @@ class OptionalNats(NatsSettings):
 
 
 class Settings(BaseSettings):
-    """What the webhook must know; it needs no database and no right in the cluster.
+    """Settings of the webhook, which needs no database and no right in the cluster.
 
     The bus is of use (`HAMI_NATS_URL`), and not needed: a review is answered without it.
     """
@@ -103,7 +103,7 @@ class Settings(BaseSettings):
 
 
 class RenewalSettings(BaseSettings):
-    """What `hami-webhook-certificate` must know."""
+    """Settings of `hami-webhook-certificate`."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_WEBHOOK_CERTIFICATE_")
 
@@ -143,5 +143,5 @@ class RenewalSettings(BaseSettings):
 
     @staticmethod
     def secret_of(name: str) -> str:
-        """Where the certificate of a server is kept."""
+        """Return the Secret of a server's certificate."""
         return f"{name}-tls"

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "hami.io-slice_"
 OUR_FILES = f"{_PREFIX}*.json"
-"""As a glob, of the directory of all vendors."""
+"""Glob of our files in the directory of all vendors."""
 # containerd follows the directory by inotify and takes a file that comes at once for the old one.
 REWRITE_PAUSE_S = 0.02
 
@@ -70,7 +70,7 @@ class CdiFiles:
         return frozenset(host for path in self._ours() for host in _mounts(path).values())
 
     def source_of(self, nonce: str, container_path: str) -> str:
-        """What of the host the device mounts there; empty: it is not described, or does not.
+        """Return the host path that the device mounts there; empty if there is none.
 
         Raises: Unavailable.
         """

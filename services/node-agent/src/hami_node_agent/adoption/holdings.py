@@ -42,7 +42,7 @@ class HoldingsService:
         await self._bus.serve(holdings_subject(self._node), "", self.answer)
 
     async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
-        """What the kubelet has now."""
+        """Answer what the kubelet has now."""
         reading = await self._kubelet_state.read()
         ended = self._pods.seen().ended
         return NodeHoldings(

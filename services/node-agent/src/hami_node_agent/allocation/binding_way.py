@@ -19,9 +19,9 @@ _ANNOTATING = (1, 20)
 _RUNTIMES = {"containerd": (1, 7), "cri-o": (1, 28)}
 """From then on they know CDI names of the kubelet's."""
 _SWITCHED = frozenset({"containerd"})
-"""Those that can be configured to ignore CDI (`enable_cdi`)."""
+"""Runtimes that can be configured to ignore CDI (`enable_cdi`)."""
 _READ_ANNOTATIONS = frozenset({"containerd"})
-"""Those that were tried with names in annotations."""
+"""Runtimes that were tried with names in annotations."""
 _ALWAYS_ON = (2, 0)
 """From then on a containerd that does not speak of `enable_cdi` has it on."""
 
@@ -35,7 +35,7 @@ def named_by(kubelet_version: str) -> NamedBy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeReport:
-    """What the container runtime reports of itself."""
+    """The container runtime's report of itself."""
 
     name: str
     version: str

@@ -68,13 +68,13 @@ def allocate_span(grant: NodeGrant, container: ContainerGrant) -> Iterator[None]
 
 
 class DeviceDescriptions(Protocol):
-    """What the container runtime reads."""
+    """Descriptions of devices for the container runtime."""
 
     def write(self, nonce: str, spec: ContainerSpec) -> None:
         """Describes a nonce once and for all (blocking). Raises: Unavailable."""
 
     def source_of(self, nonce: str, container_path: str) -> str:
-        """What of the host is mounted there; empty: the nonce is not described (blocking).
+        """Return the host path mounted there; empty: the nonce is not described (blocking).
 
         Raises: Unavailable.
         """
@@ -100,7 +100,7 @@ class DescribedSlices:
         granted: ContainerGrant,
         env: Mapping[str, str],
     ) -> Record:
-        """What is to be put in place; `device_ids`: the kubelet's, none of a claim."""
+        """Return the record to put in place; `device_ids`: the kubelet's, none of a claim."""
         shares = tuple(share for each in grant.containers for share in each.shares)
         return Record(
             nonce=nonce,

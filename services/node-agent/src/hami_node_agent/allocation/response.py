@@ -54,7 +54,7 @@ class NamedBy(Flag):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerPolicy:
-    """What the node's settings add to every answer, and where things lie."""
+    """Additions of the node's settings to every answer, and the paths in it."""
 
     container_base: PurePosixPath
     """`/usr/local/vgpu`: as the container sees it."""
@@ -88,7 +88,7 @@ class AnswerPolicy:
 
 
 def region_path(container_base: PurePosixPath, nonce: str) -> str:
-    """Where a container's processes keep their accounts together, as it sees it: the answer's
+    """Return the path of the region that a container's processes share, as it sees it: the answer's
     environment and its limits file name the same."""
     return str(container_base / region_name(nonce))
 

@@ -56,7 +56,7 @@ def plugin_of(
 
 
 def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports) -> NodePorts:
-    """What the use cases of the node share."""
+    """Return the ports that the node's use cases share."""
     return NodePorts(
         state=connections.state,
         kubelet_state=connections.kubelet_state,
@@ -68,7 +68,7 @@ def node_ports(connections: AgentConnections, feed: GrantsFeed, reports: Reports
 
 
 def answers_of(settings: Settings, connections: AgentConnections) -> AnswerPolicy:
-    """What the settings add to every answer."""
+    """Return what the settings add to every answer."""
     return AnswerPolicy(
         container_base=CONTAINER_BASE,
         host_base=PurePosixPath(connections.files.base),

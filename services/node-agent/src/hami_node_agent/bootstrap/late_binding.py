@@ -28,10 +28,10 @@ PROOF_INTERVAL_S = 30.0
 
 
 class NodeVersions(Protocol):
-    """What our Node reports of itself."""
+    """Source of the versions that our Node reports."""
 
     async def versions(self) -> tuple[str, str]:
-        """Of the kubelet and of the container runtime. Raises: HamiError."""
+        """Return the versions of kubelet and container runtime. Raises: HamiError."""
 
 
 async def binding_way(settings: Settings, node: NodeVersions) -> BindingWay:

@@ -77,7 +77,7 @@ async def _run(settings: Settings) -> None:
 
 
 class NodeRemoval:
-    """What is still there of the agent on its node."""
+    """Remains of the agent on its node."""
 
     def __init__(self, api: KubeApi, settings: Settings) -> None:
         self._api = api

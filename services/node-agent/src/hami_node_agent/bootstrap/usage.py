@@ -34,7 +34,7 @@ from hami_node_agent.usage.sampler import FirstKernels, Observation, Sampler, Us
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageWiring:
-    """Its parts that others run and show."""
+    """Parts of usage that others run and show."""
 
     loops: Mapping[str, Coroutine[object, object, None]]
     collectors: tuple[Collector, ...]
@@ -126,7 +126,7 @@ def _check_policy(settings: Settings) -> CheckPolicy:
 
 
 def _names(connections: AgentConnections) -> Callable[[str], PodRef | None]:
-    """Of pods that the watch does not have (any more) the records may know the name."""
+    """Return the pods' names; the records may know one that the watch no longer has."""
 
     def name_of(pod_uid: str) -> PodRef | None:
         known = connections.pods.name_of(pod_uid)

@@ -1,1 +1,1 @@
-"""What nobody needs any more: directories of pods that left, older libraries."""
+"""Removal of directories of pods that left and of older libraries."""

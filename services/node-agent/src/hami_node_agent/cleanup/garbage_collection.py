@@ -132,7 +132,7 @@ REMOVAL_BUDGET_S = 2.0
 
 
 class PodLookup(Protocol):
-    """What is known of pods."""
+    """Source of what is known about pods."""
 
     @property
     def live(self) -> bool:
@@ -149,7 +149,7 @@ class PodLookup(Protocol):
 
 
 class Processes(Protocol):
-    """What still runs on the host."""
+    """Source of the processes that still run on the host."""
 
     def populated(self, pod_uid: str) -> bool:
         """True when processes of the pod are seen (blocking)."""
@@ -283,7 +283,7 @@ class Sweeper:
         return not there and not await asyncio.to_thread(self.processes.populated, suspect.pod_uid)
 
     async def _outlives_its_grant(self, suspect: _Suspect) -> bool:
-        """Of one that has not left. Raises: Unavailable when the API server can't be asked.
+        """Return whether a pod that has not left is over. Raises: Unavailable.
 
         A kubelet keeps pods that are over for a while: only processes run on.
         """

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegative
 from hami_node_agent.config.hami_flags import LAST_VERSION
 
 PATH = Path("/config/config.json")
-"""Where HAMi mounts it."""
+"""HAMi's mount path of it."""
 
 
 class _Keys(BaseModel):

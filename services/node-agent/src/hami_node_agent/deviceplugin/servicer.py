@@ -71,7 +71,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
 
     @abstractmethod
     async def answers(self, requests: Sequence[frozenset[str]]) -> Sequence[ContainerSpec]:
-        """What the containers get that were given these ids. Raises: HamiError."""
+        """Answer for the containers that were given these ids. Raises: HamiError."""
 
     def knows(self, device_id: str) -> bool:
         """Whether the id may be asked for; a sick device may."""
@@ -125,7 +125,7 @@ class DevicePluginService(ABC, deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802 - the API's name
         self, request: api.Empty, context: Context
     ) -> api.DevicePluginOptions:
-        """What the kubelet got at registration."""
+        """Repeat the options that the kubelet got at registration."""
         return self.options
 
     async def ListAndWatch(  # noqa: N802 - the API's name

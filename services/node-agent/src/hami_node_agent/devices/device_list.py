@@ -28,7 +28,7 @@ Feature = Literal["gdrcopy", "gds", "mofed"]
 
 
 class Strategy(StrEnum):
-    """Where the runtime looks for the cards."""
+    """Place where the runtime looks for the cards."""
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
@@ -63,7 +63,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceListPolicy:
-    """What the node's settings decide about it."""
+    """Settings of the node for device lists."""
 
     strategies: frozenset[Strategy] = frozenset({Strategy.ENVVAR})
     id_strategy: Literal["uuid", "index"] = "uuid"
@@ -152,7 +152,7 @@ CONTAINER_PIPES = "/tmp/nvidia-mps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpsPolicy:
-    """Where the daemon's files are on the host."""
+    """Paths of the daemon's files on the host."""
 
     pipe_dir: str
     shm_dir: str = ""

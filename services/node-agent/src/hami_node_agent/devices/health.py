@@ -70,7 +70,7 @@ class HealthCause(StrEnum):
     FAILED = "failed"
     """The driver reported the card as bad, lost, or not watched."""
     UNANSWERED = "unanswered"
-    """It could not be asked, several times in a row."""
+    """The card could not be asked, several times in a row."""
     RECOVERED = "recovered"
 
 

@@ -41,7 +41,7 @@ class MigInstance:
     gpu_instance: int
     compute_instance: int
     minor: int | None = None
-    """Of its card's file."""
+    """Minor number of its card's file."""
     numa: int = 0
 
 
@@ -52,7 +52,7 @@ class MigLayout:
     cards: frozenset[GpuUuid] = frozenset()
     """All cards."""
     mig_cards: frozenset[GpuUuid] = frozenset()
-    """Those in MIG mode."""
+    """Cards in MIG mode."""
     instances: tuple[MigInstance, ...] = ()
 
 
@@ -117,9 +117,9 @@ class ProfileFacts:
     """One GPU instance profile, as the driver has it."""
 
     number: int
-    """Of the family `NVML_GPU_INSTANCE_PROFILE_*`; compute instances have the same."""
+    """Number in the family `NVML_GPU_INSTANCE_PROFILE_*`; compute instances have the same."""
     profile_id: int
-    """What instances of it are made by, and known by."""
+    """Id by which its instances are made and known."""
     name: str
     """Such as 1g.10gb; empty where the driver does not name it."""
     slices: int
@@ -133,7 +133,7 @@ class ProfileFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigOffer:
-    """What a card in MIG mode is registered with."""
+    """Profiles that a card in MIG mode is registered with."""
 
     profiles: tuple[MigProfile, ...]
     slots: int
@@ -153,7 +153,7 @@ class Instance:
 
     @property
     def uuids(self) -> frozenset[str]:
-        """What containers may know it by."""
+        """Return the uuids by which containers may know it."""
         return frozenset(uuid for _, uuid in self.devices)
 
 
@@ -164,7 +164,7 @@ class OwnInstance:
     card: GpuUuid
     part: MigSlice
     uuid: str = ""
-    """Of its MIG device; empty: whether it was made is not known, and no answer names it."""
+    """Uuid of its MIG device; empty: whether it was made is not known, and no answer names it."""
     gpu_instance: int = 0
     compute_instance: int = 0
 
@@ -179,7 +179,7 @@ class OwnInstance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionPlan:
-    """What becomes of the instances that are there, and of what is written down."""
+    """Changes to the existing instances and to their records."""
 
     kept: tuple[OwnInstance, ...] = ()
     """There, and held."""

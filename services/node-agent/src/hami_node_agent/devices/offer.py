@@ -26,7 +26,7 @@ class CardFacts:
     minor: int | None = None
     """The card's file is /dev/nvidia<minor>."""
     mig: MigOffer | None = None
-    """What it can be cut into, in operating mode `mig`."""
+    """Profiles into which it can be cut, in operating mode `mig`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

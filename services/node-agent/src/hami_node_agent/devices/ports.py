@@ -1,4 +1,4 @@
-"""What the agent needs of its cards; `adapters/nvml` has it."""
+"""Ports to the cards; `adapters/nvml` implements them."""
 
 from __future__ import annotations
 
@@ -42,10 +42,13 @@ class DeviceProbe(Protocol):
         """Waits about a second for an XID event; a None uuid means that any card may be meant."""
 
     async def samples(self) -> tuple[DeviceSample, ...]:
-        """What each card is doing now. Raises: Unavailable."""
+        """Sample each card. Raises: Unavailable."""
 
     async def processes(self) -> Mapping[str, CardProcesses]:
-        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
+        """List each card's processes, and which computed since the last call.
+
+        Raises: Unavailable.
+        """
 
 
 class MigDriver(Protocol):

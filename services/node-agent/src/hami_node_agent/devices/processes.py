@@ -22,7 +22,7 @@ class HostProcess:
     container_id: str = ""
     """The runtime's, from its cgroup; empty where that names none."""
     static_pod: str = ""
-    """Of a static pod: the kubelet's uid of it, by which the API server does not know it."""
+    """Kubelet's uid of a static pod, by which the API server does not know it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +31,14 @@ class CardProcesses:
 
     pids: frozenset[int] = frozenset()
     busy_percent: Mapping[int, float] | None = None
-    """Who computed since the last look; None where the card can't report it, absent is 0."""
+    """Use by processes that computed since the last look; None: the card can't report it."""
     held_mib: Mapping[int, int | None] = field(default_factory=dict)
-    """What the driver reports that each holds; None: it does not know."""
+    """Memory of each process by the driver's report; None: it does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusySample:
-    """What NVML answers of one process: the mean of the driver's samples after the one that was
+    """NVML's sample of one process: the mean of the driver's samples after the one that was
     asked with, up to the newest in which the process computed.
     """
 

@@ -17,7 +17,7 @@ SCORE_PER_NVLINK = 100
 
 
 class Meeting(IntEnum):
-    """Where the way between two cards leads over; the values are NVML's."""
+    """Connection between two cards; the values are NVML's."""
 
     SAME_BOARD = 0
     SINGLE_SWITCH = 10

@@ -112,7 +112,7 @@ class ClaimPreparation:
     async def _prepared(
         self, pod: Json, ref: ClaimRef
     ) -> tuple[tuple[ContainerClaims, ...], list[bool]]:
-        """What the pod has by claims, granted and described; and what of it is new.
+        """Return the pod's slices by claims, granted and described, and which of them are new.
 
         Raises: NotFound, Conflict, InvalidRequest, Forbidden, Unavailable.
         """
@@ -196,7 +196,7 @@ class ClaimPreparation:
                 return [await self._settle(grant, each) for each in holders(claimed)]
 
     def _known(self, grant: NodeGrant, container: ContainerClaims) -> Record | None:
-        """What is there for the container: its own, or that of another holder of its slices."""
+        """Return the container's record, or that of another holder of its slices."""
         known = self._record_of(grant.pod_uid, container.name)
         if known is None or known.allocation_id != grant.allocation_id:
             known = self.node.state.saved.records.get(slices_name(container.keys))

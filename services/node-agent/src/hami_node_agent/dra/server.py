@@ -127,7 +127,7 @@ class HealthService(drahealth_pb2_grpc.DRAResourceHealthServicer):
 
 
 class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
-    """Who we are, for the kubelet's look at its plugins' sockets."""
+    """Identification for the kubelet, which looks at its plugins' sockets."""
 
     def __init__(self, endpoint: Path, registered: Callable[[], None]) -> None:
         self._endpoint = endpoint
@@ -160,7 +160,7 @@ class RegistrationService(pluginregistration_pb2_grpc.RegistrationServicer):
 
 
 class DriverSockets:
-    """Where the driver is served, under the kubelet's folder."""
+    """Sockets of the driver, under the kubelet's folder."""
 
     def __init__(self, kubelet_dir: Path) -> None:
         """Raises: InvalidRequest when a path is longer than a socket's may be."""

@@ -21,7 +21,7 @@ from hamicommon.k8s.types import Json
 from hami_node_agent.grants.book import NodeGrant
 
 MOST_DEVICES = 64
-"""Of one slice whose devices may have taints (resource.k8s.io/v1)."""
+"""Devices of one slice whose devices may have taints (resource.k8s.io/v1)."""
 
 
 def taken_by_plugin(grants: Iterable[NodeGrant]) -> Mapping[GpuUuid, tuple[int, int, int]]:

@@ -52,7 +52,7 @@ from hami_node_agent.usage.monitor import Monitor, MonitorLook
 logger = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 30.0
-"""So long the kubelet's answer about a container counts: no tenant makes us ask all the time."""
+"""Time for which the kubelet's answer counts: no tenant makes us ask all the time."""
 _ELSEWHERE = (
     "the kubelet gave it devices and this agent has no grant of it: another device plugin did, or "
     "its grant is not known here any more (`hamictl adopt` takes HAMi's pods over)"
@@ -66,7 +66,7 @@ _NOT_ASKED = "the kubelet's checkpoint and PodResources can't be read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckPolicy:
-    """What the operator set."""
+    """The operator's settings for checks."""
 
     tolerance: Tolerance = field(default_factory=Tolerance)
     timing: Timing = field(default_factory=Timing)
@@ -77,15 +77,15 @@ class CheckPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Where everybody stands after a look."""
+    """State of all containers after a look."""
 
     standings: Mapping[LimitKey, Standing] = field(default_factory=dict)
     totals: Mapping[str, CardTotals] = field(default_factory=dict)
     """By card."""
     looked_s: float | None = None
-    """Of the monotonic clock; None: there was no look yet."""
+    """Time of the last look by the monotonic clock; None: there was none yet."""
     settled: bool = False
-    """It has looked for long enough to know that somebody who is not here does nothing wrong."""
+    """Whether it has looked for long enough: a container that is not here does nothing wrong."""
 
 
 @dataclass(eq=False)
@@ -209,7 +209,7 @@ class LimitChecker:
         )
 
     async def _by_claims(self, owners: Set[ContainerKey]) -> dict[ContainerKey, str]:
-        """What is to be stated of containers without devices of the plugin.
+        """Return the statements on containers without devices of the plugin.
 
         The kubelet starts a second pod of a claim without asking us, so its grant comes later.
         """

@@ -72,12 +72,12 @@ class ListedProcess:
     """In its innermost pid namespace, where the library counts it."""
     started_ticks: int
     held_mib: int | None
-    """What the driver reports that it holds there; None: the driver does not know."""
+    """Memory that it holds there by the driver's report; None: the driver does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """What a container was granted of one card."""
+    """Grant of a container on one card."""
 
     granted_mib: int
     controlled: bool = True
@@ -88,7 +88,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What a container's region has of its processes."""
+    """Account of a container's processes in its region."""
 
     overhead_mib: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
     """By pid in the container and start in clock ticks (0: HAMi's library does not write it): by
@@ -96,7 +96,7 @@ class Account:
     readable: bool = True
 
     def overhead_of(self, process: ListedProcess) -> int | None:
-        """What it states of the process on its card; None: the library is not in the process."""
+        """Return the overhead stated for the process; None: the library is not in the process."""
         for key in ((process.inner_pid, process.started_ticks), (process.inner_pid, 0)):
             if key in self.overhead_mib:
                 return self.overhead_mib[key].get(process.card, 0)
@@ -111,7 +111,7 @@ class Facts:
     limits: Mapping[ContainerKey, Mapping[str, Limit]] = field(default_factory=dict)
     """By card: of every container that has a grant."""
     accounts: Mapping[ContainerKey, Account] = field(default_factory=dict)
-    """Of containers that have a region; at least of those with listed processes."""
+    """Accounts of containers that have a region; at least of those with listed processes."""
     blind: Mapping[str, str] = field(default_factory=dict)
     """Cards on which it can't be known who holds what, with the reason; "" stands for all."""
     elsewhere: Mapping[ContainerKey, str] = field(default_factory=dict)
@@ -230,7 +230,7 @@ def _ungranted(key: LimitKey, listed: Sequence[ListedProcess], facts: Facts) -> 
 
 
 def _held(listed: Sequence[ListedProcess]) -> int | None:
-    """What is known of it; None only when nothing is."""
+    """Return the memory that is known of it; None only if nothing is."""
     known = [process.held_mib for process in listed if process.held_mib is not None]
     return None if listed and not known else sum(known)
 
@@ -271,7 +271,7 @@ class KnownPods(Protocol):
         """True while the watch follows the API server."""
 
     def seen(self) -> PodsSeen:
-        """What the watch has at present."""
+        """Return what the watch has at present."""
 
     def name_of(self, pod_uid: str) -> PodRef | None:
         """The pod of this node with that uid."""
@@ -284,22 +284,22 @@ class KnownPods(Protocol):
 
 
 class Kind(StrEnum):
-    """Whose a process on a card is."""
+    """Kind of owner of a process on a card."""
 
     CONTAINER = "container"
     EXEMPT = "exempt"
-    """Of a namespace that the operator exempted."""
+    """Process of a namespace that the operator exempted."""
     ENDED = "ended"
-    """Of a pod that is over: on its way out, or reported as one that runs on."""
+    """Process of a pod that is over: on its way out, or reported as one that runs on."""
     HOST = "host"
-    """Of no pod: the host's own, or of another container runtime."""
+    """Process of no pod: the host's own, or of another container runtime."""
     UNRESOLVED = "unresolved"
     """Listed by the driver, and not in the host's /proc (any more)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardTotals:
-    """What the driver lists on one card, by kind of owner."""
+    """Processes that the driver lists on one card, by kind of owner."""
 
     processes: Mapping[Kind, int]
     held_mib: Mapping[Kind, int]
@@ -506,7 +506,7 @@ def _blind(
 
 
 def _stated_mib(look: MonitorLook) -> Counter[str]:
-    """What the containers' own accounts have of each card."""
+    """Sum the containers' own accounts for each card."""
     stated: Counter[str] = Counter()
     for seen in look.seen:
         for use in seen.uses:

@@ -20,7 +20,7 @@ from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 LEAST_LOOKS = 2
 LEAST_CALM_S = 30.0
 PARDON = 0.5
-"""Of the time of a good look, what it takes off."""
+"""Share of a good look's time that is taken off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Standing:
     """One container on one card; moments are seconds of the caller's clock."""
 
     judgement: Judgement
-    """Of the last look."""
+    """Judgement of the last look."""
     looked_s: float
     state: LimitState | None = None
     """None: bad since its first look, and not for long enough."""

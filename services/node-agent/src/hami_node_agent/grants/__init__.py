@@ -1,1 +1,1 @@
-"""What this node was granted: from the bus, on disk, in limits files."""
+"""Grants of this node: from the bus, on disk, in limits files."""

@@ -23,7 +23,7 @@ OVERTAKEN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Withdrawal:
-    """What is over of an allocation, and since when this agent knows."""
+    """Withdrawal of an allocation up to a token, and when this agent learned of it."""
 
     token: int
     heard_at: float
@@ -43,12 +43,12 @@ class NodeGrant:
     state: AllocationState = AllocationState.BINDING
     traceparent: str = ""
     offered: bool = False
-    """Its pod has the node lock, or was bound: the scheduler has sent it here, or signed it on the
+    """Whether its pod has the lock or was bound: the scheduler sent it here, or signed it on the
     pod. The ledger has grants that still wait for the lock."""
     answered: bool = False
     """The kubelet had its answers before the grant was made: no Allocate will come for it."""
     claimed: bool = False
-    """Of ResourceClaims (`dra/`)."""
+    """Whether it is of ResourceClaims (`dra/`)."""
     slices: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """By container: the name of the slices that it has by ResourceClaims, which is their nonce;
     others may have the same."""

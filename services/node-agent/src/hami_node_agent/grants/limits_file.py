@@ -38,10 +38,10 @@ _FEEDBACK_KEYS = ("utilization_switch ", "priority_block ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreFeedback:
-    """What the feedback loop decided for one container (`feedback.py`)."""
+    """Decision of the feedback loop for one container (`feedback.py`)."""
 
     relaxed: bool = False
-    """Its core limit does not hold while its policy is default."""
+    """Whether the core limit is off while the policy is default."""
     waits_until_s: int = 0
     """Unix time until which the container's launches are held back; 0: they are not."""
 

@@ -70,7 +70,7 @@ class NodePodApi(Protocol):
     """This node's pods."""
 
     def seen(self) -> PodsSeen:
-        """What the watch has at present."""
+        """Return what the watch has at present."""
 
     def name_of(self, pod_uid: str) -> PodRef | None:
         """The pod of this node with that uid."""
@@ -115,7 +115,7 @@ class ForeignAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What the kubelet has of one container: which ids it holds, and our answer's nonce."""
+    """Ids that a container holds by the kubelet, and our answer's nonce."""
 
     pod_uid: str
     container: str
@@ -135,7 +135,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletReading:
-    """What checkpoint and PodResources have, and which of them could not be read."""
+    """Contents of checkpoint and PodResources, and which of them could not be read."""
 
     holdings: tuple[Holding, ...]
     problems: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class KubeletReading:
 
 
 class KubeletState(Protocol):
-    """Who holds which device ids, as the kubelet itself keeps it."""
+    """Holders of device ids, as the kubelet itself keeps them."""
 
     async def read(self) -> KubeletReading:
         """All containers that hold ids of our resource, as far as they can be read."""
@@ -157,7 +157,7 @@ class KubeletState(Protocol):
         """
 
     async def checkpointed(self) -> tuple[Holding, ...]:
-        """Those in the kubelet's checkpoint, the cheaper of the two to read.
+        """Read the kubelet's checkpoint, the cheaper of the two.
 
         Raises: Unavailable when it can't be read.
         """

@@ -1,4 +1,4 @@
-"""What the running agent knows: the grant book in memory and the records on disk, with a signal.
+"""State of the running agent: the grant book in memory and the records on disk, with a signal.
 
 `feed.py` fills the book, `allocate.py` and `prestart.py` change the records,
 `reports.py` empties the queue of reports. A change of the records counts only when it is on disk.

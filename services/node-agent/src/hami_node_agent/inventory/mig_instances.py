@@ -160,7 +160,7 @@ class MigInstances:
 
     @property
     def latest(self) -> PartitionPlan | None:
-        """What the last look found; None before the first, and when it failed."""
+        """Return what the last look found; None before the first, and if it failed."""
         return self._plan
 
     @property
@@ -244,7 +244,7 @@ class MigInstances:
         return ""
 
     async def _found(self, record: Record) -> tuple[Instance, ...]:
-        """What is on the record's cards. Raises: Unavailable."""
+        """Return the instances on the record's cards. Raises: Unavailable."""
         return await self._driver.instances(tuple(dict.fromkeys(record.cards)))
 
     async def _make(self, record: Record, card: GpuUuid, part: MigSlice) -> OwnInstance:
@@ -301,7 +301,7 @@ class MigInstances:
                 await asyncio.sleep(_BUSY_POLL_S)
 
     async def _settle(self, card: GpuUuid) -> PartitionPlan:
-        """What is left to do on the card. Raises: Unavailable."""
+        """Do what is left to do on the card. Raises: Unavailable."""
         found = await self._driver.instances([card])
         now = plan(self._holders.of(card), found, self._holders.held())
         gone = list(now.forget)

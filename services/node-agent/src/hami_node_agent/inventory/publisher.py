@@ -40,7 +40,7 @@ class NodeAnnotator(Protocol):
     """The annotations of our Node."""
 
     async def annotations(self) -> Mapping[str, str]:
-        """As they are now. Raises: HamiError."""
+        """Read the Node's annotations. Raises: HamiError."""
 
     async def annotate(self, annotations: Mapping[str, str]) -> None:
         """Merges. Raises: HamiError."""

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class CardTracker:
-    """What this node offers now."""
+    """Cards that this node offers now."""
 
     def __init__(
         self,

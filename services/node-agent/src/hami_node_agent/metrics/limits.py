@@ -70,7 +70,7 @@ class LimitCollector(Collector):
         yield from _of_cards(checked)
 
     def _enforcement(self, checked: Checked) -> Metric:
-        """Of each container all four states: its series never break off when the state changes."""
+        """Report all four states of each container: no series breaks off when the state changes."""
         worst: dict[tuple[str, str, str], LimitState] = {}
         for key, standing in checked.standings.items():
             if standing.state is not None:

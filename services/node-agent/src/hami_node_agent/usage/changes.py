@@ -1,4 +1,4 @@
-"""What of a round of samples is published: what changed, and everything once a minute. Pure.
+"""Choice of the samples to publish: what changed, and everything once a minute. Pure.
 
 A card that idles and a notebook that only holds its memory read the same for hours. Of a sample
 that did not change nothing is published; when it does, or when the minute is over, the report names
@@ -38,19 +38,19 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedState:
-    """What the readers of the bus know, and what they are still owed."""
+    """Samples that the readers of the bus have, and what they are still owed."""
 
     samples: Mapping[_Series, _Sample] = field(default_factory=dict)
-    """As last published."""
+    """Samples as last published."""
     owed: Mapping[_Series, int] = field(default_factory=dict)
     """In how many rounds since then a sample was the same."""
     rounds: tuple[datetime, ...] = ()
-    """Those of this heartbeat that were published or are owed."""
+    """Rounds of this heartbeat that were published or are owed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What to publish, and what is known when it was."""
+    """Report to publish, and the state once it is."""
 
     devices: tuple[DeviceSample, ...]
     containers: tuple[ContainerSample, ...]
@@ -73,7 +73,7 @@ def heartbeat_of(node: str, at: datetime) -> int:
 
 
 def changes(node: str, published: PublishedState, now: Round) -> Changes:
-    """What the round adds to what was published."""
+    """Return what the round adds to what was published."""
     whole = _is_over(node, published, now)
     samples = _by_series(now)
     new = {

@@ -71,7 +71,7 @@ class LimitsWriter:
 
 
 def nonce_of(container: Container) -> str:
-    """Of its limits directory; empty for containers that have none of ours."""
+    """Return the nonce of its limits directory; empty for containers that have none of ours."""
     record = container.owner.record
     return "" if record is None or record.foreign else record.nonce
 
@@ -86,7 +86,7 @@ SLACK_S = 0.25
 
 
 class PodSpecs(Protocol):
-    """What pods specify for their containers."""
+    """Source of what pods specify for their containers."""
 
     def literal_env(self, pod_uid: str, container: str) -> dict[str, str] | None:
         """Literal env entries of a container; None when the pod is not known."""

@@ -27,7 +27,7 @@ class Shared:
     """One container as the loop sees it."""
 
     name: str
-    """Of its directory."""
+    """Name of its directory."""
     cards: frozenset[str]
     priority: int
     recent_kernel: int
@@ -38,7 +38,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switches:
-    """What to write into one container's region; None: as it is."""
+    """Switches to write into one container's region; None: as it is."""
 
     name: str
     recent_kernel: int | None = None

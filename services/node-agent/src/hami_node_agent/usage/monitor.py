@@ -57,7 +57,7 @@ class Owner:
 
     @property
     def pod_uids(self) -> frozenset[str]:
-        """Whose processes are in its region."""
+        """Return the pods whose processes are in its region."""
         return self.beside | {self.pod.uid}
 
 
@@ -120,7 +120,7 @@ class LivingProcesses(Protocol):
     """The host's processes."""
 
     def living(self, pids: Iterable[int]) -> Mapping[int, HostProcess]:
-        """Those of the pids that live (blocking)."""
+        """Return the pids that live (blocking)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,12 +138,12 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a container does on each card of its region."""
+    """Use of each card of a container's region."""
 
     container: Container
     uses: tuple[CardUse, ...]
     host_pids: tuple[HostPid, ...] = ()
-    """Of processes that the host's /proc shows so."""
+    """Host pids of processes that the host's /proc shows so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class MonitorLook:
 
 
 class _Around(NamedTuple):
-    """What is known of one process of a region from outside of it."""
+    """Facts about one process of a region from outside of it."""
 
     found: Found
     proven: HostProcess | None
@@ -167,7 +167,7 @@ class _Around(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What the last look found of a container."""
+    """Findings of the last look at a container."""
 
     around: tuple[_Around, ...]
     seen: Seen
@@ -225,7 +225,7 @@ class Monitor:
         return await self.containers()
 
     async def look(self) -> list[Seen]:
-        """What each of them does now."""
+        """Look at what each of them does now."""
         cards = await self._cards()
         containers = self._latest = await self.containers()
         self._looked.notify()
@@ -291,7 +291,7 @@ class Monitor:
     def _around(
         self, container: Container, evidence: Evidence | None, known: Mapping[_Key, int]
     ) -> Iterator[_Around]:
-        """What is outside of each process of the region."""
+        """Return the facts from outside about each process of the region."""
         region, pod_uids = container.region, container.owner.pod_uids
         if not region.processes:
             return

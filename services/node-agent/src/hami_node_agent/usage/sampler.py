@@ -96,7 +96,7 @@ class FirstKernels:
         span.end(at_ms * NS_PER_MS)
 
     def _program_start_ms(self, container: Container, at_ms: int) -> int:
-        """Of the container's earliest process; the kernel's own moment where that is not known."""
+        """Return the start of the container's earliest process, or of its first kernel."""
         boot_ms = self._boot_ms()
         starts = (
             boot_ms + process.started_ticks * MS_PER_S // TICKS_PER_S

@@ -108,7 +108,7 @@ class NatsGrantAnnouncer:
 
 
 class NatsNodeWitness:
-    """What a node's kubelet has of its pods."""
+    """Ask a node which pods its kubelet has."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus

@@ -1,4 +1,4 @@
-"""What HAMi gave a pod by the pod's own annotations: a claim, which alone proves nothing.
+"""Slices that HAMi gave a pod by the pod's own annotations: a claim that proves nothing by itself.
 
 Pure. `rules.py` compares claims with what the node reports. Any user may have written a claim; it
 is read for what HAMi meant, not for what is true.

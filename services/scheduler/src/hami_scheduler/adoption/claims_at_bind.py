@@ -66,7 +66,7 @@ class ClaimsAtBind:
             raise
 
     async def _ours(self, namespace: str, pod: JsonMapping) -> list[Json]:
-        """Those with cards of ours; none where we may not read them: the node asks again."""
+        """Return the claims with cards of ours; none if we may not read them."""
         try:
             found = [await self.claims.get(namespace, n) for n in claim_names(pod).values()]
         except Forbidden as exc:
@@ -75,7 +75,7 @@ class ClaimsAtBind:
         return [claim for claim in found if _has_cards(claim)]
 
     async def _take_back(self, claim: Json, uid: PodUid) -> None:
-        """Who can't leaves it to kube-scheduler, which tries the same card again."""
+        """Take the claims' allocation back; otherwise kube-scheduler tries the same card again."""
         if is_held_by_others(claim, uid):
             return
         try:

@@ -118,7 +118,7 @@ class ClaimGrants:
 
 
 def _attributes(asked: NodeQuestion) -> dict[str, str]:
-    """Of the span: whose claims, on which node."""
+    """Return the attributes of the span: whose claims, on which node."""
     pod = telemetry.pod_attributes(
         uid=asked.uid, namespace=clip(asked.namespace), name=clip(asked.name)
     )

@@ -41,7 +41,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptionResult:
-    """What is to become of a pod: adopted with `containers`, or not, with the reason."""
+    """A verdict on a pod: adopted with `containers`, or not, with the reason."""
 
     containers: tuple[ContainerGrant, ...] = ()
     refused: Why | None = None
@@ -215,7 +215,7 @@ def _as_asked(
 def _difference(
     claim: Claim, holding: Sequence[HeldContainer], found: Sequence[tuple[DeviceShare, ...]]
 ) -> str:
-    """Where annotation and node differ; empty when they agree."""
+    """Describe how annotation and node differ; empty if they agree."""
     if len(claim.written) != len(holding):
         return (
             f"its annotation names {len(claim.written)} containers with cards, its node "

@@ -52,12 +52,12 @@ class NodeQuestion:
     namespace: str
     name: str
     arriving_s: float = 0.0
-    """It is being bound there, which takes so long at most; 0: it is there."""
+    """Longest time that its binding takes from now on; 0: it is on the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningPodGrant:
-    """What such a pod is to be granted, and what that rests on."""
+    """Slices that a running pod is to be granted, and the evidence for them."""
 
     request: PodRequest
     containers: tuple[ContainerGrant, ...]
@@ -65,7 +65,7 @@ class RunningPodGrant:
     reason: str
     evidence: Mapping[str, Any]
     claims: tuple[ClaimedSlice, ...] = ()
-    """What of the containers' slices comes by ResourceClaims."""
+    """Slices of the containers that come by ResourceClaims."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -89,7 +89,7 @@ class RunningPods:
         return pod
 
     async def granted(self, asked: NodeQuestion) -> Allocation | None:
-        """Its live grant, which was asked for before. Raises: Conflict when it is elsewhere."""
+        """Return the pod's live grant. Raises: Conflict if it is on another node."""
         live = await self.store.live_of(asked.uid)
         if live is not None and (live.node != asked.node or live.token is None):
             raise Conflict(f"the pod is {live.state} on {live.node}")
@@ -135,7 +135,7 @@ class RunningPods:
         return change.allocation
 
     async def _mirror(self, allocation: Allocation) -> None:
-        """As at a binding; who can't write it loses only the mirror."""
+        """Write the pod's annotations as a binding does; a failure costs only the mirror."""
         now = datetime.now(UTC)
         common = binding_annotations(
             allocation.node, filtered_at=allocation.reserved_at, bound_at=now

@@ -1,4 +1,4 @@
-"""What `POST /v1/adopt` is asked and answers, as plain JSON; `adopt.py` fills it."""
+"""Request and answer of `POST /v1/adopt` as JSON; `adopt.py` fills it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hami_scheduler.adoption.rules import Why
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the operator asked for."""
+    """The operator's request."""
 
     apply: bool = False
     nodes: frozenset[NodeName] = frozenset()
@@ -58,7 +58,7 @@ class NodeCase:
     problems: tuple[str, ...] = ()
     rows: list[dict[str, Any]] = field(default_factory=list)
     taken: list[Footprint] = field(default_factory=list)
-    """What a dry run would add."""
+    """Amounts that a dry run would add."""
 
 
 def pod_row(

@@ -82,7 +82,7 @@ class PodsByClaims:
         }
 
     async def _claims_of(self, pod: JsonMapping) -> dict[str, Json]:
-        """Those that are there; a claim may still have to be made from its template."""
+        """Return the claims that exist; a claim may still have to be made from its template."""
         found: dict[str, Json] = {}
         try:
             names = claim_names(pod)
@@ -97,7 +97,7 @@ class PodsByClaims:
 
 
 def _amounts(claims: Iterable[JsonMapping]) -> Row:
-    """What is asked of each card, where the claims state it."""
+    """Return the amounts asked of each card, if the claims state them."""
     asked = amounts_of(claims)
     if asked is None:
         return dict.fromkeys(("card_count", "memory_bytes", "memory_ratio", "core_ratio"))

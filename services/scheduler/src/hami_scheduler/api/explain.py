@@ -242,7 +242,7 @@ class Explainer:
         }
 
     def _losses(self) -> list[str]:
-        """What this replica could not record, so that nobody takes the record for complete."""
+        """Count what this replica could not record: the record is not complete then."""
         notes = []
         if self.recorder.dropped:
             notes.append(

@@ -32,7 +32,7 @@ _STATUSES = (
 
 
 def status_of(error: HamiError) -> int:
-    """What a caller sees of the error; 500 for what no call of the query API should end with."""
+    """Return an error's HTTP status; 500 if no call of the query API should end with it."""
     return next((status for kind, status in _STATUSES if isinstance(error, kind)), 500)
 
 

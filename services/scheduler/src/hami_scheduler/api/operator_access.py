@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CALLER = "caller"
-"""Of the request's state: its `OperatorCaller`, for the routes."""
+"""Name in the request's state of its `OperatorCaller`, for the routes."""
 
 GROUP = "hami.io"
 RESOURCE = "scheduler"
@@ -43,7 +43,7 @@ _FROM_MEMORY = ("/v1/simulate", "/v1/vain-settings")
 """Calls about what only the active replica follows."""
 _SEND = re.compile(r"/v1/dead-letters/([^/]+)/send")
 _GROUPS_CHARACTERS = 1024
-"""Of the groups in a line of the log; an identity provider may name hundreds."""
+"""Limit for the groups in a log line; an identity provider may name hundreds."""
 MAX_GROUPS = 16
 MAX_GROUP = 128
 MAX_BODY = 1024
@@ -53,14 +53,14 @@ NO_ANSWER = "it ended without an answer"
 
 
 class Role(StrEnum):
-    """What a call needs; the values are the verbs that RBAC grants."""
+    """Role that a call needs; the values are the verbs that RBAC grants."""
 
     READ = "get"
     OPERATE = "update"
 
     @property
     def right(self) -> Right:
-        """What the API server is asked about."""
+        """Return the right that the API server is asked about."""
         return _RIGHTS[self]
 
 
@@ -70,23 +70,23 @@ _RIGHTS = {
 }
 
 Identify = Callable[[Scope, Role], Awaitable[OperatorCaller]]
-"""Who calls, if they may. Raises: Unauthenticated, NotAllowed, Unavailable."""
+"""Identify the caller and check the role. Raises: Unauthenticated, NotAllowed, Unavailable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verb:
-    """What a call does."""
+    """The action of a call."""
 
     name: str
     role: Role
     logged: bool
     """More than a look."""
     object: str = ""
-    """What the path names: the number of a letter."""
+    """Object that the path names: the number of a letter."""
 
 
 def verb_of(method: str, path: str) -> Verb:
-    """What a call needs: everything that is not known to read alone is operating."""
+    """Return the verb of a call: everything that is not known to only read is operating."""
     if method in ("GET", "HEAD"):
         return Verb(name="get", role=Role.READ, logged=False)
     # A body that is asked about; it changes nothing.
@@ -101,7 +101,7 @@ def verb_of(method: str, path: str) -> Verb:
 
 
 def by_token(access: Access) -> Identify:
-    """Whose token it is, by the API server."""
+    """Identify callers by the API server's review of their tokens."""
 
     async def identify(scope: Scope, role: Role) -> OperatorCaller:
         return _by_token(await access.check(_token(scope), role.right))
@@ -224,7 +224,7 @@ async def _peek(receive: Receive) -> tuple[bytes, Receive]:
 
 @contextmanager
 def _logging_errors(message: str) -> Iterator[None]:
-    """What was carried out, or refused, is so whether it can be written or not."""
+    """Log a failed write: what was carried out, or refused, is so even if it can't be written."""
     try:
         yield
     except HamiError as exc:

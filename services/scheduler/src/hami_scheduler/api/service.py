@@ -40,12 +40,12 @@ class Service:
     """Answers the body of /v1/simulate."""
     adopter: Adopter
     access: Access | None
-    """Who may ask on the operators' port; None: it is not served."""
+    """Access rules of the operators' port; None: it is not served."""
     journal: PostgresCallJournal | None
-    """Where calls that change something are kept; None: the log alone has them."""
+    """Journal of calls that change something; None: only the log has them."""
     instruments: SchedulerInstruments
     readiness: Callable[[], Awaitable[Mapping[str, str]]]
-    """What is not ready, with the reason; empty when all is."""
+    """Parts that are not ready, with the reason; empty if all are."""
     measure: Callable[[], Awaitable[None]]
     """Brings the gauges up to date."""
     loops: Sequence[tuple[str, Loop]]

@@ -1,4 +1,4 @@
-"""What is watched at the API server, and the handlers of each kind of object."""
+"""Informers of the API server's objects, and the handlers of each kind."""
 
 from __future__ import annotations
 

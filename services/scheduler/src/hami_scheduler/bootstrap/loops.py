@@ -63,7 +63,7 @@ def periodic(
 
 
 def standby_loops(core: Core, watches: Watches) -> Loops:
-    """What keeps a replica ready, and what every replica answers; nothing of it writes."""
+    """Return the loops of every replica, which keep it ready and write nothing."""
     every_s, connections = core.settings.reconcile_s, core.connections
     rounds = partial(periodic, bulkhead=core.bulkhead)
     snapshots = GrantSnapshots(connections.store, bulkhead=core.bulkhead)
@@ -93,7 +93,7 @@ async def compare_state(core: Core) -> None:
 
 
 def writing_loops(core: Core) -> Loops:
-    """What writes to the ledger, the bus and the API server by its own clock."""
+    """Return the periodic loops that write to the ledger, the bus and the API server."""
     settings, connections = core.settings, core.connections
     # A row that nobody foresaw ends one round, with what is known from before, and not the process.
     rounds = partial(periodic, bulkhead=core.bulkhead)
@@ -154,7 +154,7 @@ def writing_loops(core: Core) -> Loops:
 
 
 def watching_loops(core: Core, watches: Watches) -> Loops:
-    """What follows the API server, and compares it with the ledger."""
+    """Return the loops that follow the API server and compare it with the ledger."""
     connections, every_s = core.connections, core.settings.reconcile_s
     rounds = partial(periodic, bulkhead=core.bulkhead)
     reconciler = Reconciler(
@@ -232,7 +232,7 @@ def _ungranted_pods(core: Core) -> UngrantedPods:
 
 
 def bus_loops(core: Core, watches: Watches) -> Loops:
-    """What the agents report and ask."""
+    """Return the loops that take the agents' reports and requests."""
     connections, bus = core.connections, core.connections.bus
     store, pods = connections.store, connections.pods
     reports = GrantReports(

@@ -33,12 +33,12 @@ class UsualPodEntry(BaseModel):
     gpumem_percentage: Annotated[int, Field(ge=0, le=100)] = 0
     """0 with gpumem_mib 0: the whole card's memory, as of a pod that names none."""
     cpu: str | int | float = 0
-    """Of the host, a Kubernetes quantity."""
+    """CPU of the host, a Kubernetes quantity."""
     use_types: tuple[str, ...] = ()
     """Kinds of cards, as in nvidia.com/use-gputype."""
 
     def shape(self) -> PodShape:
-        """As arrivals are counted. Raises: InvalidRequest when the CPU is no quantity."""
+        """Return it as arrivals are counted. Raises: InvalidRequest if the CPU is no quantity."""
         return PodShape(
             request=DeviceRequest(
                 vendor=self.vendor,

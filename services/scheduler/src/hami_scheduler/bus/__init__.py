@@ -1,1 +1,1 @@
-"""What node-agents report and ask over NATS."""
+"""Reports and requests of node-agents over NATS."""

@@ -29,12 +29,12 @@ LIFETIME_S = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """Whose token it is, by the API server's review."""
+    """Owner of a token, by the API server's review."""
 
     username: str
     """`system:serviceaccount:NAMESPACE:NAME`."""
     node: NodeName | None
-    """Where the pod runs that the token is bound to; None when it is bound to none."""
+    """Node of the pod that the token is bound to; None if it is bound to none."""
 
 
 class Logins:

@@ -41,7 +41,7 @@ class AgentLiveness:
     _marks: Mapping[NodeName, Mark] = field(default_factory=dict, init=False)
     _heard_once: set[NodeName] = field(default_factory=set, init=False)
     _heard_at: dict[NodeName, float] = field(default_factory=dict, init=False)
-    """Of agents that are known to repeat themselves."""
+    """Last time each agent was heard that is known to repeat its reports."""
     _unanswered: dict[NodeName, float] = field(default_factory=dict, init=False)
     """Until when, by the clock, a node is left out whose agent could take no pod."""
     _lives: dict[NodeName, bool | None] = field(default_factory=dict, init=False)

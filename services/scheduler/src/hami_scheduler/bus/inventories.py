@@ -1,4 +1,4 @@
-"""What nodes report on the bus of their cards: consumer of `hami.inventory.v1.*`.
+"""Consumer of `hami.inventory.v1.*`: cards as nodes report them on the bus.
 
 Every agent repeats its inventory each 10 s, which in a cluster of 10,000 nodes is a thousand
 messages a second, nearly all without news. What repeats the last one costs the reading of its head;
@@ -66,7 +66,7 @@ class _Ignored:
 
     agent_id: str
     sequence: int
-    """Of the latest."""
+    """Sequence of the latest report."""
     count: int = 1
 
 

@@ -33,7 +33,7 @@ PUBLISH_ALL_EVERY_S = 60.0
 
 
 class LedgerStats(NamedTuple):
-    """What the ledger counted at one moment, by the ledger's clock."""
+    """Counts of the ledger at one moment, by its own clock."""
 
     cluster: ClusterNumbers
     quotas: Mapping[str, tuple[QuotaNumbers, ...]]

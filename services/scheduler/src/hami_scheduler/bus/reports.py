@@ -1,4 +1,4 @@
-"""What nodes report on the bus of their grants; `inventories.py` has what they report of cards.
+"""Consumer of nodes' reports on their grants; `inventories.py` has their reports on cards.
 
 Messages are read here and applied; all of it is idempotent. `ledger/transitions.py` changes states.
 """

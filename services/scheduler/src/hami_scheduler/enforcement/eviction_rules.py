@@ -22,7 +22,7 @@ SECOND_LOOK_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvictionPolicy:
-    """What the operator set."""
+    """The operator's settings for eviction."""
 
     after_s: float = 30.0
     per_minute: int = 5

@@ -10,7 +10,7 @@ from hamicommon.domain.limits import LimitState
 from hamicommon.events import LimitCheck, LimitFinding
 
 REASONS = {LimitState.EXCEEDED: "LimitExceeded", LimitState.BYPASSED: "LimitBypassed"}
-"""Of the pod's events and of its condition."""
+"""Reasons of the pod's events and of its condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +41,19 @@ class LimitPeriod:
 
     @property
     def subject(self) -> str:
-        """As the drift journal names it."""
+        """Return the name that the drift journal has for it."""
         return f"{self.namespace}/{self.pod_name} ({self.pod_uid})"
 
     @property
     def sentence(self) -> str:
-        """What is so, for people."""
+        """Return the finding as a sentence for people."""
         of = f"container {self.container}" if self.container else "a container"
         return f"{of} on {self.node}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodChanges:
-    """What a check does to the open periods of its node."""
+    """Changes that a check makes to the open periods of its node."""
 
     begun: tuple[LimitPeriod, ...] = ()
     going_on: tuple[LimitPeriod, ...] = ()
@@ -118,5 +118,5 @@ def _period(node: str, finding: LimitFinding, received_at: datetime) -> LimitPer
 
 
 def drift_class(state: LimitState) -> str:
-    """Of the journal's line about a violation."""
+    """Return the drift class of the journal's line about a violation."""
     return f"limit-{state}"

@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 INTERNAL = "internal error of hami-scheduler; its log has the details"
 
 Record = Callable[[], None]
-"""What is done about a call once its answer has left, so that nobody waits for it."""
+"""Work on a call that is done after its answer has left, so that nobody waits for it."""
 Answer = Callable[[bytes], Awaitable[tuple[bytes, Record]]]
 Refusal = Callable[[str], bytes]
 
@@ -114,7 +114,7 @@ def _nothing() -> None:
 
 
 def _carry_out(verb: str, record: Record) -> None:
-    """What fails is logged."""
+    """Carry the work out; log what fails."""
     try:
         record()
     except Exception:  # the outermost frame

@@ -104,7 +104,7 @@ class Filter:
         self._measure(trace, trace.phase_ms["total"] / 1000, span.get_span_context())
 
     def _measure(self, trace: DecisionTrace, spent_s: float, span: SpanContext) -> None:
-        """What is ours with its phases and, where the trace is kept, an exemplar that opens it."""
+        """Time a decision about a pod of ours by phase, with an exemplar if its trace is kept."""
         instruments = self.outcomes.instruments
         if not trace.outcome:
             instruments.decisions.labels("unmanaged", "").inc()
@@ -210,7 +210,7 @@ class Filter:
     def _undoes_slices(
         self, found: Sequence[Finding], names: Sequence[NodeName], trace: DecisionTrace
     ) -> FilterResult:
-        """It passed admission by: the webhook was away, or its namespace is left out there."""
+        """Refuse a pod that undoes slices and has passed the webhook by."""
         result = _pod_refused(found, names)
         trace.refuse(result.refused or {}, None)
         trace.message = clip(refusal(found), MOST_OF_AN_ERROR)

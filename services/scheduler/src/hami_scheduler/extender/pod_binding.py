@@ -1,4 +1,4 @@
-"""What a binding does to the pod at the API server: `pods/binding`, reading it back, the label.
+"""Binding of a pod at the API server: `pods/binding`, reading it back, the label.
 
 `bind.py` decides when. A lost answer is no answer: the pod itself shows what became of it.
 """
@@ -97,7 +97,7 @@ class PodBinding:
     async def _replace_annotations(
         self, allocation: Allocation, annotations: Mapping[str, str]
     ) -> None:
-        """Those of a pod that was just read to be on the node.
+        """Replace the annotations of a pod that was just read to be on the node.
 
         Whatever comes of it, and if the pod is gone by now: it was bound, may run there, and its
         grant ends as that of any pod does.

@@ -17,12 +17,12 @@ from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 
 MAX_BODY_BYTES = 1024 * 1024
-"""As HAMi, and as much as the bus forwards: a pod with the names of 5000 nodes, not the nodes."""
+"""HAMi's limit, and what the bus forwards: a pod with the names of 5000 nodes, not the nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderArgs:
-    """What /filter and /prioritize are asked."""
+    """Arguments of /filter and /prioritize."""
 
     pod: Json
     node_names: tuple[NodeName, ...] | None
@@ -63,7 +63,7 @@ class FilterResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindArgs:
-    """What /bind is asked."""
+    """Arguments of /bind."""
 
     pod_name: str
     pod_namespace: str
@@ -124,7 +124,7 @@ class NamesReader:
         self._known: frozenset[NodeName] = frozenset()
 
     def parse(self, body: bytes) -> ExtenderArgs:
-        """As `parse_extender_args`. Raises: InvalidRequest."""
+        """Read the arguments of /bind. Raises: InvalidRequest."""
         cut = max(map(body.rfind, self._KEYS))
         known = cut > 0 and self._names is not None
         if known and body[cut:] == self._end:

@@ -73,7 +73,7 @@ class ClusterState:
         self._assumed: dict[PodUid, Assumed] = {}
         """The oldest first."""
         self._on_card: defaultdict[GpuUuid, list[CardDemand]] = defaultdict(list)
-        """What is assumed of each card."""
+        """Amounts that are assumed of each card."""
         self._binding: dict[PodUid, NodeName] = {}
         """Pods whose grant is in the ledger and whose binding is not known to have ended."""
         self._versions: dict[GpuUuid, int] = {}

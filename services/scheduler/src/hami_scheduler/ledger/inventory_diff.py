@@ -1,4 +1,4 @@
-"""What a node's report changes in the ledger's cards: a pure comparison.
+"""Changes that a node's report makes to the ledger's cards: a pure comparison.
 
 In: the cards as the ledger has them and as the agent reports them. Out: cards to insert, cards to
 update, and whose health changed. `adapters/postgres/inventory/store.py` writes it down.
@@ -15,7 +15,7 @@ from hamicommon.vendors.nvidia.nvidia import NAME as NVIDIA
 
 NO_LONGER_REPORTED = "no longer reported by its node"
 MOST_CARDS = 1024
-"""Of one node. Machines have 16, of which MIG makes 112; more is a mistake or an attack."""
+"""Cards of one node. Machines have 16, of which MIG makes 112; more is a mistake or an attack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class HealthChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventoryChanges:
-    """What must be written; all empty when the report has no news."""
+    """Rows to write; all empty if the report has no news."""
 
     inserts: tuple[GpuDevice, ...] = ()
     updates: tuple[KnownCard, ...] = ()

@@ -22,7 +22,7 @@ OWNERLESS_LIFETIME = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldLock:
-    """Somebody has the lock."""
+    """A lock that is held."""
 
     namespace: str = ""
     pod_name: str = ""
@@ -41,7 +41,7 @@ def lock_keys(allocation: Allocation, vendors: Iterable[Vendor]) -> tuple[str, .
 
 
 def value_of(key: str, allocation: Allocation, now: datetime) -> str:
-    """What the lock of this allocation looks like."""
+    """Return the annotation's value for the lock of this allocation."""
     if key == NODE_LOCK:
         return encode_node_lock(
             at=now, namespace=allocation.namespace, pod_name=allocation.pod_name
@@ -50,7 +50,7 @@ def value_of(key: str, allocation: Allocation, now: datetime) -> str:
 
 
 def held(key: str, value: str, now: datetime) -> HeldLock | None:
-    """Who has the lock; None when it is free or past its end.
+    """Return the holder of the lock; None if it is free or past its end.
 
     Raises: InvalidRequest when the value is no lock.
     """

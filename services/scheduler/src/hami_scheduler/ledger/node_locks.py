@@ -30,7 +30,7 @@ class NodeLocks:
         self._lock = lock
         self._mirrored = mirrored
         self._binds_late: dict[NodeName, bool] = {}
-        """As each node's agent answered last; absent: it was never asked."""
+        """Last answer of each node's agent; absent: it was never asked."""
 
     def is_required(self, allocation: Allocation) -> bool:
         """False on a node that is known to bind late."""

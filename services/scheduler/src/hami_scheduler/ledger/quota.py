@@ -1,4 +1,4 @@
-"""What slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
+"""Amounts that slices count in a namespace's ResourceQuota (`limits.<memory or core resource>`).
 
 Pure. The amounts are the footprints of `domain.allocations`, summed over cards, in MiB and cores,
 as HAMi counts them (protocol 3, "Quota manager rules"). A request by percent counts what it takes

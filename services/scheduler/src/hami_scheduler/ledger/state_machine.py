@@ -1,4 +1,4 @@
-"""What must become of an allocation, given what is known of its pod: architecture 3.7 as a table.
+"""The step that an allocation must take, by what is known of its pod: architecture 3.7 as a table.
 
 Pure: `verdict(allocation, facts)` names the next state and why, or None. `transitions.py` carries
 it out; the pod watch, the reconciler and the reaper all ask here.
@@ -34,7 +34,7 @@ _GRANTED = _RUNNING | {State.BINDING, State.RELEASING}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodFacts:
-    """What the API server has of a pod, as far as allocations care."""
+    """Facts about a pod at the API server that matter to its allocation."""
 
     uid: PodUid
     exists: bool
@@ -42,7 +42,7 @@ class PodFacts:
     phase_reason: str = ""
     """Why it is in this phase, if the kubelet gives a reason: `UnexpectedAdmissionError: ...`."""
     node: NodeName | None = None
-    """Where it is bound, or was when it was last seen."""
+    """Node that it is bound to, or was when it was last seen."""
     deleting: bool = False
     started: bool = False
     """The kubelet has reported a container with an id, so every Allocate of it was answered."""

@@ -82,7 +82,7 @@ def vendors_annotations(
     *,
     now: datetime,
 ) -> dict[str, str]:
-    """What the vendors of the slices write on the pod; `devices` are at least its cards."""
+    """Return the annotations of the slices' vendors; `devices` are at least the pod's cards."""
     used = _vendors_of(placement)
     placed = Placed.by_card_ids(placement, devices, selections, now)
     written: dict[str, str] = {}
@@ -119,7 +119,7 @@ def _core_totals(
     cards: Mapping[GpuUuid, CardState],
     vendors: Vendors,
 ) -> dict[GpuUuid, int]:
-    """Where a request counts a card's cores otherwise than the card registers them."""
+    """Return core totals that a request counts otherwise than the card registers them."""
     own = {v.name: v.rules.need for v in vendors if v.rules.need is not standard_need}
     totals: dict[GpuUuid, int] = {}
     for asked, given in zip(request.containers, placement.containers, strict=True):

@@ -60,7 +60,7 @@ class WaitingPod:
 
     @property
     def place(self) -> tuple[int, str, PodUid]:
-        """Where it is in kube-scheduler's queue."""
+        """Return its place in kube-scheduler's queue."""
         return -self.priority, self.created_at, self.uid
 
 
@@ -76,7 +76,7 @@ class WaitingPods:
     def __init__(self) -> None:
         self._pods: dict[PodUid, WaitingPod] = {}
         self._places: list[tuple[int, str, PodUid]] = []
-        """Of all pods, in order."""
+        """Places of all pods, in order."""
         self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
 
     def saw(self, pod: JsonMapping, request: PodRequest) -> None:

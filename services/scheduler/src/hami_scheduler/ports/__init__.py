@@ -1,1 +1,1 @@
-"""What the use cases need of the world, in domain terms; `adapters/` has how."""
+"""Ports of the use cases in domain terms; `adapters/` implements them."""

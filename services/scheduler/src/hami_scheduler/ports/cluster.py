@@ -19,7 +19,7 @@ from hamicommon.ledger.model import LockHolder
 
 
 class PodApi(Protocol):
-    """What we do to pods at the API server."""
+    """Pods at the API server."""
 
     async def get(self, namespace: str, name: str) -> Json:
         """The pod. Raises: NotFound, Unavailable."""
@@ -60,7 +60,7 @@ class PodApi(Protocol):
 
 
 class NodeApi(Protocol):
-    """What we do to Node objects at the API server."""
+    """Node objects at the API server."""
 
     async def get(self, name: NodeName) -> Json:
         """The node. Raises: NotFound, Unavailable."""
@@ -114,7 +114,7 @@ class NodeLock(Protocol):
         """Frees the lock if `token` holds it; True when it did. Raises: Unavailable."""
 
     async def holder(self, node: NodeName) -> LockHolder | None:
-        """Who has it. Raises: Unavailable."""
+        """Return the holder of the lock. Raises: Unavailable."""
 
 
 class AgentNotReady(Conflict):

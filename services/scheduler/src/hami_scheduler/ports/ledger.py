@@ -139,7 +139,7 @@ class CardReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedInventory:
-    """What became of one report."""
+    """Outcome of one inventory report."""
 
     changed: bool
     """Some card's row was written."""
@@ -150,13 +150,13 @@ class RecordedInventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentInventory:
-    """What an agent reported; `observed_at` of it is when the bus took it."""
+    """Report of an agent; its `observed_at` is when the bus took it."""
 
     inventory: NodeInventory
     agent_id: str
     sequence: int
     repeats: bool = False
-    """It is as the one before it of this agent, which was recorded; the cards are left out."""
+    """Whether it equals the agent's previous report, which was recorded; the cards are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +172,7 @@ class RepairedCard:
 
 @dataclass(frozen=True, slots=True)
 class RepairedSequence:
-    """What numbers are drawn from was at its end, or behind the rows."""
+    """A sequence that was at its end, or behind the rows."""
 
     name: str
     was: int
@@ -191,12 +191,12 @@ class LastRefusal:
     candidates: int
     """Nodes that kube-scheduler offered."""
     unregistered: int
-    """Of those, without a card that is known."""
+    """Candidates without a known card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRow:
-    """What was decided about a pod, from what, and how long it took."""
+    """Decision on a pod with its inputs and its duration."""
 
     pod_uid: PodUid
     namespace: str
@@ -235,7 +235,7 @@ class OpenWait:
 
 
 class DecisionLog(Protocol):
-    """Where decisions are kept, and which refused pods wait."""
+    """Store of decisions and of the refused pods that wait."""
 
     async def record(self, decisions: Sequence[DecisionRow]) -> None:
         """Writes them; an identical repeated refusal or error only raises its count, and now and
@@ -243,7 +243,7 @@ class DecisionLog(Protocol):
         had very many different ones within the hour. Raises: Unavailable."""
 
     async def arrivals(self, limit: int) -> list[PodRequest]:
-        """What the pods of the latest decisions asked for, newest first, a pod perhaps several
+        """Return the requests of the latest decisions, newest first, a pod perhaps several
         times. Raises: Unavailable."""
 
     async def tidy(self, *, keep_days: int) -> int:
@@ -282,7 +282,7 @@ class CallSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorCaller:
-    """Who calls, as Kubernetes' audit log names people."""
+    """Caller, named as in Kubernetes' audit log."""
 
     user: str
     """Such as `system:serviceaccount:default:ann`, or the name that an identity provider gives."""
@@ -291,7 +291,7 @@ class OperatorCaller:
 
 
 class CallOutcome(StrEnum):
-    """What became of a call; one that was cut off stays `begun`."""
+    """Outcome of a call; one that was cut off stays `begun`."""
 
     BEGUN = "begun"
     DONE = "done"
@@ -310,4 +310,4 @@ class OperatorCall:
     verb: str
     """`adopt`, `send-dead-letter`; `METHOD path` of what is none of ours."""
     object: str = ""
-    """What it is about: the number of a letter, or the body."""
+    """Object of the call: the number of a letter, or the body."""

@@ -1,4 +1,4 @@
-"""What a pod's annotations must be for its slices, from its row in the ledger: a pure comparison.
+"""Comparison of a pod's annotations with its row in the ledger, without I/O.
 
 Only what stays is compared: the vendors' `allocated` keys, and the reservations of MIG slices once
 our agent has reported what it made for them (HAMi's plugin writes that into the pod by itself).
@@ -69,7 +69,7 @@ def _amounts(text: str) -> list[list[tuple[int, int]]] | None:
 
 
 def _reserved(annotations: Mapping[str, str]) -> tuple[MigReservation, ...]:
-    """What the pod has; nothing where that can't be read."""
+    """Return the reservations that the pod has; empty if they can't be read."""
     try:
         return decode_reservations(annotations.get(MIG_ALLOCATIONS, ""))
     except InvalidRequest:

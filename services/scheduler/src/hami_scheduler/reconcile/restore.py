@@ -55,13 +55,13 @@ ANSWER_KEPT_S = 5.0
 
 
 class Outcome(StrEnum):
-    """What came of it."""
+    """Outcome of an attempt to restore a grant."""
 
     NONE = "none"
-    """It carries no grant of ours that the ledger could have lost."""
+    """The pod carries no grant of ours that the ledger could have lost."""
     RESTORED = "restored"
     LATER = "later"
-    """Its card is not known yet, its node has not answered, somebody else was quicker, or its row
+    """The card is not known yet, the node has not answered, another writer was quicker, or the row
     is live again: to be looked at again."""
 
 
@@ -117,7 +117,7 @@ class GrantRestorer:
         return grant
 
     async def _holdings_of(self, node: NodeName) -> NodeHoldings | None:
-        """Who holds what there; None when the node does not report it."""
+        """Return the holders of the node's cards; None if the node does not report them."""
         at, kept = self._answers.get(node, (float("-inf"), None))
         if self.clock() - at < ANSWER_KEPT_S:
             return kept

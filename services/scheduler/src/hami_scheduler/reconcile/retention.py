@@ -23,7 +23,7 @@ EVERY_S = 3600.0
 PAUSE_S = 0.2
 """Between two batches."""
 MOST_BATCHES = 5000
-"""Of a round and kind; a backlog of years goes on in the next."""
+"""Batches of one round and kind; a backlog of years goes on in the next."""
 
 
 KINDS = ("grants", "drift", "health", "limits", "calls", "capacity", "cards")

@@ -110,7 +110,7 @@ class StuckPodReporter:
 
 
 def why_late(pod: JsonMapping, allocation: Allocation, *, agent_silent: bool) -> str:
-    """What the pod waits for, as far as its object and its node show."""
+    """Describe what the pod waits for, as far as its object and its node show."""
     node, status = allocation.node, pod.get("status") or {}
     if agent_silent:
         return f"the node-agent of {node} is silent"

@@ -40,7 +40,7 @@ CARD_SIZES = "hami.io/card-sizes-mib"
 
 
 class Place(NamedTuple):
-    """Of a template."""
+    """Namespace and name of a template."""
 
     namespace: str
     name: str

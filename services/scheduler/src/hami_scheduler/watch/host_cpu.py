@@ -1,4 +1,4 @@
-"""What is free of the nodes' CPU: allocatable minus what their pods ask for.
+"""Free CPU of the nodes: allocatable minus the requests of their pods.
 
 kube-scheduler grants it; the node policy `fragmentation` looks at it, because a card is of no use
 on a node whose CPU is spent. Nodes and pods come from the informers that are there anyway.

@@ -1,4 +1,4 @@
-"""What a Node object shows of its cards, where no agent of ours reports them (architecture 2.5).
+"""Cards as a Node object shows them, if no agent of ours reports them (architecture 2.5).
 
 Pure: every vendor reads its own part (annotation or capacity). A part that is malformed is named,
 and leaves what was known of that vendor's cards as it was; a vendor whose device plugin does not
@@ -109,7 +109,7 @@ def read_annotations(
 
 
 def question(now: datetime) -> str:
-    """What is written under the handshake key; the plugin answers by writing anything else."""
+    """Return the handshake key's value; the plugin answers by writing anything else."""
     return f"{_ASKING}_{now.astimezone(UTC).strftime(_TIME)}"
 
 

@@ -62,7 +62,7 @@ class PodWatch:
     _usual: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
     """Not compared with the ledger yet."""
     _calm: dict[PodUid, PodFacts] = field(default_factory=dict, init=False)
-    """Those that have not changed since the last comparison."""
+    """Pods that have not changed since the last comparison."""
     _usual_came: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     by_uid: dict[PodUid, JsonMapping] = field(default_factory=dict, init=False)
     """Every pod of ours that the API server has."""

@@ -1,4 +1,4 @@
-"""What a replica keeps of the cluster's objects: a tenth of their size.
+"""Fields of the cluster's objects that a replica keeps: a tenth of their size.
 
 The pod and node watches hold every object of the cluster in memory. Managed fields, volumes,
 environment, probes and image lists are most of an object, and nothing here reads them.

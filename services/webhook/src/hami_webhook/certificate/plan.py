@@ -41,7 +41,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Issued:
-    """As it should be."""
+    """Authority and certificate as they should be."""
 
     authority: Pair
     serving: Pair
@@ -57,7 +57,7 @@ def issued(
     names: Sequence[str],
     now: datetime,
 ) -> Issued:
-    """What is there where it is good, new where it is not; the bundle keeps what it trusted."""
+    """Keep what is good and make what is not; the bundle keeps what it trusted."""
     root = authority_of(authority, now)
     leaf = serving if serving is not None and _serves(serving, root, names, now) else None
     return Issued(
@@ -68,12 +68,12 @@ def issued(
 
 
 def authority_of(held: Pair | None, now: datetime) -> Pair:
-    """What is held while it is good for long enough."""
+    """Return the held authority if it is good for long enough, otherwise a new one."""
     return held if held is not None and _good(held, now) else _new_authority(now)
 
 
 def renewed(held: Pair | None, authority: Pair, *, names: Sequence[str], now: datetime) -> Pair:
-    """What is held while it is good for long enough, whichever trusted authority signed it.
+    """Return the held certificate if it is good for long enough, by whichever trusted authority.
 
     Unlike the webhook's, which the API server trusts by a bundle that is changed first: those who
     meet these read the authorities once, so a new authority signs only what is due.
@@ -84,7 +84,7 @@ def renewed(held: Pair | None, authority: Pair, *, names: Sequence[str], now: da
 
 
 def serial_of(pair: Pair) -> str:
-    """What a certificate is known by."""
+    """Return the serial number of a certificate."""
     return f"{x509.load_pem_x509_certificate(pair.certificate).serial_number:x}"
 
 

@@ -38,9 +38,9 @@ logger = logging.getLogger(__name__)
 
 _CERTIFICATE, _KEY = "tls.crt", "tls.key"
 _ISSUER = "ca.crt"
-"""Of leaves' Secrets, as cert-manager has it: operators of stores look for the authority there."""
+"""Key of the authority in leaves' Secrets, as cert-manager has it."""
 _ANNOTATION = "hami.io/certificate"
-"""Of the stores' pods: the serial number of the certificate that they began with."""
+"""Annotation of the stores' pods: serial number of the certificate that they began with."""
 
 
 def main() -> None:
@@ -216,7 +216,7 @@ async def _configuration(api: KubeApi) -> Json:
 
 
 def _trusted(configuration: Json) -> bytes:
-    """What the API server trusts now, in any of the webhooks."""
+    """Return what the API server trusts now, in any of the webhooks."""
     bundles = [
         base64.b64decode(hook.get("clientConfig", {}).get("caBundle") or "")
         for hook in configuration.get("webhooks", ())

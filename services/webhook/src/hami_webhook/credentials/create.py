@@ -31,13 +31,13 @@ logger = logging.getLogger(__name__)
 
 ISSUER_CONFIG_MAP = "hami-nats-login"
 OLDEST_MINOR = 20
-"""Of Kubernetes 1.x; the manifests' oldest overlay is for it."""
+"""Oldest minor version of Kubernetes 1; the manifests' oldest overlay is for it."""
 MATCH_CONDITIONS_MINOR = 28
 """From which on a webhook can leave other pods alone by itself (`matchConditions`, beta)."""
 _TRIES = 40
 """More than there are objects: each Conflict is one that another run has made."""
 _OVERLAYS = ((23, "old-cluster"), (25, "v1.23"), (MATCH_CONDITIONS_MINOR, "v1.25"))
-"""What a cluster below that minor version takes."""
+"""Overlay for clusters below that minor version."""
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ NAMES = (GRANT_KEY, GRANT_PUBLIC_KEY, LOGIN_KEY, *POSTGRES_ROLES, REDIS, *BUS_US
 
 
 def missing(held: Mapping[str, Data], namespace: str) -> list[Secret]:
-    """Those of `NAMES` that are not held, in the order in which they are to be made.
+    """Make the credentials of `NAMES` that are not held, in the order of their dependences.
 
     A public key comes after its private one, and is that one's if only it is missing.
 

@@ -14,7 +14,7 @@ CONTROL_FILES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"
 
 
 class CardNames:
-    """What cards are called on this node besides their uuid: it follows cards that are plugged in.
+    """Names of this node's cards besides their uuids, kept current when cards are plugged in.
 
     The mappings stay the same objects, so code that has one sees the cards that come.
     """

@@ -74,7 +74,7 @@ class HostFiles:
         self._library = Path()
         self._installed: dict[Path, _Installed] = {}
         self._restored: dict[Path, str] = {}
-        """What was wrong with files that were written again, until somebody asks."""
+        """Faults of files that were written again, until they are asked for."""
         # Limits are written by Allocate, PreStartContainer and the feedback loop, each in a thread.
         self._writing = threading.Lock()
         self._feedback: dict[str, CoreFeedback] = {}

@@ -41,7 +41,7 @@ class HostProcesses:
         self._known: dict[int, HostProcess] = {}
 
     def living(self, pids: Iterable[int]) -> dict[int, HostProcess]:
-        """Those of the pids that live (blocking)."""
+        """Return the pids that live (blocking)."""
         found: dict[int, HostProcess] = {}
         known: dict[int, HostProcess] = {}
         for pid in pids:

@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 REMOVING = ".removing"
 TURN_S = 1.0
-"""Of one directory in a round: one that is filled as fast as it is emptied holds up nobody."""
+"""Time for a directory in a round: one that is filled as fast as it is emptied delays no other."""
 RETRY_FIRST_S = 30.0
 RETRY_LAST_S = 3600.0
 _NAME_BYTES = 200
-"""Of a directory's old name in its new one, for who looks; a name may have 255."""
+"""Bytes of a directory's old name that its new one keeps for people; a name may have 255."""
 _DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -50,13 +50,13 @@ class _Trouble:
 
 
 class Removal:
-    """What is to be removed of one parent directory; `work` is for one thread at a time."""
+    """Removal of directories below one parent; `work` is for one thread at a time."""
 
     def __init__(self, parent: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._parent = parent
         self._clock = clock
         self._known = threading.Lock()
-        """Of the next three, which rounds and those who give up directories change."""
+        """Guard of the next three, which rounds and callers change."""
         self._in_place: set[str] = set()
         """Names that could not be detached because the disk is full."""
         self._troubles: dict[str, _Trouble] = {}
@@ -114,7 +114,7 @@ class Removal:
         return left > 0
 
     def _due(self) -> list[tuple[Path, str]]:
-        """Those whose turn was longest ago first."""
+        """Return the directories, those whose turn was longest ago first."""
         removing = self._parent / REMOVING
         try:
             names = [path.name for path in removing.iterdir()]

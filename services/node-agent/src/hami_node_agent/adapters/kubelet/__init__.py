@@ -1,1 +1,1 @@
-"""What the kubelet and the container runtime report."""
+"""Reports of the kubelet and of the container runtime."""

@@ -47,7 +47,7 @@ class NodeObject:
         return dict(node["metadata"].get("annotations") or {})
 
     async def versions(self) -> tuple[str, str]:
-        """Of the kubelet and of the container runtime; empty where the Node does not state it.
+        """Return the versions of kubelet and container runtime; empty if the Node has none.
 
         Raises: Unavailable, NotFound.
         """

@@ -40,7 +40,7 @@ def ref_of(pod: Json) -> PodRef:
 
 
 def signed_text(pod: Json) -> str:
-    """Its annotation `hami.io/grant`, or the empty string."""
+    """Return the annotation `hami.io/grant`, or the empty string."""
     return str((pod["metadata"].get("annotations") or {}).get(GRANT_ANNOTATION, ""))
 
 
@@ -106,7 +106,7 @@ def mig_devices_of(pod: Json) -> list[MigDevice]:
 
 
 def devices_of(container: dict[str, Any], resource: str) -> int:
-    """As many devices of `resource` as the container asks for; 0 for a malformed quantity."""
+    """Count the devices of `resource` that the container asks for; 0 for a malformed quantity."""
     quantity = ((container.get("resources") or {}).get("limits") or {}).get(resource, "0")
     text = str(quantity)
     return int(text) if text.isascii() and text.isdigit() else 0

@@ -168,7 +168,7 @@ class NodePods:
         return pod_uid in self._by_uid
 
     def seen(self) -> PodsSeen:
-        """What the watch has at present."""
+        """Return what the watch has at present."""
         if self._seen is None:
             over = (PodUid(uid) for uid, pod in self._by_uid.items() if is_terminal(pod))
             self._seen = PodsSeen(

@@ -354,7 +354,7 @@ class NvmlDriver:
         return self._by_handle.get(_address(event.device)), int(event.eventData)
 
     def samples(self) -> tuple[DeviceSample, ...]:
-        """What each card is doing now; one that can't be asked is left out."""
+        """Sample each card; one that can't be asked is left out."""
         found = []
         for uuid, facts in self._known.items():
             try:
@@ -364,7 +364,7 @@ class NvmlDriver:
         return tuple(found)
 
     def processes(self) -> dict[str, CardProcesses]:
-        """Who has a context on each card, and computed since the last call."""
+        """List each card's processes with a context, and which computed since the last call."""
         now_us = time.time_ns() // 1000
         found: dict[str, CardProcesses] = {}
         for uuid in self._known:

@@ -77,11 +77,14 @@ class NvmlProbe:
         return await self._call("probe", self._driver.probe)
 
     async def samples(self) -> tuple[DeviceSample, ...]:
-        """What each card is doing now. Raises: Unavailable."""
+        """Sample each card. Raises: Unavailable."""
         return await self._call("sample", self._driver.samples)
 
     async def processes(self) -> Mapping[str, CardProcesses]:
-        """Who has a context on each card, and computed since the last call. Raises: Unavailable."""
+        """List each card's processes, and which computed since the last call.
+
+        Raises: Unavailable.
+        """
         return await self._call("processes", self._driver.processes)
 
     async def next_xid(self) -> tuple[GpuUuid | None, int] | None:

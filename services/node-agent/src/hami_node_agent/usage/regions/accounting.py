@@ -24,7 +24,7 @@ MAX_PERCENT = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionHeld:
-    """What one process holds and does on one card, by its own account."""
+    """Memory and use of one process on one card, by its own account."""
 
     total_bytes: int = 0
     context_bytes: int = 0
@@ -44,7 +44,7 @@ class RegionProcess:
     """One process that registered itself."""
 
     pid: int
-    """As it sees itself."""
+    """Pid as the process sees it."""
     host_pid: int
     """0: not known to the library."""
     started_ticks: int
@@ -72,7 +72,7 @@ class Region:
     last_kernel_epoch_s: int = 0
     """0: unknown."""
     first_kernel_epoch_ms: int = 0
-    """Of the container's life; 0: none yet, or HAMi's library, which does not write it."""
+    """First kernel of the container; 0: none yet, or HAMi's library, which does not write it."""
     priority: int = 1
     recent_kernel: int = 0
     utilization_switch: int = 1
@@ -140,7 +140,7 @@ def _core_percent(measured: list[float | None], reported: list[int]) -> float | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What was seen outside the regions in one round."""
+    """Evidence from outside the regions in one round."""
 
     living: Mapping[int, HostProcess] = field(default_factory=dict)
     """By host pid: of the pids that were asked for those that live."""
@@ -150,7 +150,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is known of one process of a region."""
+    """Findings on one process of a region."""
 
     host_pid: int = 0
     """0: unknown."""
@@ -216,7 +216,7 @@ def proven(
 
 
 def percent_of(found: Found, uuid: str, evidence: Evidence | None) -> float | None:
-    """What the process computes on a card by the driver's report, 0 to 100; None is unknown."""
+    """Return the process's use of a card by the driver's report, 0 to 100; None is unknown."""
     card = None if evidence is None else evidence.cards.get(uuid)
     if not found.host_pid or card is None or card.busy_percent is None:
         return None

@@ -21,11 +21,11 @@ BANK_BYTES = 2011136
 FIRST_KERNEL_SLOT = 4
 """libvgpu alone: in a field of this slot that HAMi leaves unused, which belongs to the region."""
 MOST_BYTES = BANKS * BANK_BYTES
-"""Of the longest region: whatever a tenant writes behind it is nobody's account."""
+"""Size of the longest region: whatever a tenant writes behind it is no account."""
 
 
 class MemoryV1(ctypes.LittleEndianStructure):
-    """What one process holds on one card."""
+    """Memory of one process on one card."""
 
     _fields_ = (
         ("context_bytes", ctypes.c_uint64),
@@ -38,7 +38,7 @@ class MemoryV1(ctypes.LittleEndianStructure):
 
 
 class UtilizationV1(ctypes.LittleEndianStructure):
-    """What one process does on one card."""
+    """Use of one card by one process."""
 
     _fields_ = (
         ("decoder_percent", ctypes.c_uint64),
@@ -95,13 +95,13 @@ class TailV1(ctypes.LittleEndianStructure):
 
 
 class MemoryV0(ctypes.LittleEndianStructure):
-    """As MemoryV1, without the unused fields."""
+    """MemoryV1 without the unused fields."""
 
     _fields_ = MemoryV1._fields_[:5]
 
 
 class UtilizationV0(ctypes.LittleEndianStructure):
-    """As UtilizationV1, without the unused fields."""
+    """UtilizationV1 without the unused fields."""
 
     _fields_ = UtilizationV1._fields_[:3]
 
@@ -144,7 +144,7 @@ class TailV0(ctypes.LittleEndianStructure):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegionForm:
-    """Where things are in one version of the layout."""
+    """Offsets in one version of the layout."""
 
     uuids_at: int
     limits_at: int

@@ -204,7 +204,7 @@ def _first_kernel(descriptor: int, form: layout.RegionForm) -> int:
 def _further_banks(
     descriptor: int, form: layout.RegionForm, slot_count: int, size: int
 ) -> Iterator[_Bank]:
-    """Of containers with more than sixteen cards."""
+    """Read the further banks of containers with more than sixteen cards."""
     if form is not layout.V1:
         return
     for at in range(layout.BANK_BYTES, layout.BANKS * layout.BANK_BYTES, layout.BANK_BYTES):
@@ -303,11 +303,11 @@ _UNSETTLED = -1
 
 @dataclass(slots=True)
 class _Directory:
-    """What is known of one container's directory."""
+    """Facts about one container's directory."""
 
     file: str = ""
     looked_at_ns: int = _UNSETTLED
-    """Its modification time when `file` was looked for."""
+    """Modification time of the directory when `file` was looked for."""
     reading: RegionReading | None = None
     problem: str = ""
     """Why it could not be read in the last round: a failure's kind."""
@@ -407,7 +407,7 @@ class Regions:
                 self._cut(name, f"{self._base}/{name}/{directory.file}")
 
     def _cut(self, name: str, path: str) -> None:
-        """Its container may make it longer again; each look takes it back."""
+        """Cut a region to its size; its container may make it longer again."""
         try:
             cut(path)
         except (NotARegion, OSError) as exc:

@@ -32,7 +32,7 @@ MAX_WATCH_DELAY_S = 60.0
 ENDED_TOGETHER = 1000
 
 MAX_ROWS = 60
-"""Of a pod in an hour, beside its placements."""
+"""Rows of one pod in an hour, its placements not counted."""
 
 # Only the newest partitions are looked at for an identical decision.
 _REPEAT = """

@@ -103,7 +103,7 @@ def drift_line(kind: str, subject: str, detail: str, *, repaired: bool) -> tuple
 
 
 class PostgresJournal:
-    """Where the reconciler writes what it found."""
+    """The drift journal in Postgres."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

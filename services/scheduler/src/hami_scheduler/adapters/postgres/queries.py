@@ -170,7 +170,7 @@ SELECT now() AS taken_at,
 
 
 class PostgresQueries:
-    """What people and hamictl ask; every answer is read from the ledger at that moment."""
+    """Answers to operators' questions, each read from the ledger when it is asked."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -244,7 +244,7 @@ class PostgresQueries:
         return await self._rows(_HELD, at, list(nodes), namespace)
 
     async def unhealthy_since(self, uuids: Sequence[str], at: datetime) -> dict[str, datetime]:
-        """Of cards that were unhealthy then, since when. Raises: Unavailable."""
+        """Return since when cards were unhealthy that were so then. Raises: Unavailable."""
         rows = await self._rows(_UNHEALTHY_SINCE, list(uuids), at)
         return {row["device_uuid"]: row["at"] for row in rows if not row["healthy"]}
 
@@ -254,7 +254,7 @@ class PostgresQueries:
         return row["rows"], row["oldest_at"]
 
     async def last_refusals(self, uids: Sequence[str]) -> dict[str, LastRefusal]:
-        """Of these pods, what their last decision was. Raises: Unavailable."""
+        """Return the last refusal of each of these pods. Raises: Unavailable."""
         return {
             row["pod_uid"]: LastRefusal(
                 reason=row["reason"], candidates=row["candidates"], unregistered=row["unregistered"]
@@ -263,7 +263,7 @@ class PostgresQueries:
         }
 
     async def quota_room(self) -> dict[tuple[str, str], int]:
-        """What is left of each quota, by namespace and resource. Raises: Unavailable."""
+        """Return what is left of each quota, by namespace and resource. Raises: Unavailable."""
         rows = await self._database.fetch(_QUOTAS)
         return {
             (row["namespace"], row["resource"]): row["limit_amount"] - row["used_amount"]

@@ -38,7 +38,7 @@ a.id::text AS id, a.pod_uid, a.namespace, a.pod_name, a.attempt, a.node, a.state
                          ORDER BY k.container_index, k.position)
           FROM allocation_claims k WHERE k.allocation_id = a.id) END AS claims
 """
-"""Of `allocations a JOIN nodes n`, as `allocation_of` reads them."""
+"""Columns of `allocations a JOIN nodes n` that `allocation_of` reads."""
 
 SELECT_ALLOCATION = f"SELECT {COLUMNS} FROM allocations a JOIN nodes n ON n.name = a.node"
 

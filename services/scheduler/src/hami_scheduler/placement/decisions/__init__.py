@@ -1,1 +1,1 @@
-"""What one decision is, how it is made ahead, and its record."""
+"""Decisions and their record."""

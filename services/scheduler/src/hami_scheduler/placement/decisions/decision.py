@@ -27,12 +27,12 @@ from hamicommon.placement.unschedulable import Shortfalls
 from hami_scheduler.ports.ledger import DecisionRow
 
 NO_SCORES = NodeScores.of({})
-"""Of a decision that is not made; nothing changes one, so all share it."""
+"""Scores of a decision that is not made; shared, because nothing changes them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class DecisionTrace:
-    """What happens while one pod is decided on; `outcome` is empty for pods that aren't ours.
+    """Record of one decision while it is made; `outcome` is empty for pods that aren't ours.
 
     `phase_ms` has the parts of the time from the call to the answer's body: parse, place,
     answer; what it has beyond them (`total`) is refreshing the view and planning again.
@@ -66,17 +66,17 @@ class DecisionTrace:
 
     @property
     def uid(self) -> PodUid:
-        """Of the pod; empty when the caller sent none."""
+        """The pod's uid; empty if the caller sent none."""
         return PodUid(str(self._metadata.get("uid") or ""))
 
     @property
     def namespace(self) -> str:
-        """Of the pod."""
+        """The pod's namespace."""
         return str(self._metadata.get("namespace") or "default")
 
     @property
     def name(self) -> str:
-        """Of the pod."""
+        """The pod's name."""
         return str(self._metadata.get("name") or "")
 
     @property

@@ -69,7 +69,7 @@ class DecisionQueue:
         self._batch: list[DecisionRow] = []
         """Encoded and not yet written."""
         self._stock = (-1, stock_of(()))
-        """Of the inventory version."""
+        """Inventory version, and the stock of it."""
         self._whole: Frozen | None = None
         self._moments: Counter[int] = Counter()
         """By id: whole clusters that wait in the queue, and how many traces share each."""
@@ -175,7 +175,7 @@ class DecisionQueue:
         return [decision for _, decision in encoded]
 
     def _encoded(self, traces: list[DecisionTrace]) -> list[tuple[DecisionTrace, DecisionRow]]:
-        """Those that can be encoded."""
+        """Return the decisions that can be encoded."""
         found: list[tuple[DecisionTrace, DecisionRow]] = []
         for trace in traces:
             with self._bulkhead.item("decisions", trace.uid):

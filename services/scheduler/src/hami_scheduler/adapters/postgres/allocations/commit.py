@@ -153,7 +153,7 @@ def _is_due(allocation: Allocation, step: StateStep) -> bool:
 
 
 async def _prepare_end(connection: Connection, row: _Row) -> None:
-    """What the ended allocation gives back; slices that other pods hold, too, are counted for one
+    """Compute what the ended allocation gives back; a slice that other pods hold is counted for one
     of those from now on."""
     old = row.allocation
     assert row.last is not None

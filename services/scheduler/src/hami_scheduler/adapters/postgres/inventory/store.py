@@ -29,7 +29,7 @@ from hami_scheduler.ledger.inventory_diff import (
 from hami_scheduler.ports.ledger import AgentInventory, LedgerCard, PairScores, RecordedInventory
 
 _HOLDINGS = "jsonb_path_query_array(holdings, '$.*[*].detail')"
-"""Of a row of `devices`: the details of all its live slices."""
+"""Details of all live slices of a row of `devices`."""
 # In the order of names: two writers never wait for each other.
 # Two runs of a node's agent are ordered by when the bus took their reports, never by the node's
 # clock; a date in the future is none (a bus that was restored, a row of an older version).
