@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hami_webhook.refusals import MOST_GROUPS, refusal_of
+from hami_webhook.refusals import MAX_GROUPS, refusal_of
 from hami_webhook.review import read_review
 from hamicommon.clipping import CLIP_LIMIT
 from hamicommon.events import AdmissionRefused
@@ -66,7 +66,7 @@ def test_whatever_users_chose_is_bounded_and_on_one_line(metadata: dict[str, Any
 
     found = refused(pod(**metadata), userInfo=user)
 
-    assert len(found.groups) == MOST_GROUPS
+    assert len(found.groups) == MAX_GROUPS
     texts = (found.user, *found.groups, found.owner_kind, found.owner_name, found.pod_name)
     assert all(text.isprintable() and len(text) <= CLIP_LIMIT for text in texts)
 

@@ -30,7 +30,7 @@ ADOPTED = "Adopted"
 CARD_CHANGED = "GrantedCardChanged"
 
 # The event object's message is cut at 1024 bytes; a list of thousands of nodes helps nobody.
-_MOST_NODES = 20
+_MAX_NODES = 20
 WHY = "why"
 """Series of the plain sentence."""
 
@@ -111,7 +111,7 @@ def found_message(node: str, scores: NodeScores, candidates: int) -> str:
     >>> found_message("a", NodeScores.of({"b": 0.0, "a": 1.5}), 3)
     'find fit node(a), 1 nodes not fit, 2 nodes fit(b:0.00,a:1.50)'
     """
-    best = scores.best(_MOST_NODES)[::-1]
+    best = scores.best(_MAX_NODES)[::-1]
     listed = ",".join(f"{name}:{score:.2f}" for name, score in best)
     if len(scores) > len(best):
         listed = f"…,{listed}"
@@ -135,8 +135,8 @@ def refusal_messages(reasons: Mapping[NodeName, str], candidates: int) -> dict[s
                 nodes_of.setdefault(match[1], []).extend(nodes)
     messages = {}
     for reason, nodes in sorted(nodes_of.items()):
-        listed = ",".join(sorted(nodes)[:_MOST_NODES])
-        if len(nodes) > _MOST_NODES:
+        listed = ",".join(sorted(nodes)[:_MAX_NODES])
+        if len(nodes) > _MAX_NODES:
             listed = f"{listed},…"
         messages[reason] = f"{len(nodes)} nodes {reason}({listed})"
     return {**messages, "sum": f"no available node, {candidates} nodes do not meet"}

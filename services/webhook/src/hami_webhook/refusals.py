@@ -22,9 +22,9 @@ from hami_webhook.review import AdmissionReview
 
 logger = logging.getLogger(__name__)
 
-MOST_WAITING = 256
+MAX_WAITING = 256
 """A controller that makes a refused pod again and again must not fill our memory."""
-MOST_GROUPS = 16
+MAX_GROUPS = 16
 """Groups of a user that are kept; a login of a large company may have hundreds."""
 
 
@@ -46,7 +46,7 @@ def refusal_of(
         code=code,
         operation=clip(review.operation),
         subresource=clip(review.subresource),
-        groups=tuple(map(clip, review.groups[:MOST_GROUPS])),
+        groups=tuple(map(clip, review.groups[:MAX_GROUPS])),
         service_account=clip(str(account)),
         generate_name=clip(str(metadata.get("generateName") or "")),
         owner_kind=clip(str(owner.get("kind") or "")),
@@ -74,7 +74,7 @@ class RefusalPublisher:
         self._instruments = instruments
         # Counted with what the bus did not take.
         self._bulkhead = Bulkhead(lambda _loop: instruments.events_dropped.inc())
-        self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MOST_WAITING)
+        self._waiting: asyncio.Queue[AdmissionRefused] = asyncio.Queue(MAX_WAITING)
 
     def take(self, refusal: AdmissionRefused) -> None:
         """Notes one; never waits."""

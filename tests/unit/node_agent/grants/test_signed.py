@@ -15,7 +15,7 @@ from hami_node_agent.adapters.kubernetes.pods import NodePods
 from hami_node_agent.adapters.state_file import decode, encode
 from hami_node_agent.grants.book import NodeGrant
 from hami_node_agent.grants.feed import read_signed
-from hami_node_agent.grants.records import MOST_TOKENS, AgentState
+from hami_node_agent.grants.records import MAX_TOKENS, AgentState
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.errors import Unavailable
@@ -87,11 +87,11 @@ async def test_a_disk_that_is_full_hinders_no_grant() -> None:
 
 
 def test_of_many_pods_the_latest_are_remembered() -> None:
-    tokens = {PodUid(f"p{number}"): number for number in range(MOST_TOKENS + 5)}
+    tokens = {PodUid(f"p{number}"): number for number in range(MAX_TOKENS + 5)}
 
     kept = AgentState().with_least_tokens(tokens).least_tokens
 
-    assert len(kept) == MOST_TOKENS
+    assert len(kept) == MAX_TOKENS
     assert min(kept.values()) == 5
 
 

@@ -175,7 +175,7 @@ async def test_a_client_that_does_not_read_its_answer_is_hung_up_on(
 async def test_connections_that_ask_nothing_keep_nobody_from_being_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(subject, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(subject, "MAX_CONNECTIONS", 2)
     async with serving(path_itself, "127.0.0.1:0") as port:
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(10)]
         assert (await answer_to(port, b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")).endswith(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from hami_scheduler.ledger.inventory_diff import (
-    MOST_CARDS,
+    MAX_CARDS,
     NO_LONGER_REPORTED,
     KnownCard,
     compare,
@@ -92,12 +92,12 @@ def test_of_each_card_one_report_counts_and_none_that_another_node_has(
 
 
 def test_a_node_has_a_bounded_number_of_cards() -> None:
-    cards = [replace(CARD, uuid=GpuUuid(f"GPU-{n}"), index=n) for n in range(MOST_CARDS + 2)]
+    cards = [replace(CARD, uuid=GpuUuid(f"GPU-{n}"), index=n) for n in range(MAX_CARDS + 2)]
 
     screened = screen(cards, {})
 
-    assert len(screened.accepted) == MOST_CARDS
-    assert list(screened.refused.values()) == [f"a node has at most {MOST_CARDS} cards"] * 2
+    assert len(screened.accepted) == MAX_CARDS
+    assert list(screened.refused.values()) == [f"a node has at most {MAX_CARDS} cards"] * 2
 
 
 @pytest.mark.parametrize(

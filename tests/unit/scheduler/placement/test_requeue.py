@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.metrics import SchedulerInstruments
-from hami_scheduler.placement.requeue import MOST_PASSED_OVER, MOST_REQUEUED, Requeuer
+from hami_scheduler.placement.requeue import MAX_PASSED_OVER, MAX_REQUEUED, Requeuer
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.ledger import CardReader
 from hamicommon import device_config
@@ -76,7 +76,7 @@ async def woken(view: ClusterState, *pods: WaitingPod) -> list[str]:
 async def test_at_most_ten_are_woken_at_once_the_oldest_first(view: ClusterState) -> None:
     found = await woken(view, *(pod(number) for number in reversed(range(30))))
 
-    assert found == [f"p{number}" for number in range(MOST_REQUEUED)]
+    assert found == [f"p{number}" for number in range(MAX_REQUEUED)]
 
 
 async def test_a_higher_priority_goes_first(view: ClusterState) -> None:
@@ -111,7 +111,7 @@ async def test_a_pass_over_ten_thousand_pods_that_do_not_fit_lets_others_work(
     assert await requeuer.fitting() == []
     others.cancel()
 
-    assert turns >= 10_000 // MOST_PASSED_OVER
+    assert turns >= 10_000 // MAX_PASSED_OVER
 
 
 async def test_shapes_whose_hashes_are_equal_do_not_share_a_fate(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from hami_scheduler.placement.waiting_pods import WaitingPod, WaitingPods
 from hami_scheduler.ports.ledger import CardReader, LastRefusal
-from hami_scheduler.reconcile.fitting_pods import MOST_SHAPES, Fits, WaitingFigures
+from hami_scheduler.reconcile.fitting_pods import MAX_SHAPES, Fits, WaitingFigures
 from hamicommon import device_config
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
@@ -170,7 +170,7 @@ async def test_reasons_are_a_small_set_whatever_a_rule_wrote(bench: Bench) -> No
 
 
 async def test_shapes_beyond_what_one_look_takes_are_unknown(bench: Bench) -> None:
-    for number in range(MOST_SHAPES + 1):
+    for number in range(MAX_SHAPES + 1):
         bench.waits(f"u{number:03}", memory_mib=100 + number)
 
     assert set(await bench.figures.oldest()) == {(SHORT, Fits.TRUE), (SHORT, Fits.UNKNOWN)}

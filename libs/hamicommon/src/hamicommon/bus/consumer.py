@@ -41,7 +41,7 @@ BACKEND_CALM_S = 5.0
 LOG_LINES_PER_S = 1.0
 LETTERS_PER_S = 1.0
 """For each subject: a sender of bad messages fills neither the log nor the dead letters."""
-MOST_BATCHES = 4
+MAX_BATCHES = 4
 """Of one BatchHandler at once: those that came later wait for none that is written."""
 
 
@@ -184,7 +184,7 @@ class Consumer:
                 await self._deliver(raw, source)
         elif messages:
             running.add(asyncio.create_task(self._deliver_all(messages, source)))
-            if len(running) >= MOST_BATCHES:
+            if len(running) >= MAX_BATCHES:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for task in [task for task in running if task.done()]:
             running.discard(task)

@@ -33,7 +33,7 @@ from hamicommon.events.ledger import (
 from hamicommon.events.limits import (
     LIMITS_BUSY_S,
     LIMITS_HEARTBEAT_S,
-    MOST_FINDINGS,
+    MAX_FINDINGS,
     LimitCheck,
     LimitFinding,
 )
@@ -106,7 +106,7 @@ __all__ = [
     "LIMITS_BUSY_S",
     "LIMITS_HEARTBEAT_S",
     "LIMITS_STREAM",
-    "MOST_FINDINGS",
+    "MAX_FINDINGS",
     "REPORT",
     "REPORTS_STREAM",
     "USAGE_HEARTBEAT_S",

@@ -17,7 +17,7 @@ LIMITS_HEARTBEAT_S = 60.0
 """So often a node reports that it checks, whatever it finds."""
 LIMITS_BUSY_S = 10.0
 """So often while a container is beyond its grant."""
-MOST_FINDINGS = 512
+MAX_FINDINGS = 512
 """Of one message; the worst come first."""
 
 
@@ -59,4 +59,4 @@ class LimitCheck(NodePayload):
     """Containers with a grant that were compared."""
     settled: bool = True
     """False just after the agent's start: who is not in `findings` may yet be found."""
-    findings: tuple[LimitFinding, ...] = Field(default=(), max_length=MOST_FINDINGS)
+    findings: tuple[LimitFinding, ...] = Field(default=(), max_length=MAX_FINDINGS)

@@ -20,7 +20,7 @@ from hamicommon.k8s.types import Json
 
 from hami_node_agent.grants.book import NodeGrant
 
-MOST_DEVICES = 64
+MAX_DEVICES = 64
 """Devices of one slice whose devices may have taints (resource.k8s.io/v1)."""
 
 
@@ -43,7 +43,7 @@ def offered_devices(cards: Iterable[GpuDevice], grants: Iterable[NodeGrant]) -> 
     taken = taken_by_plugin(grants)
     shared = sorted((c for c in cards if c.mode != "mig"), key=lambda card: card.index)
     found = []
-    for card in shared[:MOST_DEVICES]:
+    for card in shared[:MAX_DEVICES]:
         memory_mib, core_percent, slots = taken.get(card.uuid, (0, 0, 0))
         found.append(
             device_of(

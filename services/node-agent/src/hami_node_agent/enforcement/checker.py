@@ -245,7 +245,7 @@ class LimitChecker:
                 )
 
 
-MOST_OF_A_REASON = 500
+MAX_REASON_LENGTH = 500
 _Reported = tuple[tuple[LimitKey, LimitState, float], ...]
 
 
@@ -316,7 +316,7 @@ class LimitPublisher:
         worst = sorted(open_, key=lambda each: (-_state_of(each[1]).severity, each[0]))
         findings = (
             self._finding(key, standing, now - timedelta(seconds=now_s - standing.since_s))
-            for key, standing in worst[: events.MOST_FINDINGS]
+            for key, standing in worst[: events.MAX_FINDINGS]
         )
         return LimitCheck(
             node=self.node,
@@ -326,7 +326,7 @@ class LimitPublisher:
             containers=sum(
                 1 for each in checked.standings.values() if each.judgement.granted_mib > 0
             ),
-            settled=checked.settled and len(worst) <= events.MOST_FINDINGS,
+            settled=checked.settled and len(worst) <= events.MAX_FINDINGS,
             findings=tuple(findings),
         )
 
@@ -345,7 +345,7 @@ class LimitPublisher:
             peak_mib=standing.peak_mib,
             granted_mib=judgement.granted_mib,
             violating=standing.violating,
-            reason=clip(judgement.reason, MOST_OF_A_REASON),
+            reason=clip(judgement.reason, MAX_REASON_LENGTH),
         )
 
 

@@ -17,8 +17,8 @@ from hamicommon.domain.limits import LimitState
 
 from hami_node_agent.enforcement.judgement import Judgement, LimitKey
 
-LEAST_LOOKS = 2
-LEAST_CALM_S = 30.0
+MIN_LOOKS = 2
+MIN_CLEAR_S = 30.0
 PARDON = 0.5
 """Share of a good look's time that is taken off."""
 
@@ -34,7 +34,7 @@ class Timing:
     @property
     def calm_s(self) -> float:
         """Long enough for good looks to take off all of a grace period."""
-        return max(LEAST_CALM_S, 3 * self.grace_s)
+        return max(MIN_CLEAR_S, 3 * self.grace_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +197,6 @@ def _run_after(
 def _ripe(runs: Runs, timing: Timing) -> int:
     """The worst severity that was found for long enough; 0: none."""
     for run, level in zip(reversed(runs), reversed(_LEVELS), strict=True):
-        if run is not None and run.looks >= LEAST_LOOKS and run.bad_s >= timing.grace_s:
+        if run is not None and run.looks >= MIN_LOOKS and run.bad_s >= timing.grace_s:
             return level.severity
     return 0

@@ -42,7 +42,7 @@ CONNECTION_CHECK_S = 0.5
 # After a snapshot that nobody gave; up to the interval, because every node asks for one.
 RETRY_FIRST_S = 2.0
 # A ledger that never takes a report still gets it again after as many comparisons.
-MOST_COMPARISONS = 32
+MAX_COMPARISONS = 32
 
 
 class IncomingBus(Protocol):
@@ -236,7 +236,7 @@ class GrantsFeed:
 
 def _is_due(comparisons: int) -> bool:
     power_of_two = comparisons & (comparisons - 1) == 0
-    return comparisons > 1 and (power_of_two or comparisons % MOST_COMPARISONS == 0)
+    return comparisons > 1 and (power_of_two or comparisons % MAX_COMPARISONS == 0)
 
 
 # While the ledger can't be asked, the last resort are grants that the scheduler signed into pods'

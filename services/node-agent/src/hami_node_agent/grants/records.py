@@ -20,7 +20,7 @@ from hami_node_agent.devices.mig_partition import OwnInstance
 from hami_node_agent.grants.book import GrantBook, NodeGrant
 
 # A signed grant is accepted for ten minutes; a node takes far fewer pods in that time.
-MOST_TOKENS = 1000
+MAX_TOKENS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +83,8 @@ class AgentState:
         merged = dict(self.least_tokens)
         for uid, token in tokens.items():
             merged[uid] = max(token, merged.get(uid, token))
-        if len(merged) > MOST_TOKENS:
-            merged = dict(sorted(merged.items(), key=lambda known: known[1])[-MOST_TOKENS:])
+        if len(merged) > MAX_TOKENS:
+            merged = dict(sorted(merged.items(), key=lambda known: known[1])[-MAX_TOKENS:])
         return replace(self, least_tokens=MappingProxyType(merged))
 
     def with_records(self, records: Iterable[Record]) -> AgentState:

@@ -30,7 +30,7 @@ _protocol_logger.setLevel(logging.CRITICAL)
 
 PATIENCE_S = 5.0
 """From a connection's begin to its end: a client that sends or reads slowly is hung up on."""
-MOST_AT_ONCE = 64
+MAX_CONNECTIONS = 64
 """Connections. One more closes the oldest: an answer takes milliseconds, so that client sends
 nothing or reads nothing."""
 
@@ -53,7 +53,7 @@ class _Server(web.Server):
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        if len(self._open) >= MOST_AT_ONCE:
+        if len(self._open) >= MAX_CONNECTIONS:
             oldest, _ = self._open[next(iter(self._open))]
             oldest.abort()
         # Not close(): that would wait for the client to read what is on its way.

@@ -80,7 +80,7 @@ def nonce_of(container: Container) -> str:
 PRIORITY_ENV = "CUDA_TASK_PRIORITY"
 DEFAULT_PRIORITY = 1
 # A pod's author may write thousands, which int() refuses by raising; HAMi's is a C int.
-MOST_DIGITS = 9
+MAX_DIGITS = 9
 # A round may be so much early or late, to go with a look of the sampler.
 SLACK_S = 0.25
 
@@ -164,5 +164,5 @@ class Feedback:
     def _priority(self, pod_uid: str, container: str) -> int:
         env = self.pods.literal_env(pod_uid, container)
         text = "" if env is None else env.get(PRIORITY_ENV, "")
-        known = text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+        known = text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS
         return int(text) if known else DEFAULT_PRIORITY

@@ -50,7 +50,7 @@ tracer = get_tracer(__name__)
 
 SUBJECT = "hami.grants.claims.*"
 REASON = "granted what was allocated to its ResourceClaims"
-MOST_OF_A_REASON = 512
+MAX_REASON_LENGTH = 512
 """Characters: some ten slices; the history has all of them (`_evidence`)."""
 
 
@@ -100,7 +100,7 @@ class ClaimGrants:
                 request=request,
                 containers=granted_containers(claimed, shares),
                 origin=Origin.CLAIM,
-                reason=clip(f"{REASON}: {_named(claimed)}", MOST_OF_A_REASON),
+                reason=clip(f"{REASON}: {_named(claimed)}", MAX_REASON_LENGTH),
                 evidence={"claims": list(_evidence(claimed))},
                 claims=claimed_slices_of(claimed, shares),
             )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from hami_scheduler.adapters.kubernetes import KubernetesClaimApi
 
 REASON_CODE = "ResourceClaims"
-MOST_PODS = 500
+MAX_PODS = 500
 """The oldest; their claims are read one by one."""
 _AT_ONCE = 8
 _MIB = 2**20
@@ -61,7 +61,7 @@ class PodsByClaims:
                 return await self._row(pod)
 
         try:
-            rows = await asyncio.gather(*map(row, pods[:MOST_PODS]))
+            rows = await asyncio.gather(*map(row, pods[:MAX_PODS]))
         except Forbidden:
             return []
         return [each for each in rows if each is not None]

@@ -16,7 +16,7 @@ from hamicommon.k8s.quantities import parse_milli
 from hamicommon.placement.cluster.arrivals import Mix, PodShape
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-_MOST_BYTES = 1_000_000
+_MAX_BYTES = 1_000_000
 
 
 class UsualPodEntry(BaseModel):
@@ -62,12 +62,12 @@ def read_usual_pods(path: Path) -> Mix:
     """
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_BYTES + 1)
+            text = file.read(_MAX_BYTES + 1)
     except (OSError, UnicodeDecodeError) as exc:
         why = exc.strerror if isinstance(exc, OSError) else "it is no UTF-8"
         raise InvalidRequest(f"usual_pods_file {path}: not readable: {why}") from exc
-    if len(text) > _MOST_BYTES:
-        raise InvalidRequest(f"usual_pods_file {path}: more than {_MOST_BYTES} characters")
+    if len(text) > _MAX_BYTES:
+        raise InvalidRequest(f"usual_pods_file {path}: more than {_MAX_BYTES} characters")
     try:
         pods = _FILE.validate_python(yaml.safe_load(text))
         shapes = [pod.shape() for pod in pods]

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EVICTED = "LimitEviction"
-AGAIN_AFTER_S = 60.0
+RETRY_AFTER_S = 60.0
 """A pod that is still there, or could not be ended, is tried again then."""
-MOST_OF_A_PROBLEM = 512
+MAX_PROBLEM_LENGTH = 512
 
 
 @dataclass(eq=False, kw_only=True)
@@ -55,7 +55,7 @@ class LimitEvictor:
         if not due(period, finding, received_at=received_at, now=now, policy=self.policy):
             return
         claimed = await self.history.claim_eviction(
-            period.id, per_minute=self.policy.per_minute, again_after_s=AGAIN_AFTER_S
+            period.id, per_minute=self.policy.per_minute, again_after_s=RETRY_AFTER_S
         )
         if not claimed:
             return
@@ -65,7 +65,7 @@ class LimitEvictor:
             condition = (REASONS[period.state], message)
             problem = await self.ender.end(pod, period.node, condition=condition)
         except HamiError as exc:
-            problem = clip(str(exc), MOST_OF_A_PROBLEM)
+            problem = clip(str(exc), MAX_PROBLEM_LENGTH)
         result = "failed" if problem else "ended"
         self.instruments.limit_evictions.labels(result).inc()
         if problem:

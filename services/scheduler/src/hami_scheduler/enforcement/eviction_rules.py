@@ -14,7 +14,7 @@ from hamicommon.events import LimitFinding
 
 from hami_scheduler.enforcement.periods import LimitPeriod
 
-FRESH_S = 15.0
+MAX_REPORT_AGE_S = 15.0
 """An older report shows how it was; the next one comes within ten seconds."""
 SECOND_LOOK_S = 10.0
 """Between the report that began the period and the one that ends the pod."""
@@ -40,7 +40,7 @@ def due(
     """Whether the report gives reason to end the pod."""
     if not (period.state.violates and finding.violating) or period.recorded_at is None:
         return False
-    if now - received_at > timedelta(seconds=FRESH_S):
+    if now - received_at > timedelta(seconds=MAX_REPORT_AGE_S):
         return False
     lasted_s = (received_at - period.began_at).total_seconds()
     known_s = (now - period.recorded_at).total_seconds()

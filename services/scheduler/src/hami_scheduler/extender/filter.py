@@ -47,7 +47,7 @@ from hami_scheduler.pod_events import (
 
 logger = logging.getLogger(__name__)
 
-MOST_OF_AN_ERROR = 1024
+MAX_ERROR_LENGTH = 1024
 """Characters: as much as an event shows. What users wrote is clipped far shorter where it is
 quoted; this bounds what others quote."""
 tracer = get_tracer(__name__)
@@ -213,7 +213,7 @@ class Filter:
         """Refuse a pod that undoes slices and has passed the webhook by."""
         result = _pod_refused(found, names)
         trace.refuse(result.refused or {}, None)
-        trace.message = clip(refusal(found), MOST_OF_AN_ERROR)
+        trace.message = clip(refusal(found), MAX_ERROR_LENGTH)
         return result
 
     def _answer_feasible(
@@ -234,7 +234,7 @@ class Filter:
         )
 
     def _failed(self, trace: DecisionTrace, error: HamiError) -> FilterResult:
-        why = clip(str(error), MOST_OF_AN_ERROR)
+        why = clip(str(error), MAX_ERROR_LENGTH)
         trace.outcome, trace.message = "error", why
         text = why
         if isinstance(error, InvalidRequest):

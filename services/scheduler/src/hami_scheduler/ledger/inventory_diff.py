@@ -14,7 +14,7 @@ from hamicommon.domain.ids import GpuUuid, NodeName, card_key
 from hamicommon.vendors.nvidia.nvidia import NAME as NVIDIA
 
 NO_LONGER_REPORTED = "no longer reported by its node"
-MOST_CARDS = 1024
+MAX_CARDS = 1024
 """Cards of one node. Machines have 16, of which MIG makes 112; more is a mistake or an attack."""
 
 
@@ -98,8 +98,8 @@ def screen(reported: Sequence[GpuDevice], holders: Mapping[GpuUuid, NodeName]) -
             refused[device.uuid] = f"node {holder} has it: uuids must be unique in the cluster"
         elif device.uuid in accepted:
             refused[device.uuid] = "reported more than once: the first report of it counts"
-        elif len(accepted) == MOST_CARDS:
-            refused[device.uuid] = f"a node has at most {MOST_CARDS} cards"
+        elif len(accepted) == MAX_CARDS:
+            refused[device.uuid] = f"a node has at most {MAX_CARDS} cards"
         else:
             accepted[device.uuid] = device
     return ScreenedCards(accepted=tuple(accepted.values()), refused=refused)

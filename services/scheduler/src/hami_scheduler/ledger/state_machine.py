@@ -23,7 +23,7 @@ HOW_BOUND = frozenset({"", FOUND_BOUND, NODE_HAS_IT})
 AGENT_SEES_NONE = "its node sees no container of it any more"
 STILL_SEEN = "pod deleted; its node is alive and has not reported its containers gone"
 POD_DELETED = "pod deleted"
-MOST_OF_A_REASON = 300
+MAX_REASON_LENGTH = 300
 """Characters of a kubelet's message that are kept; gRPC errors may be long."""
 
 _UNBOUND = frozenset({State.RESERVED, State.BINDING})
@@ -82,7 +82,7 @@ def facts_of(pod: Mapping[str, Any]) -> PodFacts:
 
 def _phase_reason(status: Mapping[str, Any]) -> str:
     parts = (status.get(key) for key in ("reason", "message"))
-    return ": ".join(str(part) for part in parts if part)[:MOST_OF_A_REASON]
+    return ": ".join(str(part) for part in parts if part)[:MAX_REASON_LENGTH]
 
 
 def _bind_phase(pod: Mapping[str, Any]) -> str:

@@ -24,11 +24,11 @@ from hami_scheduler.ports.cluster import PodApi
 logger = logging.getLogger(__name__)
 
 # More at once would only meet each other at the same few slices (architecture 3.7).
-MOST_REQUEUED = 10
+MAX_REQUEUED = 10
 # Each look costs about a millisecond of the event loop.
-MOST_LOOKS = 100
+MAX_LOOKS = 100
 # Pods that are passed over because one like them did not fit, until requests have their turn.
-MOST_PASSED_OVER = 500
+MAX_PASSED_OVER = 500
 # Lets the events of one freeing (a job of many pods) come together.
 SETTLE_S = 0.02
 
@@ -66,7 +66,7 @@ class Requeuer:
         refused: set[RequestShape] = set()
         looks = 0
         for number, pod in enumerate(self.waiting.in_order(), start=1):
-            if number % MOST_PASSED_OVER == 0:
+            if number % MAX_PASSED_OVER == 0:
                 await asyncio.sleep(0)
             shape = pod.shape
             if shape in refused:
@@ -77,7 +77,7 @@ class Requeuer:
                     refused.discard(shape)
                     found.append(pod)
             looks += 1
-            if len(found) == MOST_REQUEUED or looks == MOST_LOOKS:
+            if len(found) == MAX_REQUEUED or looks == MAX_LOOKS:
                 break
             await asyncio.sleep(0)  # requests have their turn
         return found

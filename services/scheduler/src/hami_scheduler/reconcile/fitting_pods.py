@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from hami_scheduler.adapters.postgres.queries import PostgresQueries
 
 # Each look costs about a millisecond of the event loop; pods of one shape share one.
-MOST_SHAPES = 50
-MOST_PODS = 5000
+MAX_SHAPES = 50
+MAX_PODS = 5000
 
 
 class Fits(StrEnum):
@@ -63,7 +63,7 @@ class WaitingFigures:
 
     async def oldest(self) -> Mapping[tuple[str, Fits], float]:
         """By reason and whether it fits, the first moment. Raises: Unavailable."""
-        pods = self.waiting.in_order()[:MOST_PODS]
+        pods = self.waiting.in_order()[:MAX_PODS]
         if not pods:
             self._fits_since.clear()
             return {}
@@ -85,11 +85,11 @@ class WaitingFigures:
         return found
 
     async def _placements(self, pods: list[WaitingPod]) -> Mapping[RequestShape, Placement | None]:
-        """By shape, where such a pod would go now; shapes beyond `MOST_SHAPES` are left out."""
+        """By shape, where such a pod would go now; shapes beyond `MAX_SHAPES` are left out."""
         offered = tuple(name for name in self.view.cluster.nodes if name not in self.silent())
         found: dict[RequestShape, Placement | None] = {}
         for shape, pod in _first_of_each(pods):
-            if len(found) == MOST_SHAPES:
+            if len(found) == MAX_SHAPES:
                 break
             with self.bulkhead.item("fitting", pod.uid):
                 view = self.view.cluster

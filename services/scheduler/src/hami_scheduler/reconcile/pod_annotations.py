@@ -32,10 +32,10 @@ from hami_scheduler.ports.ledger import AllocationStore
 from hami_scheduler.reconcile.annotation_diff import differing
 
 # After a start all pods must be looked at: not all in one go.
-MOST_LOOKS = 2000
+MAX_LOOKS = 2000
 CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
-MOST_OF_A_REFUSAL = 1024
+MAX_REFUSAL_LENGTH = 1024
 """Characters of the API server's message."""
 REFUSED_AGAIN_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
@@ -76,7 +76,7 @@ class Mirrors:
         if not on_its_node or allocation.state not in _MIRRORED:
             return False
         version = _version(pod)
-        if self._right.get(allocation.pod_uid) == version or self._looks >= MOST_LOOKS:
+        if self._right.get(allocation.pod_uid) == version or self._looks >= MAX_LOOKS:
             return False
         refused = self._refused.get(allocation.pod_uid)
         if refused and refused.version == version and self.clock() < refused.again_at:
@@ -108,7 +108,7 @@ class Mirrors:
         self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
         if before is not None and before.why == why:
             return
-        why = clip(why, MOST_OF_A_REFUSAL)
+        why = clip(why, MAX_REFUSAL_LENGTH)
         if self.lines.spend(allocation.pod_uid, why) is None:
             return
         await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 EVERY_S = 3600.0
 PAUSE_S = 0.2
 """Between two batches."""
-MOST_BATCHES = 5000
+MAX_BATCHES = 5000
 """Batches of one round and kind; a backlog of years goes on in the next."""
 
 
@@ -58,7 +58,7 @@ class HistoryCleanup:
 
     async def _all_of(self, kind: str) -> int:
         total = 0
-        for _ in range(MOST_BATCHES):
+        for _ in range(MAX_BATCHES):
             removed = await self.retention.forget(kind, keep_days=self.days[kind])
             if not removed:
                 break

@@ -27,7 +27,7 @@ SERVING_LIFE = timedelta(days=90)
 RENEW_AT_SHARE = 1 / 3
 """Renewed when less than this share of a life is left: a daily job has a month to get through."""
 _BACKDATED = timedelta(hours=1)
-_MOST_TRUSTED = 3
+_MAX_TRUSTED = 3
 """Authorities in the bundle: the present one, and those whose certificates may still be served."""
 
 
@@ -122,7 +122,7 @@ def _bundle(authority: Pair, trusted: bytes, now: datetime) -> bytes:
         former = []
     own = x509.load_pem_x509_certificate(authority.certificate)
     live = [each for each in former if each != own and each.not_valid_after_utc > now]
-    kept = [own, *live][:_MOST_TRUSTED]
+    kept = [own, *live][:_MAX_TRUSTED]
     return b"".join(each.public_bytes(Encoding.PEM) for each in kept)
 
 

@@ -199,9 +199,9 @@ def test_what_is_written_behind_a_region_is_taken_back_at_each_look(tmp_path: Pa
 
     for _ in range(2):
         with region.open("r+b") as file:
-            file.truncate(layout.MOST_BYTES + 2**30)
+            file.truncate(layout.MAX_BYTES + 2**30)
         assert "long_main" not in read(regions)
-        assert region.stat().st_size == layout.MOST_BYTES
+        assert region.stat().st_size == layout.MAX_BYTES
         assert read(regions)["long_main"] == known
     assert regions.failures == {"oversized": 2}
 

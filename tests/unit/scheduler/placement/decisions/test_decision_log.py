@@ -249,7 +249,7 @@ async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) ->
 async def test_too_many_different_clusters_are_not_kept_in_memory_and_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decision_log, "MOST_MOMENTS", 2)
+    monkeypatch.setattr(decision_log, "MAX_MOMENTS", 2)
     monkeypatch.setattr(decision_log, "NODES_OF_A_PLACEMENT", 0)
     log = Log()
     queue, view = DecisionQueue(log, Announcer(Events()), until_idle=at_once), a_view()

@@ -30,7 +30,7 @@ _CONTAINER = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _STATE_FIELD = 3
 _START_FIELD = 22
 _DEAD = frozenset("ZXx")
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 
 
 class HostProcesses:
@@ -95,7 +95,7 @@ class HostProcesses:
             descriptor = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
             try:
                 # The kernel gives a file of /proc whole, these within a page but for deep cgroups.
-                return os.read(descriptor, MOST_BYTES).decode(errors="replace")
+                return os.read(descriptor, MAX_BYTES).decode(errors="replace")
             finally:
                 os.close(descriptor)
         except OSError:

@@ -20,7 +20,7 @@ BANKS = 4
 BANK_BYTES = 2011136
 FIRST_KERNEL_SLOT = 4
 """libvgpu alone: in a field of this slot that HAMi leaves unused, which belongs to the region."""
-MOST_BYTES = BANKS * BANK_BYTES
+MAX_BYTES = BANKS * BANK_BYTES
 """Size of the longest region: whatever a tenant writes behind it is no account."""
 
 

@@ -79,7 +79,7 @@ def read_region(path: Path | str, last: RegionReading | None = None) -> RegionRe
     with opened(path, os.O_RDONLY) as descriptor:
         # Of 200 containers every few seconds: each file costs as few system calls as can be.
         size = _size(descriptor)
-        if size > layout.MOST_BYTES:
+        if size > layout.MAX_BYTES:
             raise NotARegion("oversized", f"{size} bytes")
         start = os.pread(descriptor, _START, 0)
         form = _form(start, size)
@@ -135,8 +135,8 @@ def cut(path: Path | str) -> None:
     The file is the one thing of the host that its container can write, and the disk is everybody's.
     """
     with opened(path, os.O_WRONLY) as descriptor:
-        if _size(descriptor) > layout.MOST_BYTES:
-            os.ftruncate(descriptor, layout.MOST_BYTES)
+        if _size(descriptor) > layout.MAX_BYTES:
+            os.ftruncate(descriptor, layout.MAX_BYTES)
 
 
 class opened:  # noqa: N801 - reads as a function; a generator costs more than the system calls

@@ -41,9 +41,9 @@ RETRY_MAX_S = 5.0
 NODES_OF_A_PLACEMENT = 16
 # Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
 # nothing is granted, so the view hardly changes and many decisions share one.
-MOST_MOMENTS = 256
+MAX_MOMENTS = 256
 # Races that one row may lose before it is dropped.
-MOST_RACES = 3
+MAX_RACES = 3
 
 
 class DecisionQueue:
@@ -119,7 +119,7 @@ class DecisionQueue:
     def _hold(self, trace: DecisionTrace) -> None:
         if trace.frozen is None or len(trace.frozen.rows) <= NODES_OF_A_PLACEMENT:
             return
-        if id(trace.frozen) not in self._moments and len(self._moments) >= MOST_MOMENTS:
+        if id(trace.frozen) not in self._moments and len(self._moments) >= MAX_MOMENTS:
             trace.frozen = None
             self.dropped_moments += 1
             return
@@ -235,7 +235,7 @@ class DecisionQueue:
         return True
 
     async def _record_alone(self, row: DecisionRow) -> None:
-        for _ in range(MOST_RACES):
+        for _ in range(MAX_RACES):
             with contextlib.suppress(Conflict):
                 return await self._log.record([row])
             await asyncio.sleep(RETRY_S)

@@ -15,9 +15,9 @@ from hamicommon.ledger.tables.cards import MAX_VERSION
 
 from hami_scheduler.ports.ledger import RepairedCard, RepairedSequence
 
-_FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_NEW_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # No card changes so often that its version is a year ahead of its time.
-_TOO_FAR = f"least({_FRESH_VERSION} + 31536000000, {MAX_VERSION // 2})"
+_TOO_FAR = f"least({_NEW_VERSION} + 31536000000, {MAX_VERSION // 2})"
 
 _HELD = f"""
 WITH footprints AS (
@@ -70,8 +70,8 @@ UPDATE devices d SET used_slots = h.slots, used_memory_mib = h.memory_mib,
        ceiling_slots = greatest(d.slots, h.slots),
        ceiling_memory_mib = greatest(d.memory_mib, h.memory_mib),
        ceiling_core_percent = greatest(d.core_percent, h.core_percent),
-       version = CASE WHEN d.version > {_TOO_FAR} THEN {_FRESH_VERSION}
-                      ELSE greatest(d.version + 1, {_FRESH_VERSION}) END,
+       version = CASE WHEN d.version > {_TOO_FAR} THEN {_NEW_VERSION}
+                      ELSE greatest(d.version + 1, {_NEW_VERSION}) END,
        updated_at = now()
   FROM held h, before
  WHERE d.uuid = h.uuid AND before.uuid = d.uuid

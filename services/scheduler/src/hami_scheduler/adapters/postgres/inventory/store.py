@@ -18,7 +18,7 @@ from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import Database
 
 from hami_scheduler.ledger.inventory_diff import (
-    MOST_CARDS,
+    MAX_CARDS,
     HealthChange,
     InventoryChanges,
     KnownCard,
@@ -95,12 +95,12 @@ SELECT DISTINCT x.device_uuid AS uuid
 _NAMES_OF_NODE = "SELECT uuid FROM devices WHERE node = $1"
 # A card that enters has a higher version than any that left, so that the sum of versions
 # shows a view that one took another's place.
-_FRESH_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_NEW_VERSION = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _INSERT_CARD = f"""
 INSERT INTO devices (uuid, node, vendor, index, type, slots, memory_mib, core_percent,
                      ceiling_slots, ceiling_memory_mib, ceiling_core_percent, numa, mode, healthy,
                      health_reason, mig_profiles, info, version)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_FRESH_VERSION})
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $6, $7, $8, $9, $10, $11, $12, $13, $14, {_NEW_VERSION})
 """
 _UPDATE_CARD = f"""
 UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, memory_mib = $7,
@@ -109,7 +109,7 @@ UPDATE devices SET node = $2, vendor = $3, index = $4, type = $5, slots = $6, me
        ceiling_core_percent = greatest($8, used_core_percent), numa = $9, mode = $10,
        healthy = $11, health_reason = $12, mig_profiles = $13, info = $14,
        present = $15,
-       version = CASE WHEN $15 AND NOT present THEN greatest(version + 1, {_FRESH_VERSION})
+       version = CASE WHEN $15 AND NOT present THEN greatest(version + 1, {_NEW_VERSION})
                       ELSE version + 1 END,
        updated_at = now()
  WHERE uuid = $1
@@ -366,7 +366,7 @@ async def _cards_of(
 def _repeats(known: Mapping[GpuUuid, KnownCard], inventory: NodeInventory) -> bool:
     """Whether the ledger has all of it: each card once, and as it is."""
     once = len({device.uuid for device in inventory.devices}) == len(inventory.devices)
-    return once and len(known) <= MOST_CARDS and compare(known, inventory.devices).empty
+    return once and len(known) <= MAX_CARDS and compare(known, inventory.devices).empty
 
 
 async def _write(
