@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hami_scheduler.line_budget import MOST_LINES, MAX_PODS, WINDOW_S, LineBudget
+from hami_scheduler.line_budget import MOST_LINES, MOST_PODS, WINDOW_S, LineBudget
 from hamicommon.domain.ids import PodUid
 
 U = PodUid("u")
@@ -43,8 +43,8 @@ def test_one_pod_takes_nothing_from_another() -> None:
 
 def test_the_pods_that_are_remembered_are_bounded() -> None:
     budget = LineBudget(Clock())
-    for number in range(MAX_PODS + 1):
+    for number in range(MOST_PODS + 1):
         budget.spend(PodUid(str(number)), "a")
 
     assert budget.spend(PodUid("0"), "a") == 0, "the first was forgotten"
-    assert budget.spend(PodUid(str(MAX_PODS)), "a") is None
+    assert budget.spend(PodUid(str(MOST_PODS)), "a") is None

@@ -27,7 +27,7 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
     """The application behind TLS."""
     app = bare_app()
 
-    async def answered(request: Request, answer: Callable[[bytes], Awaitable[object]]) -> Response:
+    async def respond(request: Request, answer: Callable[[bytes], Awaitable[object]]) -> Response:
         body = await _read(request, max_body_bytes)
         if body is None:
             message = f"the body is longer than {max_body_bytes} bytes"
@@ -42,12 +42,10 @@ def create_app(admission: ReviewService, probes: APIRouter, *, max_body_bytes: i
 
     async def on_pod(request: Request) -> Response:
         traceparent = _traceparent(request)
-        return await answered(
-            request, lambda body: admission.answer(read_review(body), traceparent)
-        )
+        return await respond(request, lambda body: admission.answer(read_review(body), traceparent))
 
     async def on_quota(request: Request) -> Response:
-        return await answered(
+        return await respond(
             request, lambda body: admission.answer_quota(read_review(body, "ResourceQuota"))
         )
 

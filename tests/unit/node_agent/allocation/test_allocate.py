@@ -98,7 +98,7 @@ class Node:
             await self.env_read.wait()
         return {}
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         return PodsSeen()
 
     def waiting_for(self, count: int) -> tuple[PodRef, ...]:

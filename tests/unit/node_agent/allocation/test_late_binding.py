@@ -104,7 +104,7 @@ def restarted(state: NodeState) -> NodeState:
 
 async def test_a_signed_grant_of_an_older_attempt_starts_nothing_after_a_restart() -> None:
     before = a_state()
-    await before.heard([NEW])
+    await before.remember_tokens([NEW])
 
     with pytest.raises(Conflict, match="without a grant"):
         await start(restarted(before), OLD)
@@ -112,7 +112,7 @@ async def test_a_signed_grant_of_an_older_attempt_starts_nothing_after_a_restart
 
 async def test_the_signed_grant_of_the_latest_attempt_starts_its_container() -> None:
     before = a_state()
-    await before.heard([NEW])
+    await before.remember_tokens([NEW])
 
     state = restarted(before)
     await start(state, NEW)

@@ -100,7 +100,7 @@ class Node:
         await self.ledger_answers.wait()
         return True
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         return PodsSeen(ended=self.ended)
 
     def name_of(self, pod_uid: str) -> PodRef | None:

@@ -24,7 +24,7 @@ class Pods:
     def __init__(self) -> None:
         self.ended: frozenset[PodUid] = frozenset()
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         return PodsSeen(ended=self.ended)
 
 

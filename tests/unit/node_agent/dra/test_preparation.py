@@ -14,7 +14,13 @@ from hami_node_agent.devices.device_list import ContainerSpec
 from hami_node_agent.dra import preparation
 from hami_node_agent.dra.preparation import ClaimPreparation, ClaimRef, LostRecords
 from hami_node_agent.grants.book import GrantBook, NodeGrant
-from hami_node_agent.grants.records import AgentState, beside, is_complete, passed_on, pods_beside
+from hami_node_agent.grants.records import (
+    AgentState,
+    is_complete,
+    passed_on,
+    pods_beside,
+    shared_records,
+)
 from hami_node_agent.grants.reports import Reports
 from hami_node_agent.grants.state import NodeState
 from hamicommon.domain.allocations import slices_name
@@ -175,7 +181,7 @@ async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends()
     world = World(first, second)
     await world.preparation.prepare(REF)
     saved = world.state.saved
-    assert beside(saved.records, world.state.book) == {("q", "other"): ("p", "main")}
+    assert shared_records(saved.records, world.state.book) == {("q", "other"): ("p", "main")}
     assert pods_beside(saved.records, world.state.book) == {NONCE: {"p", "q"}}
     assert passed_on(saved, world.state.book) == saved
     assert is_complete(second, saved.records.values())
@@ -185,7 +191,7 @@ async def test_a_record_goes_on_as_that_of_the_next_holder_when_its_grant_ends()
     [record] = after.records.values()
     assert record.belongs_to("q", "other")
     assert (record.nonce, record.cache_dir) == (NONCE, saved.records[NONCE].cache_dir)
-    assert (beside(after.records, left), pods_beside(after.records, left)) == ({}, {})
+    assert (shared_records(after.records, left), pods_beside(after.records, left)) == ({}, {})
     assert passed_on(after, GrantBook()) == after
 
 

@@ -273,7 +273,7 @@ class Day:
             judge(view.facts, Tolerance()),
             now_s=self.now,
             timing=self._timing,
-            gone=frozenset[str](self.seen().ended),
+            gone=frozenset[str](self.snapshot().ended),
         )
         for key, standing in self.standings.items():
             if standing.state is not None and standing.state.violates:
@@ -285,7 +285,7 @@ class Day:
 
     def _limits(self) -> dict[ContainerKey, dict[str, object]]:
         records = [each.record for each in self.tenants if each.record is not None]
-        return limits_of(records, ended=self.seen().ended, controlled=True)  # type: ignore[return-value]
+        return limits_of(records, ended=self.snapshot().ended, controlled=True)  # type: ignore[return-value]
 
     def _look(self, hiccup: bool) -> MonitorLook:
         held: dict[str, dict[int, int | None]] = {card: {} for card in CARDS}
@@ -348,7 +348,7 @@ class Day:
 
     live = True
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         ended = (PodUid(t.key.pod_uid) for t in self.tenants if t.ended_at is not None)
         return PodsSeen(ended=frozenset(ended))
 

@@ -42,7 +42,7 @@ class Pods:
         self.ended: frozenset[PodUid] = frozenset()
         self.containers = {"c1": ("granted", "main"), "c2": ("other", "side")}
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         return PodsSeen(ended=self.ended)
 
     def name_of(self, pod_uid: str) -> PodRef | None:

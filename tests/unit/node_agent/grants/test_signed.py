@@ -54,7 +54,7 @@ async def test_a_signed_grant_is_believed_again_and_again() -> None:
 
 async def test_an_older_attempt_is_not_believed_after_a_restart_either() -> None:
     state = a_state()
-    await state.heard([NEW])
+    await state.remember_tokens([NEW])
 
     assert await read(state, OLD) is None
     assert await read(restarted(state), OLD) is None
@@ -70,8 +70,8 @@ async def test_an_attempt_that_was_read_itself_ends_those_before_it() -> None:
 
 async def test_a_withdrawn_attempt_is_over() -> None:
     state = a_state()
-    await state.heard([OLD])
-    await state.withdrawn(PodUid("p"), OLD.token)
+    await state.remember_tokens([OLD])
+    await state.remember_withdrawal(PodUid("p"), OLD.token)
 
     assert await read(restarted(state), OLD) is None
     assert await read(restarted(state), NEW) == NEW

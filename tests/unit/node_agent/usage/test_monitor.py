@@ -59,7 +59,7 @@ class Node:
     def living(self, pids: Iterable[int]) -> dict[int, HostProcess]:
         return {pid: self.alive[pid] for pid in pids if pid in self.alive}
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         return PodsSeen(ended=frozenset(PodUid(uid) for uid in self.ended))
 
     def name_of(self, pod_uid: str) -> PodRef | None:

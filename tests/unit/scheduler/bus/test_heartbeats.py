@@ -83,7 +83,7 @@ async def test_an_agent_that_is_heard_again_wakes_who_waits(cluster: Cluster) ->
 async def test_of_an_agent_that_never_repeated_itself_nothing_is_known() -> None:
     cluster = Cluster()
     await cluster.liveness.once()
-    cluster.liveness.heard(A)
+    cluster.liveness.on_message(A)
 
     await cluster.run(10 * SILENT_S)
 
@@ -95,7 +95,7 @@ async def test_who_does_not_answer_is_silent_until_it_is_heard(cluster: Cluster)
     cluster.liveness.unanswered(B)
     assert B in cluster.liveness.silent
 
-    cluster.liveness.heard(B)
+    cluster.liveness.on_message(B)
 
     assert B not in cluster.liveness.silent
     assert cluster.heard_again == 1
@@ -160,7 +160,7 @@ async def test_a_deleted_node_whose_agent_still_talks_leaves_nothing_behind(
     del cluster.sequences[B]
     await cluster.run(5, A)
     for _ in range(2):
-        cluster.liveness.heard(B)
+        cluster.liveness.on_message(B)
 
     await cluster.run(SILENT_S + 10, A)
 

@@ -44,7 +44,7 @@ class HoldingsService:
     async def answer(self, _subject: str, _data: bytes) -> NodeHoldings:
         """Answer what the kubelet has now."""
         reading = await self._kubelet_state.read()
-        ended = self._pods.seen().ended
+        ended = self._pods.snapshot().ended
         return NodeHoldings(
             node=self._node,
             read_at=datetime.now(UTC),

@@ -101,7 +101,7 @@ class Allocate:
     # Which grant
 
     def _in_flight(self, count: int) -> InFlight | None:
-        found = find_in_flight(self._state.book, self._state.saved, self._pods.seen())
+        found = find_in_flight(self._state.book, self._state.saved, self._pods.snapshot())
         return found if found and len(found.container.shares) == count else None
 
     async def _find(self, ids: frozenset[str]) -> InFlight | None:
@@ -122,7 +122,7 @@ class Allocate:
         the ids of an app container to no other one. It gives those of an init container again, and
         has stored an answer before its next call: what is stored is not asked for again.
         """
-        book, ended = self._state.book, self._pods.seen().ended
+        book, ended = self._state.book, self._pods.snapshot().ended
         same = [
             record
             for record in self._state.saved.records.values()

@@ -252,5 +252,5 @@ class ContainerOwners:
 
     def _with_ids(self, ids: frozenset[str], holdings: tuple[Holding, ...]) -> list[Holding]:
         """Leave out dead pods, whose entries stay in the checkpoint for a while."""
-        ended = self._pods.seen().ended
+        ended = self._pods.snapshot().ended
         return [h for h in holdings if h.device_ids == ids and h.pod_uid not in ended]

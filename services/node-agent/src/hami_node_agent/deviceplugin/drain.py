@@ -36,7 +36,7 @@ class Drain:
 
     def coming(self) -> list[str]:
         """Uids of pods that were granted cards and have not asked for all of them."""
-        found = grants_in_flight(self._state.book, self._state.saved, self._pods.seen())
+        found = grants_in_flight(self._state.book, self._state.saved, self._pods.snapshot())
         return [each.grant.pod_uid for each in found]
 
     def expect_grant(self) -> None:

@@ -68,12 +68,12 @@ class ReadinessService:
         if listened_for_s is None or listened_for_s < SETTLED_S:
             reason = "its kubelet does not know the device plugin's devices yet"
             return Readiness(node=self._node, ready=False, reason=reason)
-        taken = self._taken(data)
+        taken = self._take_grant(data)
         if not taken:
             self._on_ready()
         return Readiness(node=self._node, ready=True, taken=taken, late=self._late)
 
-    def _taken(self, data: bytes) -> bool:
+    def _take_grant(self, data: bytes) -> bool:
         """Whether a grant came with the question. Raises: InvalidRequest."""
         asked = read(ReadinessRequest, data, "readiness request")
         if asked.grant is None:

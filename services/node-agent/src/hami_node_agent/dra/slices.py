@@ -73,7 +73,7 @@ def wanted_slice(
         ],
     }
     if now is not None:
-        if _alike(now["spec"].get("devices", []), list(devices)):
+        if _is_equal(now["spec"].get("devices", []), list(devices)):
             return None
         # Allocators see a change by it.
         generation = int(now["spec"]["pool"]["generation"]) + 1
@@ -91,13 +91,13 @@ def wanted_slice(
     }
 
 
-def _alike(now: Any, wanted: Any, *, amounts: bool = False) -> bool:
+def _is_equal(now: Any, wanted: Any, *, amounts: bool = False) -> bool:
     """Whether the API server has it so: it writes 81920Mi as 80Gi, and when a taint was added."""
     if isinstance(now, dict) and isinstance(wanted, dict):
         return now.keys() - {"timeAdded"} == wanted.keys() and all(
-            _alike(now[key], wanted[key], amounts=amounts or key == "capacity") for key in wanted
+            _is_equal(now[key], wanted[key], amounts=amounts or key == "capacity") for key in wanted
         )
     if isinstance(now, list) and isinstance(wanted, list):
         pairs = zip(now, wanted, strict=False)
-        return len(now) == len(wanted) and all(_alike(*pair, amounts=amounts) for pair in pairs)
+        return len(now) == len(wanted) and all(_is_equal(*pair, amounts=amounts) for pair in pairs)
     return bool(parse_exact(now) == parse_exact(wanted) if amounts else now == wanted)

@@ -45,7 +45,7 @@ from hami_node_agent.enforcement.judgement import (
 )
 from hami_node_agent.enforcement.periods import Standing, Timing, advance
 from hami_node_agent.grants.ports import KubeletState, Publisher
-from hami_node_agent.grants.records import Record, beside
+from hami_node_agent.grants.records import Record, shared_records
 from hami_node_agent.grants.state import NodeState
 from hami_node_agent.usage.monitor import Monitor, MonitorLook
 
@@ -126,7 +126,7 @@ class LimitChecker:
         now_s = self.clock()
         if self._began_s is None:
             self._began_s = now_s
-        ended = self.pods.seen().ended
+        ended = self.pods.snapshot().ended
         limits = self._limits_now(ended)
         view = self._view(look, limits)
         facts = await self._with_elsewhere(view.facts, now_s)
@@ -169,7 +169,7 @@ class LimitChecker:
                 self.pods,
                 limits,
                 self.policy.exempt_namespaces,
-                beside(self.state.saved.records, self.state.book),
+                shared_records(self.state.saved.records, self.state.book),
             ),
             limits=limits,
             directories={

@@ -270,7 +270,7 @@ class KnownPods(Protocol):
     def live(self) -> bool:
         """True while the watch follows the API server."""
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         """Return what the watch has at present."""
 
     def name_of(self, pod_uid: str) -> PodRef | None:
@@ -360,7 +360,7 @@ class Resolver:
         one, under which their processes count."""
         self._beside = {ContainerKey(*own): ContainerKey(*of) for own, of in beside.items()}
         self._pods = pods
-        self._ended = pods.seen().ended
+        self._ended = pods.snapshot().ended
         self._exempt = exempt_namespaces
         self._granted: defaultdict[str, list[str]] = defaultdict(list)
         for owner in (*limits, *self._beside):

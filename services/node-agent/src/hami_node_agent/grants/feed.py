@@ -99,7 +99,7 @@ async def enter_reply(state: NodeState, reply: bytes, *, pod_uid: str, node: str
         raise InvalidRequest(f"asked for a grant of {pod_uid}, answered with {grant.pod_uid}'s")
     known = node_grant(grant)
     state.book = state.book.announced(known)
-    await state.heard([known])
+    await state.remember_tokens([known])
     return ""
 
 
@@ -146,13 +146,13 @@ class GrantsFeed:
         if isinstance(fact, events.GrantAnnounced):
             if fact.grant.node != self._node:
                 raise InvalidRequest(f"grant for node {fact.grant.node} on {self._node}'s subject")
-            await self._state.heard([self._entered(fact.grant)])
+            await self._state.remember_tokens([self._entered(fact.grant)])
         else:
             uid = PodUid(fact.pod_uid)
             self._state.book = self._state.book.without(
                 AllocationId(fact.allocation_id), uid, fact.token, heard_at=time.monotonic()
             )
-            await self._state.withdrawn(uid, fact.token)
+            await self._state.remember_withdrawal(uid, fact.token)
 
     def take(self, grant: Grant) -> None:
         """The ledger has made this grant of our node: it counts from now on.
@@ -172,7 +172,7 @@ class GrantsFeed:
             await self._came.wait()
             self._came.clear()
             offered, self._offered = self._offered, []
-            await self._state.heard(offered)
+            await self._state.remember_tokens(offered)
 
     async def _compare(self) -> None:
         """Asks for the snapshot on each connection that is made, and every interval."""
@@ -216,7 +216,7 @@ class GrantsFeed:
         # What can't be read is not withdrawn by its absence.
         complete = snapshot.complete and len(grants) == len(snapshot.grants)
         self._state.book = self._state.book.reset_to(grants, complete=complete, asked_at=asked_at)
-        await self._state.heard(grants)
+        await self._state.remember_tokens(grants)
         return complete
 
     async def _remind(self) -> None:
@@ -275,7 +275,7 @@ async def read_signed(state: NodeState, pods: NodePodApi) -> None:
             )
     for grant in current:
         state.book = state.book.announced(grant)
-    await state.heard(current)
+    await state.remember_tokens(current)
 
 
 async def _refreshed(source: GrantSource) -> bool:

@@ -69,7 +69,7 @@ class MigDevice:
 class NodePodApi(Protocol):
     """This node's pods."""
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         """Return what the watch has at present."""
 
     def name_of(self, pod_uid: str) -> PodRef | None:

@@ -208,7 +208,7 @@ def is_complete(grant: NodeGrant, records: Iterable[Record]) -> bool:
 # by the book alone, until the first one's grant has ended and the record goes on as one of theirs.
 
 
-def beside(
+def shared_records(
     records: Mapping[str, Record], book: GrantBook
 ) -> dict[tuple[str, str], tuple[str, str]]:
     """(Pod uid, container) without a record of its own -> whose record is its."""

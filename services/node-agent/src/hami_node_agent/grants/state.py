@@ -103,11 +103,11 @@ class NodeState:
             # Shielded: a cancelled caller must not leave disk and memory different.
             await asyncio.shield(self._save(after, first))
 
-    async def heard(self, grants: Iterable[NodeGrant]) -> None:
+    async def remember_tokens(self, grants: Iterable[NodeGrant]) -> None:
         """Remembers, a restart of the agent too, which attempt of each pod is the latest."""
         await self._remember({grant.pod_uid: grant.token for grant in grants})
 
-    async def withdrawn(self, pod_uid: PodUid, token: int) -> None:
+    async def remember_withdrawal(self, pod_uid: PodUid, token: int) -> None:
         """The attempt with this token is over, and those before it."""
         await self._remember({pod_uid: token + 1})
 

@@ -100,7 +100,7 @@ class MigHolders:
 
     def _is_live(self, record: Record) -> bool:
         # A pod whose object is gone may run on: that it left is the sweep's to find out.
-        over = record.pod_uid in self._pods.seen().ended
+        over = record.pod_uid in self._pods.snapshot().ended
         return not over or self._pods.name_of(record.pod_uid) is None
 
 

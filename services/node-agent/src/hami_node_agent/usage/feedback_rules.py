@@ -48,7 +48,7 @@ class Switches:
 def decide(containers: Iterable[Shared]) -> list[Switches]:
     """The changes of one round, by name."""
     ordered = sorted(containers, key=lambda one: one.name)
-    counted = {one.name: _counted(one.recent_kernel) for one in ordered}
+    counted = {one.name: _count_down(one.recent_kernel) for one in ordered}
     active: dict[str, Counter[int]] = {}
     for one in ordered:
         # A negative priority takes part in nothing but its own waiting, as in HAMi.
@@ -70,7 +70,7 @@ def decided(one: Shared, switches: Switches | None, *, now_s: float) -> CoreFeed
     )
 
 
-def _counted(recent_kernel: int) -> int:
+def _count_down(recent_kernel: int) -> int:
     return recent_kernel - 1 if recent_kernel > 0 else recent_kernel
 
 

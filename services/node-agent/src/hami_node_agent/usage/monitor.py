@@ -73,7 +73,7 @@ class Owners:
     def of(self, directories: Iterable[str]) -> dict[str, Owner]:
         """The owners of those that have one."""
         records = {r.cache_dir: r for r in self._state.saved.records.values() if r.cache_dir}
-        ended = self._pods.seen().ended
+        ended = self._pods.snapshot().ended
         shared = pods_beside(self._state.saved.records, self._state.book)
         found = ((name, self._owner(name, records.get(name), shared)) for name in directories)
         self._known = {
@@ -235,7 +235,7 @@ class Monitor:
         seen: list[Seen] = []
         for container in containers:
             with self.bulkhead.item("monitor", container.directory):
-                seen.append(self._seen(container, evidence, known, before))
+                seen.append(self._look_at(container, evidence, known, before))
         self.last_look = MonitorLook(
             seen=tuple(seen), evidence=evidence, unreadable=self.regions.problems
         )
@@ -274,7 +274,7 @@ class Monitor:
         living = await asyncio.to_thread(self.processes.living, pids - {0})
         return Evidence(living=living, cards=cards)
 
-    def _seen(
+    def _look_at(
         self,
         container: Container,
         evidence: Evidence | None,

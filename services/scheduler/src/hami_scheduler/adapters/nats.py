@@ -45,17 +45,17 @@ class NatsGrantAnnouncer:
 
     async def offer(self, grant: Grant) -> bool | None:
         """See the port."""
-        answer = await self._asked(NodeName(grant.node), grant)
+        answer = await self._ask(NodeName(grant.node), grant)
         if answer is None or not answer.taken:
             await self.granted(grant)
         return None if answer is None else answer.late
 
     async def binds_late(self, node: NodeName) -> bool | None:
         """See the port."""
-        answer = await self._asked(node, None)
+        answer = await self._ask(node, None)
         return None if answer is None else answer.late
 
-    async def _asked(self, node: NodeName, grant: Grant | None) -> Readiness | None:
+    async def _ask(self, node: NodeName, grant: Grant | None) -> Readiness | None:
         """The agent's yes; None: it is not known. Raises: AgentNotReady."""
         question = ReadinessRequest(node=node, grant=grant)
         while True:

@@ -158,7 +158,7 @@ class Adopter:
             case.held.get(claim.uid, ()),
             silence=case.silence,
             cards=self._cards(case.node),
-            asked=self._asked(claim),
+            asked=self._request_of(claim),
             held_twice=twice,
             believe_node=wanted.believe_node,
         )
@@ -199,7 +199,7 @@ class Adopter:
             )
             case.rows.append(pod_row(unclaimed, "refused", (), sentence, why=Why.NOT_HAMI))
 
-    def _asked(self, claim: Claim) -> PodRequest | None:
+    def _request_of(self, claim: Claim) -> PodRequest | None:
         pod = self.known_pods.get(claim.uid)
         try:
             return None if pod is None else self.request_of(pod)

@@ -108,7 +108,7 @@ def _compare(
             f"the kubelet's checkpoint gives device {shared[0]} also to pod {others}; restart the "
             "kubelet, which repairs its checkpoint, and try again",
         )
-    if any(one.ours or (one.visible is not None and not _answered(one)) for one in holding):
+    if any(one.ours or (one.visible is not None and not _shares_of_answer(one)) for one in holding):
         return _refused(
             Why.NOT_HAMI,
             "the answer that its container holds is not one of HAMi's device plugin; "
@@ -116,7 +116,7 @@ def _compare(
         )
     found = _shares(claim, holding, cards, asked)
     difference = _difference(claim, holding, found)
-    if difference and not (believe_node and all(map(_answered, holding))):
+    if difference and not (believe_node and all(map(_shares_of_answer, holding))):
         return _refused(
             Why.DISAGREE,
             f"{difference}; look who changed it, then delete the pod, or adopt what the "
@@ -143,7 +143,7 @@ def _compare(
     )
 
 
-def _answered(one: HeldContainer) -> tuple[DeviceShare, ...]:
+def _shares_of_answer(one: HeldContainer) -> tuple[DeviceShare, ...]:
     """Return the slices in the answer that the container holds; none if it is none of HAMi's."""
     core_percent = one.core_percent
     if one.visible is None or not one.memory_mib or core_percent is None:
@@ -180,7 +180,7 @@ def _shares(
     annotation's amounts on the cards of its ids, if they are what the pod's spec asks for."""
     found = []
     for position, one in enumerate(holding):
-        shares = _answered(one)
+        shares = _shares_of_answer(one)
         if one.visible is None and position < len(claim.written):
             written = claim.written[position]
             if _as_asked(one.container, written, cards, asked):

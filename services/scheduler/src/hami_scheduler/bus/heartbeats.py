@@ -66,7 +66,7 @@ class AgentLiveness:
             raise
         for node, mark in marks.items():
             if self._marks.get(node, mark) != mark:
-                self.heard(node)
+                self.on_message(node)
         # A deleted node's agent may have been heard since, too.
         for known in (self._heard_at, self._unanswered):
             for node in known.keys() - marks.keys():
@@ -77,7 +77,7 @@ class AgentLiveness:
             self._seeing_since = self.clock()
         self._update()
 
-    def heard(self, node: NodeName) -> None:
+    def on_message(self, node: NodeName) -> None:
         """A report of the agent came."""
         if node in self._heard_once:
             self._heard_at[node] = self.clock()

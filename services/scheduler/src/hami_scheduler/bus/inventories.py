@@ -156,7 +156,7 @@ class InventoryReports:
         """All at once; where one of them keeps the others from it, one after the other."""
         try:
             recorded = await self.store.record_all([each.for_the_ledger() for each in reports])
-            await self._taken(reports, recorded)
+            await self._apply(reports, recorded)
         except Exception as exc:  # noqa: BLE001 - settled by who delivered them
             if isinstance(exc, Unavailable) or len(reports) == 1:
                 for report in reports:
@@ -165,7 +165,7 @@ class InventoryReports:
             for report in reports:
                 await self._take([report], answers)
 
-    async def _taken(
+    async def _apply(
         self, reports: Sequence[_Report], recorded: Sequence[RecordedInventory | None]
     ) -> None:
         changed: set[NodeName] = set()

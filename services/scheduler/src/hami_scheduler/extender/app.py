@@ -136,7 +136,7 @@ class ExtenderApp:
         if scope["type"] != "http" or scope["method"] != "POST" or verb not in self.verbs:
             await self.rest(scope, receive, send)
             return
-        body, record = await self._answered(verb, receive)
+        body, record = await self._answer(verb, receive)
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -151,7 +151,7 @@ class ExtenderApp:
             if record is not None:
                 record()
 
-    async def _answered(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
+    async def _answer(self, verb: str, receive: Receive) -> tuple[bytes, Record | None]:
         try:
             asked = await _read(receive)
             await self.activity.wait()

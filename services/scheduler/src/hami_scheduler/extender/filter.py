@@ -93,7 +93,7 @@ class Filter:
         except BaseException:  # whatever it is, its span ends with it
             span.end()
             raise
-        trace.answered()
+        trace.mark_answered()
         return body, partial(self._record, trace, span, time.time_ns())
 
     def _record(self, trace: DecisionTrace, span: Span, answered_ns: int) -> None:

@@ -153,7 +153,7 @@ class ClaimTemplates:
     async def _keep(self, place: Place) -> None:
         """Raises: Forbidden (a namespace that is being deleted), InvalidRequest, Unavailable."""
         shape, made = self._shapes[place], self._made.get(place)
-        body, rests_on = self._wanted(shape, place.namespace)
+        body, rests_on = self._body_for(shape, place.namespace)
         if made is not None:
             if annotations_of(made).get(CARD_SIZES, "") != rests_on:
                 # Its spec can't be changed; the claims that it made stay as they are.
@@ -168,7 +168,7 @@ class ClaimTemplates:
             return
         logger.info("claim template made", extra={"template": str(place)})
 
-    def _wanted(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
+    def _body_for(self, shape: ClaimShape, namespace: str) -> tuple[Json, str]:
         """The template, and what of the cluster it rests on: with another it is another one.
 
         Raises: Unavailable if no card is known yet.

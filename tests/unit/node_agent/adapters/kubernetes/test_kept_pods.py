@@ -50,7 +50,7 @@ def shown(pod: dict[str, Any]) -> list[object]:
     pods = NodePods(api, node="n", resource=RESOURCE, key=None)
     pods._on_upsert(pod, None)
     return [
-        pods.seen(),
+        pods.snapshot(),
         pods.name_of("u"),
         pods.api_uid("static"),
         pods.literal_env("u", "main"),

@@ -24,12 +24,12 @@ def a_seen(*, ended: str = "", bound: str = "") -> PodsSeen:
 def test_pods_come_end_and_go() -> None:
     api: Any = AsyncMock()
     pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=None)
-    seen = [pods.seen()]
+    seen = [pods.snapshot()]
     for uid, phase in (("a", "Pending"), ("b", "Running"), ("b", "Succeeded")):
         pods._on_upsert(a_pod(uid, phase), None)
-        seen.append(pods.seen())
+        seen.append(pods.snapshot())
     pods._on_delete(a_pod("a", "Running"))
-    seen.append(pods.seen())
+    seen.append(pods.snapshot())
 
     assert seen == [
         a_seen(),
@@ -45,4 +45,4 @@ def test_while_nothing_changes_the_answer_is_the_same_one() -> None:
     pods = NodePods(api, node="n", resource="nvidia.com/gpu", key=None)
     pods._on_upsert(a_pod("a", "Running"), None)
 
-    assert pods.seen() is pods.seen()
+    assert pods.snapshot() is pods.snapshot()

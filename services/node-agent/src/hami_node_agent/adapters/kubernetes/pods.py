@@ -167,7 +167,7 @@ class NodePods:
         """True while the pod object is there."""
         return pod_uid in self._by_uid
 
-    def seen(self) -> PodsSeen:
+    def snapshot(self) -> PodsSeen:
         """Return what the watch has at present."""
         if self._seen is None:
             over = (PodUid(uid) for uid, pod in self._by_uid.items() if is_terminal(pod))

@@ -83,7 +83,7 @@ def _add(held_mib: dict[int, int | None], process: Any) -> None:
 def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
     """None where the card can't report it (MIG, some virtual cards)."""
     try:
-        samples = _asked(handle, since_us)
+        samples = _query_samples(handle, since_us)
     except pynvml.NVMLError as exc:
         idle = (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_SUCCESS)
         return [] if exc.value in idle else None
@@ -93,7 +93,7 @@ def _busy(handle: Any, since_us: int) -> list[BusySample] | None:
     ]
 
 
-def _asked(handle: Any, since_us: int) -> Any:
+def _query_samples(handle: Any, since_us: int) -> Any:
     """The binding asks how many processes there are, then for them: one may come in between."""
     for _ in range(TRIES - 1):
         try:

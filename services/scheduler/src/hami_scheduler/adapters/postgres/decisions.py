@@ -130,7 +130,7 @@ class PostgresDecisionLog:
                     # What is repeated within the batch must find its first row.
                     await _insert(connection, fresh)
                     fresh = []
-                row = await _counted(connection, decision)
+                row = await _count_repeat(connection, decision)
                 if row is None:
                     fresh.append(decision)
                 elif decision.decided_at - row.detail_at >= timedelta(seconds=RENEW_S):
@@ -189,7 +189,7 @@ class _Row:
     detail_at: datetime
 
 
-async def _counted(connection: Connection, decision: DecisionRow) -> _Row | None:
+async def _count_repeat(connection: Connection, decision: DecisionRow) -> _Row | None:
     """The row that counts the decision from now on; None: it wants one of its own."""
     row = await connection.fetchrow(
         _REPEAT,

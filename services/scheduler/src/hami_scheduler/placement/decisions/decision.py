@@ -105,7 +105,7 @@ class DecisionTrace:
         self._lap_began = now
         self.phase_ms[name] = round(self.phase_ms.get(name, 0.0) + spent_ms, 3)
 
-    def answered(self) -> None:
+    def mark_answered(self) -> None:
         """The answer's body is made."""
         self.lap("answer")
         self.phase_ms["total"] = round((self._lap_began - self.started) * 1000, 3)
