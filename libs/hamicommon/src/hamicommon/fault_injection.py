@@ -51,12 +51,12 @@ _LINE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What goes wrong at one point."""
+    """Fault at one point."""
 
     point: str
     action: Action
     seconds: float = 0.0
-    """Of `delay` and `late`."""
+    """Duration of `delay` and `late`."""
     times: int | None = None
     """How often; None: always."""
     skip: int = 0
@@ -119,7 +119,7 @@ class Faults:
         return fault
 
     def hit_blocking(self, point: str) -> Fault | None:
-        """As `hit`, for a call in a thread of its own.
+        """Hit the point from a call in a thread of its own.
 
         Raises: Unavailable for `error`.
         """
@@ -237,7 +237,7 @@ class _Around:
 
 
 def _no_answer(args: Sequence[Any]) -> list[None] | None:
-    """What a call without a result answers; one of a batch answers so for each part."""
+    """Return the answer of a call without a result; one of a batch answers so for each part."""
     batch = args[0] if args else None
     if isinstance(batch, Sequence) and not isinstance(batch, str | bytes):
         return [None for _ in batch]

@@ -35,7 +35,7 @@ SecretAddress = Annotated[SecretStr, AfterValidator(_whole_login)]
 
 
 class PostgresSettings(BaseSettings):
-    """Where the ledger is."""
+    """Connection to the ledger."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_POSTGRES_")
 
@@ -48,7 +48,7 @@ class PostgresSettings(BaseSettings):
 
 
 class RedisSettings(BaseSettings):
-    """Where the node locks are."""
+    """Connection to the node locks."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_REDIS_")
 
@@ -57,7 +57,7 @@ class RedisSettings(BaseSettings):
 
 
 class NatsSettings(BaseSettings):
-    """Where the bus is, and as whom we speak there."""
+    """Connection to the bus, and the user there."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_NATS_")
 
@@ -88,7 +88,7 @@ class KubernetesSettings(BaseSettings):
 
 
 class ServiceAddress(BaseSettings):
-    """Where the API server is, as Kubernetes sets it in every pod."""
+    """Address of the API server, as Kubernetes sets it in every pod."""
 
     model_config = SettingsConfigDict(env_prefix="KUBERNETES_SERVICE_")
 
@@ -122,7 +122,7 @@ HOST_FOLDERS = (
     *("/usr/local/vgpu", "/var/lib/hami", "/var/lib/kubelet", "/run/cdi", "/etc/cdi", "/proc"),
     *("/run/containerd", "/run/crio", "/run/docker.sock"),
 )
-"""What a pod with a slice has no business with on its node: the limits and accounts of all pods,
+"""Paths of the node that a pod with a slice must not mount: the limits and accounts of all pods,
 the registered devices, other pods' processes, and who may start any container."""
 
 
@@ -136,7 +136,7 @@ CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 
 
 class AdmissionSettings(BaseSettings):
-    """What pods may not set, asked by the webhook and again by the scheduler's /filter."""
+    """Settings for what pods may not set, used by the webhook and the scheduler's /filter."""
 
     model_config = SettingsConfigDict(env_prefix="HAMI_ADMISSION_")
 

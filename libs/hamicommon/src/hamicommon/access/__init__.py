@@ -1,1 +1,1 @@
-"""Who may ask us what, by the cluster's RBAC: a Kubernetes token in, its owner or a refusal out."""
+"""Access by the cluster's RBAC: a Kubernetes token in, its owner or a refusal out."""

@@ -35,15 +35,15 @@ class Unauthenticated(InvalidRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Right:
-    """What RBAC grants: a verb on a resource of a group, or on a path."""
+    """Right that RBAC grants: a verb on a resource of a group, or on a path."""
 
     verb: str
     group: str = ""
     resource: str = ""
     namespace: str = ""
-    """Of a resource; empty: in all of them, or it is of none."""
+    """Namespace of a resource; empty: in all of them, or it is of none."""
     path: str = ""
-    """Of a nonResourceURL; then there is no group and no resource."""
+    """Path of a nonResourceURL; then there is no group and no resource."""
     role: str
     """The ClusterRole of `k8s/base` that grants it, for the sentence of a refusal."""
 
@@ -56,7 +56,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiCaller:
-    """Whose token it is, by the API server's review."""
+    """Owner of a token, by the API server's review."""
 
     username: str
     uid: str = ""
@@ -100,7 +100,7 @@ class Access:
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
     async def check(self, token: str, right: Right) -> ApiCaller:
-        """Who calls, if they may.
+        """Identify the caller and check the right.
 
         Raises: Unauthenticated, NotAllowed, Unavailable when the API server can't be asked.
         """
@@ -158,7 +158,7 @@ class Access:
 
 
 def bearer_token(authorizations: Sequence[str]) -> str:
-    """Of a call's Authorization headers; empty for none, several, or one of another kind."""
+    """Return the bearer token of the headers; empty for none, several, or another kind."""
     if len(authorizations) != 1:
         return ""
     scheme, _, token = authorizations[0].partition(" ")

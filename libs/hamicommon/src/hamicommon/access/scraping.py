@@ -1,4 +1,4 @@
-"""Who may read /metrics where its page names tenants: `get` on that path, as RBAC grants it.
+"""Access to /metrics if its page names tenants: `get` on that path, as RBAC grants it.
 
 The same right opens the pages of Kubernetes' own parts, so a Prometheus that reads those has it.
 """

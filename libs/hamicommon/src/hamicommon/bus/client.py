@@ -114,7 +114,7 @@ class Bus:
 
     @property
     def max_payload_bytes(self) -> int:
-        """Of a message with its headers: what the server takes."""
+        """Return the largest message, headers included, that the server takes."""
         return self._client.max_payload
 
     def _warn(self, text: str, subject: str, exc: Exception) -> None:
@@ -301,7 +301,7 @@ class Bus:
         await self._consume(what, handle=handle)
 
     async def consume_all(self, what: Subscription | Delivery, handle_all: BatchHandler) -> None:
-        """As `consume`, with those messages at once that came together."""
+        """Consume like `consume`, with the messages that came together in one call."""
         await self._consume(what, handle_all=handle_all)
 
     async def _consume(

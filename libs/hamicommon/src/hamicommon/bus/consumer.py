@@ -42,11 +42,11 @@ LOG_LINES_PER_S = 1.0
 LETTERS_PER_S = 1.0
 """For each subject: a sender of bad messages fills neither the log nor the dead letters."""
 MAX_BATCHES = 4
-"""Of one BatchHandler at once: those that came later wait for none that is written."""
+"""Batches that one BatchHandler has in hand: later ones wait for none that is being written."""
 
 
 class Deliver(StrEnum):
-    """Where a consumer starts that did not exist before."""
+    """Start of a consumer that did not exist before."""
 
     ALL = "all"
     NEW = "new"
@@ -67,7 +67,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What to consume; the same `consumer` name shares the work among replicas.
+    """Messages to consume; the same `consumer` name shares the work among replicas.
 
     Only the scheduler may; other services read a `Delivery` or a `Feed`.
     """
@@ -85,7 +85,7 @@ called again, with what comes next, before it is done."""
 
 
 def outage_of(what: Subscription | Delivery) -> Outage:
-    """Of a subscription that can't be consumed."""
+    """Return the outage of a subscription that can't be consumed."""
     return Outage(
         logger,
         failed="consumer unavailable, retrying",

@@ -49,11 +49,11 @@ class DeadLetter:
     at: datetime
     stream: str
     user: str
-    """Who buried it, by its user on the bus; empty in letters of older releases."""
+    """User on the bus who buried it; empty in letters of older releases."""
     subject: str
-    """Where it came on, as the user states."""
+    """Subject that it came on, as the user states."""
     consumer: str
-    """Who gave it up."""
+    """Consumer that gave it up."""
     reason: str
     data: bytes
     size_bytes: int

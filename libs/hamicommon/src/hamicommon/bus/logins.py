@@ -1,4 +1,4 @@
-"""Who may log in to the bus with a token, in the form of NATS's auth callout. Pure.
+"""Logins to the bus with a token, in the form of NATS's auth callout. Pure.
 
 The server asks on `ASK_SUBJECT` about every client whose user is not in its configuration; the
 answer is a JWT, signed by the account's key, that holds the client's permissions or the reason for
@@ -27,21 +27,21 @@ GLOBAL_ACCOUNT = "$G"
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 _ACCOUNT_PREFIX = 0
-"""Of nkeys that begin with `A`."""
+"""Prefix of nkeys that begin with `A`."""
 _RESPONSE_TTL_NS = 120 * 10**9
-"""As `allow_responses: true` in a configuration: one answer, within two minutes."""
+"""Equivalent of `allow_responses: true` in a configuration: one answer, within two minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRequest:
-    """What the server asks about one client."""
+    """Server's question about one client."""
 
     server_id: str
     user_nkey: str
     """The key that the server made for this connection; the answer is for it alone."""
     client_name: str
     token: str
-    """What the client gave as `auth_token`; empty when it gave none."""
+    """Client's `auth_token`; empty if it gave none."""
 
 
 def account_id(key: Ed25519PublicKey) -> str:

@@ -30,7 +30,7 @@ SCHEDULER_USER = "hami-scheduler"
 METRICS_USER = "hami-metrics"
 WEBHOOK_USER = "hami-webhook"
 ASK_SUBJECT = "$SYS.REQ.USER.AUTH"
-"""Where the server asks about logins (`logins.py`)."""
+"""Subject on which the server asks about logins (`logins.py`)."""
 FEEDS_SUBJECT = "hami.feeds.v1.webhook"
 """The subject on which the webhook asks for the cluster's facts (`feeds.py`)."""
 _AGENTS_QUESTIONS = re.compile(r"hami\.grants\.(snapshot|claims)\.([^.]+)")
@@ -42,7 +42,7 @@ def agent_user(node: str) -> str:
 
 
 def inbox_prefix(user: str) -> str:
-    """Where replies to this user go; a wildcard on all inboxes would show others' replies."""
+    """Return the prefix of this user's inboxes; a wildcard on all would show others' replies."""
     return f"_INBOX_{user}".replace(".", "_")
 
 

@@ -51,7 +51,7 @@ ACKNOWLEDGEMENTS = {
 
 
 class Pull:
-    """What the server sends of one consumer."""
+    """Messages that the server sends of one consumer."""
 
     def __init__(self, client: Client, *, stream: str, consumer: str) -> None:
         self._client = client

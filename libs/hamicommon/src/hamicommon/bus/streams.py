@@ -43,7 +43,7 @@ fill a quarter of the letters' stream at most."""
 
 
 def dead_letter_subject(stream: str, user: str, sender: str) -> str:
-    """Where `user` of the bus buries what it could not handle of `stream`.
+    """Return the subject on which `user` buries what it could not handle of `stream`.
 
     The server lets a user publish with its own name alone, so this shows who buried a letter.
     `sender` is the last token of the message's subject: the node, where it came from one.

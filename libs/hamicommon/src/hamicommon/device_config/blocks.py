@@ -64,7 +64,7 @@ class EnflameConfig:
 
     resource_name_gcu: str = "enflame.com/gcu"
     resource_name_drs_gcu: str = ""
-    """Its value is the size of the slice, not a count; empty: `resource_name_vgcu`."""
+    """Resource whose value is the size of the slice, not a count; empty: `resource_name_vgcu`."""
     resource_name_gcu_memory: str = ""
     resource_name_gcu_core: str = ""
     resource_name_vgcu: str = ""

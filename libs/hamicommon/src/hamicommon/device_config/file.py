@@ -47,7 +47,7 @@ class DeviceConfig:
     biren: BirenConfig | None = field(default_factory=BirenConfig)
     vnpus: VnpusConfig | None = field(default_factory=VnpusConfig)
     notes: tuple[str, ...] = ()
-    """What was read and not used, or left out, one sentence each, for the start-up log."""
+    """Entries that were not used, or left out, one sentence each, for the start-up log."""
 
     def __post_init__(self) -> None:
         _refuse_twice(self)

@@ -52,7 +52,7 @@ class AllocatedDevice:
 
     @property
     def main_request(self) -> str:
-        """What containers and the kubelet call it, whichever subrequest was chosen."""
+        """Return the name that containers and the kubelet use, whichever subrequest was chosen."""
         return self.request.partition("/")[0]
 
     def serves(self, request: str | None) -> bool:
@@ -62,7 +62,7 @@ class AllocatedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerClaims:
-    """What one container gets by its pod's claims."""
+    """Slices that one container gets by its pod's claims."""
 
     index: int
     name: str
@@ -76,7 +76,7 @@ class ContainerClaims:
 
 
 def claim_path(namespace: str, name: str) -> str:
-    """Where the API server has a claim."""
+    """Return the API server's path of a claim."""
     return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
 
 
@@ -199,7 +199,7 @@ def holders(containers: Iterable[ContainerClaims]) -> tuple[ContainerClaims, ...
 def claimed_slices_of(
     containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
 ) -> tuple[ClaimedSlice, ...]:
-    """What each container uses; of slices that containers of the pod have together, one is counted.
+    """Return each container's slices; of slices that several containers have together, one counts.
 
     `shares` are the slices' by key.
     """
@@ -263,7 +263,7 @@ def granted_shares(
 def granted_containers(
     containers: Sequence[ContainerClaims], shares: Mapping[SliceKey, DeviceShare]
 ) -> tuple[ContainerGrant, ...]:
-    """What is counted for each container: slices that several have are their holder's.
+    """Return what is counted for each container: slices that several have are their holder's.
 
     Init containers count as app containers do: the pod has their slices to its end.
     """

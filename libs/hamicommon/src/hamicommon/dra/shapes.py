@@ -1,4 +1,4 @@
-"""What a pod that asks by limits asks for, as a ResourceClaimTemplate: its shape. Pure.
+"""Shape of a pod that asks by limits: what it asks for, as a ResourceClaimTemplate. Pure.
 
 Pods of one shape share a template, whose name is a hash of the shape, so a second one is never
 made. The webhook finds the shape (`conversion.py`) and writes it
@@ -35,7 +35,7 @@ _ATTRIBUTES = f'device.attributes["{DRIVER}"]'
 
 
 def templates_path(namespace: str = "") -> str:
-    """Where the API server has a namespace's templates, or those of all."""
+    """Return the API server's path of a namespace's templates, or of all."""
     inside = f"/namespaces/{namespace}" if namespace else ""
     return f"/apis/resource.k8s.io/v1{inside}/resourceclaimtemplates"
 
@@ -71,12 +71,12 @@ class ClaimShape:
 
     @property
     def template_name(self) -> str:
-        """Of its ResourceClaimTemplate, in every namespace."""
+        """Return the name of its ResourceClaimTemplate, in every namespace."""
         return f"hami-{hashlib.sha256(self.text.encode()).hexdigest()[:20]}"
 
 
 def request_name(number: int) -> str:
-    """Of the request for the slices of this number."""
+    """Return the name of the request for the slices of this number."""
     return f"gpu-{number}"
 
 

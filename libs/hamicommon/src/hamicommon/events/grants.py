@@ -1,4 +1,4 @@
-"""What the scheduler publishes to a node about its grants, and the snapshot of all of them."""
+"""Grants of a node as the scheduler publishes them, and the snapshot of all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cards a node has, as its agent reports them."""
+"""Cards of a node, as its agent reports them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Inventory(NodePayload):
     devices: tuple[InventoryDevice, ...]
     pair_scores: dict[str, dict[str, PairScore]] = Field(default_factory=dict)
     malformed: tuple[str, ...] = Field(default=(), exclude=True)
-    """What was wrong with cards that could not be read; the others are in `devices`."""
+    """Faults of cards that could not be read; the others are in `devices`."""
 
     @model_validator(mode="wrap")
     @classmethod

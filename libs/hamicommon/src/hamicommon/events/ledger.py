@@ -35,7 +35,7 @@ class QuotaNumbers(BaseModel):
 
 
 class NamespaceNumbers(Payload):
-    """What the ledger counts on a namespace's quotas; without items it has none (any more)."""
+    """Counts of the ledger on a namespace's quotas; without items it has none (any more)."""
 
     namespace: str
     taken_at: AwareDatetime
@@ -43,7 +43,7 @@ class NamespaceNumbers(Payload):
 
 
 class ClusterNumbers(Payload):
-    """What the ledger knows of the cluster; also the sign that the numbers above are fresh."""
+    """Counts of the ledger on the cluster; also the sign that the numbers above are current."""
 
     taken_at: AwareDatetime
     agent_nodes: int
@@ -78,12 +78,12 @@ class AdmissionRefused(Payload):
     subresource: str = ""
     """`ephemeralcontainers`, or none."""
     groups: tuple[str, ...] = ()
-    """Of the user, as the API server authenticated them."""
+    """Groups of the user, as the API server authenticated them."""
     service_account: str = ""
-    """As which the pod would run."""
+    """Service account of the pod."""
     generate_name: str = ""
     owner_kind: str = ""
-    """Of the controller that creates the pod (`ReplicaSet`); empty: it has none."""
+    """Kind of the controller that creates the pod (`ReplicaSet`); empty: it has none."""
     owner_name: str = ""
 
 

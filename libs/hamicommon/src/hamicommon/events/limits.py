@@ -1,4 +1,4 @@
-"""What nodes find when they check limits from outside: who holds more than granted, and since when.
+"""Findings of nodes that check limits from outside: containers beyond their grant, and since when.
 
 A message has everything that is not in order on its node, so the last one is enough to know what is
 so; all of them are kept for a day, so that no period is lost while nobody reads.
@@ -14,11 +14,11 @@ from hamicommon.events.payload import Amount, Count, NodePayload
 from hamicommon.events.subjects import limits_subject
 
 LIMITS_HEARTBEAT_S = 60.0
-"""So often a node reports that it checks, whatever it finds."""
+"""Interval in which a node reports that it checks, whatever it finds."""
 LIMITS_BUSY_S = 10.0
-"""So often while a container is beyond its grant."""
+"""Interval while a container is beyond its grant."""
 MAX_FINDINGS = 512
-"""Of one message; the worst come first."""
+"""Findings of one message; the worst come first."""
 
 
 class LimitFinding(BaseModel):

@@ -1,4 +1,4 @@
-"""What all payloads have in common."""
+"""Base class of all payloads."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class HeldContainer(BaseModel):
 
 
 class NodeHoldings(NodePayload):
-    """Who holds devices on a node."""
+    """Holders of devices on a node."""
 
     subject_of = staticmethod(holdings_subject)
 

@@ -1,4 +1,4 @@
-"""What an agent reports about one allocation of its node."""
+"""Reports of an agent on allocations of its node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamicommon.events.subjects import reports_subject
 
 
 class ReportBase(NodePayload):
-    """What a node reports about one allocation."""
+    """Report of a node on one allocation."""
 
     subject_of = staticmethod(reports_subject)
 

@@ -10,9 +10,9 @@ LIMITS_STREAM = "HAMI_LIMITS"
 EVENTS_STREAM = "HAMI_EVENTS"
 LEDGER_STREAM = "HAMI_LEDGER"
 LEDGER_CLUSTER_SUBJECT = "hami.ledger.v1.cluster"
-"""Where the scheduler publishes what its ledger knows of the cluster as a whole."""
+"""Subject of what the ledger knows of the cluster as a whole."""
 ADMISSION_REFUSED_SUBJECT = "hami.events.v1.admission.refused"
-"""Where the webhook publishes which pods it refused."""
+"""Subject of the pods that the webhook refused."""
 
 
 def token_of(node: str) -> str:
@@ -21,55 +21,55 @@ def token_of(node: str) -> str:
 
 
 def inventory_subject(node: str) -> str:
-    """Where a node's inventory is announced (one message kept per subject)."""
+    """Return the subject of a node's inventory (one message kept per subject)."""
     return f"hami.inventory.v1.{token_of(node)}"
 
 
 def grants_subject(node: str) -> str:
-    """Where a node's grants are announced, before the binding."""
+    """Return the subject of a node's grants, announced before the binding."""
     return f"hami.grants.v1.{token_of(node)}"
 
 
 def snapshot_subject(node: str) -> str:
-    """Where an agent asks for all live grants of its node (request and reply, not a stream)."""
+    """Return the subject of requests for all live grants of a node (no stream)."""
     return f"hami.grants.snapshot.{token_of(node)}"
 
 
 def readiness_subject(node: str) -> str:
-    """Where the scheduler asks an agent whether it can take a pod (request and reply)."""
+    """Return the subject of requests whether an agent can take a pod (no stream)."""
     return f"hami.agents.readiness.{token_of(node)}"
 
 
 def holdings_subject(node: str) -> str:
-    """Where the scheduler asks an agent who holds devices on its node (request and reply)."""
+    """Return the subject of requests for the holders of a node's devices (no stream)."""
     return f"hami.agents.holdings.{token_of(node)}"
 
 
 def claims_subject(node: str) -> str:
-    """Where a node's agent asks for the grant of a pod's ResourceClaims."""
+    """Return the subject of requests for the grant of a pod's ResourceClaims."""
     return f"hami.grants.claims.{token_of(node)}"
 
 
 def reports_subject(node: str) -> str:
-    """Where a node reports what became of its grants."""
+    """Return the subject of a node's reports on its grants."""
     return f"hami.reports.v1.{token_of(node)}"
 
 
 def limits_subject(node: str) -> str:
-    """Where a node reports what it finds when it checks limits from outside."""
+    """Return the subject of a node's findings when it checks limits from outside."""
     return f"hami.limits.v1.{token_of(node)}"
 
 
 def usage_subject(node: str) -> str:
-    """Where a node's usage samples go."""
+    """Return the subject of a node's usage samples."""
     return f"hami.usage.v1.{token_of(node)}"
 
 
 def ledger_quota_subject(namespace: str) -> str:
-    """Where a namespace's quotas are published, with what the ledger counts on them."""
+    """Return the subject of a namespace's quotas with the ledger's counts on them."""
     return f"hami.ledger.v1.quota.{namespace}"
 
 
 def event_subject(entity: str, verb: str) -> str:
-    """Where facts of the ledger go, for example `hami.events.v1.allocation.released`."""
+    """Return the subject of facts of the ledger, such as `hami.events.v1.allocation.released`."""
     return f"hami.events.v1.{entity}.{verb}"

@@ -1,4 +1,4 @@
-"""What cards and containers use; agents report it when it changes, and once a minute."""
+"""Use of cards and containers; agents report it when it changes, and once a minute."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hamicommon.events.payload import Amount, Count, NodePayload
 from hamicommon.events.subjects import usage_subject
 
 USAGE_HEARTBEAT_S = 60
-"""So often a node's agent reports everything, changed or not."""
+"""Interval in which a node's agent reports everything, changed or not."""
 USAGE_MOST_ROUNDS = 60
 """After so many rounds too: what one report can make a reader store has a bound."""
 USAGE_MAX_ROWS = 100_000
@@ -90,7 +90,7 @@ class Unchanged(BaseModel):
 
 
 class Usage(NodePayload):
-    """What is new of one node's use since its last report.
+    """Changes of one node's use since its last report.
 
     Together the reports hold all that the agent saw in each round, as if it had reported it all.
     """
@@ -101,9 +101,9 @@ class Usage(NodePayload):
     sequence: Count
     sampled_at: AwareDatetime
     devices: tuple[DeviceSample, ...] = Field(max_length=MAX_CARDS)
-    """Those that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
+    """Cards that are new or changed at `sampled_at`; all in the first round of a heartbeat."""
     containers: tuple[ContainerSample, ...] = Field(max_length=MAX_SAMPLES)
-    """As `devices`."""
+    """Containers that are new or changed, like `devices`."""
     unchanged: tuple[Unchanged, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)
     """Runs of equal samples that ended with this report; those that go on are not in it yet."""
     earlier_rounds: tuple[AwareDatetime, ...] = Field(default=(), max_length=USAGE_MOST_ROUNDS)

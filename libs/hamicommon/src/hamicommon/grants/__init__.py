@@ -1,1 +1,1 @@
-"""What a grant is, and how the scheduler signs one."""
+"""Grants, and the scheduler's signature on them."""

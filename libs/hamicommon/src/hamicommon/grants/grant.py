@@ -59,7 +59,7 @@ class GrantedShare(BaseModel):
 
 
 class GrantedContainer(BaseModel):
-    """What one container gets."""
+    """Slices of one container."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -71,7 +71,7 @@ class GrantedContainer(BaseModel):
     """The container has slices, starts before init containers behind it, and runs beside them."""
     shares: tuple[GrantedShare, ...] = ()
     slices: str = ""
-    """Of slices by ResourceClaims: their name, the same for each container and pod that has them
+    """Name of slices by ResourceClaims, the same for each container and pod that has them
     (`hamicommon.domain.allocations.slices_name`)."""
 
     def to_domain(self) -> ContainerGrant:
@@ -115,7 +115,7 @@ class Grant(BaseModel):
     """The kubelet had its Allocate answers before this grant was made (by HAMi before us, or
     without limits): no Allocate will come for it."""
     claimed: bool = False
-    """Of ResourceClaims: the kubelet has it prepared, and never calls Allocate for it."""
+    """Whether it is of ResourceClaims: the kubelet prepares it, and never calls Allocate for it."""
     expires_at: datetime
     """The signed form is not accepted later; a bound pod's grant in the ledger does not expire."""
 

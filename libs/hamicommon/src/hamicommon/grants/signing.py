@@ -31,7 +31,7 @@ def _encode(data: bytes) -> str:
 
 
 def public_key(key: Ed25519PrivateKey) -> VerifyKey:
-    """What is signed with the key can be verified with this."""
+    """Return the key that verifies what is signed with this one."""
     return VerifyKey(key.public_key().public_bytes_raw())
 
 

@@ -1,1 +1,1 @@
-"""What we read from and write to Kubernetes objects, and the client that carries it."""
+"""Contents of Kubernetes objects that we read and write, and the client for them."""

@@ -1,4 +1,4 @@
-"""Who we are to the API server: plain credentials of a kubeconfig, or of the pod's service account.
+"""Credentials for the API server: plain ones of a kubeconfig, or the pod's service account.
 
 Read here, and not by `kubernetes.aio`, because that imports every typed model: a second of CPU at
 start and some 30 MiB (ADR 10), which an agent on every node need not pay. What needs a credential
@@ -81,7 +81,7 @@ class Plain:
 
 @asynccontextmanager
 async def credentials_of(kubeconfig: Path | None) -> AsyncIterator[Credentials]:
-    """Those of a kubeconfig's current context, or of the pod's service account when None.
+    """Return those of a kubeconfig's current context, or of the pod's service account if None.
 
     Raises: InvalidRequest when there is no usable configuration.
     """
@@ -154,7 +154,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSL
 
 
 def _content(entry: dict[str, Any], key: str, folder: Path) -> bytes | None:
-    """What `<key>-data` holds, else the file that `<key>` names."""
+    """Return what `<key>-data` holds, otherwise the content of the file that `<key>` names."""
     data, path = entry.get(f"{key}-data"), entry.get(key)
     if data:
         try:

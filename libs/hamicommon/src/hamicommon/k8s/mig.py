@@ -31,7 +31,7 @@ class MigSlice:
 
     @property
     def detail(self) -> dict[str, Any]:
-        """As it is kept in `DeviceShare.detail`; the ledger lets no two placements overlap."""
+        """Return its form in `DeviceShare.detail`; the ledger lets no two placements overlap."""
         return {
             "profile": self.profile,
             "placement": {"start": self.start, "size": self.size},
@@ -67,7 +67,7 @@ class MigReservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigNames:
-    """What the driver calls the instance that was made for a reservation."""
+    """Driver's names of the instance that was made for a reservation."""
 
     card: GpuUuid
     mig_uuid: str

@@ -123,7 +123,7 @@ def _json_device(entry: object, where: str, vendor: str) -> GpuDevice:
 
 
 def _info(entry: Mapping[str, Any], where: str) -> Mapping[str, Any]:
-    """What other vendors' plugins add; NVIDIA's writes none, and so `encode_register` neither."""
+    """Read what other vendors' plugins add; NVIDIA's and `encode_register` add nothing."""
     value = entry.get("custominfo")
     if value is not None and not isinstance(value, dict):
         raise InvalidRequest(f"custominfo of {where} of the node register is not a JSON object")

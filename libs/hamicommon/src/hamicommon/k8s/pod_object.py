@@ -1,4 +1,4 @@
-"""What is read off a pod as raw JSON: its containers with their roles, and whose it is.
+"""Reading of a pod's raw JSON: its containers with their roles, and its owner.
 
 The scheduler keeps the owner with the allocation (`ledger/tables/grants.py`), bounded: a user
 chooses nearly all of its texts. Kubernetes bounds names and labels, and neither the kinds of owner
@@ -31,7 +31,7 @@ def containers_of(pod: JsonMapping) -> Iterator[tuple[Role, Json]]:
 
 
 def owner_of(pod: JsonMapping, label_keys: Iterable[str] = (), *, stamped: bool = True) -> PodOwner:
-    """Whose it is; of the labels, those that are named.
+    """Return the pod's owner; of its labels, those that are named.
 
     `stamped`: admission has seen the pod, so the annotation that names its creator is the webhook's
     and not the author's.

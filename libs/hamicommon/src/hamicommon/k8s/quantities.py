@@ -39,7 +39,7 @@ _LONGEST = 100
 _LARGEST_EXPONENT = 999
 """Powers of ten that are worth computing."""
 _DIGITS_OF_INT64 = 18
-"""So many decimal digits always fit an int64; longer numbers take Kubernetes' slow path."""
+"""Decimal digits that always fit an int64; longer numbers take Kubernetes' slow path."""
 _NANO = 10**9
 """The finest unit; what is finer is rounded away from zero."""
 

@@ -95,7 +95,7 @@ def _is_starting(exc: BaseException | None) -> bool:
 
 
 CONNECT_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, ValueError, OSError, TimeoutError)
-"""What asyncpg raises instead of a connection; `ssl.SSLError` is an OSError."""
+"""Errors of asyncpg in place of a connection; `ssl.SSLError` is an OSError."""
 
 
 def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
@@ -114,7 +114,7 @@ def why_not(settings: PostgresSettings, exc: Exception) -> HamiError:
 
 
 def tls_problem(dsn: str, exc: BaseException) -> str | None:
-    """What is wrong with the encryption that the DSN asks for; None: it is something else."""
+    """Return the fault of the encryption that the DSN asks for; None: it is something else."""
     mode, trusted = _value(dsn, "sslmode") or "prefer", _value(dsn, "sslrootcert")
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOSTNAME_MISMATCH:

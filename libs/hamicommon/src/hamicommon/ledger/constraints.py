@@ -1,4 +1,4 @@
-"""What each named constraint of the ledger means, as an error of the domain.
+"""Meaning of each named constraint of the ledger, as an error of the domain.
 
 The database is the last to judge: a guarded statement that lost its race, or a mistake of ours,
 ends here. A constraint without an entry is refused by a test, so none is ever answered with a bare
@@ -34,7 +34,7 @@ class ConstraintViolation(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class ConstraintError:
-    """What a violation means: the class of error, and the sentence."""
+    """Meaning of a violation: the class of error, and the sentence."""
 
     error: type[HamiError]
     sentence: str

@@ -40,7 +40,7 @@ DRIVER_ERRORS = (
     OSError,
     TimeoutError,
 )
-"""What a server that is away, restarting or overloaded makes asyncpg raise."""
+"""Errors of asyncpg if the server is unavailable, restarting or overloaded."""
 
 SCHEMA_ERRORS = (
     asyncpg.UndefinedTableError,
@@ -103,7 +103,7 @@ class Database:
         self._waiting = 0
         self._closing = False
         self._statements: Counter[int] = Counter()
-        """Of each connection since the pool has seen it."""
+        """Statements of each connection since the pool has it."""
 
     async def connect(self) -> Connection:
         """A connection outside the pool, for those who keep it (LISTEN).

@@ -90,7 +90,7 @@ SELECT format('allocation %s of pod %s is %s, but its last event has %s', a.id, 
  WHERE e.state IS DISTINCT FROM a.state ORDER BY a.pod_uid
 """,
 }
-"""What is promised -> the query for what breaks it. A card that shrank may hold more than it has
+"""Query for violations, by promise. A card that shrank may hold more than it has
 now, up to its ceiling (architecture 2.1)."""
 
 

@@ -23,10 +23,10 @@ from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.placement.vendor_policy import VendorRules
 
 QuotaAmounts = Mapping[str, int]
-"""What an allocation takes of its namespace's quota, by resource name: MiB of memory, or cores."""
+"""Amounts that an allocation takes of a quota, by resource: MiB of memory, or cores."""
 
 QuotaOf = Callable[[Sequence[ContainerGrant]], QuotaAmounts]
-"""What an allocation's slices count in quotas."""
+"""Function from an allocation's slices to what they count in quotas."""
 
 Rules = Mapping[str, VendorRules]
 """By vendor; one that is absent follows the standard rules."""
@@ -143,7 +143,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockHolder:
-    """Who is between bind and Allocate on a node."""
+    """Holder of a node between bind and Allocate."""
 
     pod_uid: PodUid
     allocation_id: AllocationId

@@ -29,7 +29,7 @@ SELECT c.relname AS name FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhreli
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What one round did."""
+    """Outcome of one round."""
 
     made: tuple[date, ...] = ()
     dropped: tuple[date, ...] = ()

@@ -1,1 +1,1 @@
-"""What every process of ours does: serve HTTP, listen, stop in order."""
+"""Common parts of every process: serving HTTP, listening, stopping in order."""

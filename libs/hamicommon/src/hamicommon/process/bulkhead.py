@@ -24,7 +24,7 @@ _MOST_KNOWN = 1024
 
 
 class Bulkhead:
-    """Of one process; `on_failure` gets the loop's name, once per failure."""
+    """Isolation of failures in a process; `on_failure` gets the loop's name, once per failure."""
 
     def __init__(
         self,

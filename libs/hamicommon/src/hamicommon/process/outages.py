@@ -14,7 +14,7 @@ STARTS_WITHIN_S = 30.0
 
 
 class Outage:
-    """Of one thing that is retried until it works."""
+    """Outage of one thing that is retried until it works."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Outage:
             self._logger.warning(self._failed, extra=extra)
 
     def worked(self) -> bool:
-        """It works, maybe again; whether that was logged."""
+        """Note that it works, maybe again; return whether that was logged."""
         if self._clock() - self._last_s < self._calm_s:
             return False
         warned, self._warned, self._worked = self._warned, False, True

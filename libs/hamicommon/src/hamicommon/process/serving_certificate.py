@@ -31,7 +31,7 @@ _QUIET_MS = 50
 _LONGEST_MS = 200
 
 Reloaded = Literal["loaded", "refused"]
-"""What became of changed files."""
+"""Outcome of changed files."""
 
 
 class ServingCertificate:

@@ -91,7 +91,7 @@ def setup(service_name: str, settings: TelemetrySettings) -> None:
 
 
 def resource(service_name: str, settings: TelemetrySettings) -> dict[str, str]:
-    """Who this process is, by OpenTelemetry's semantic conventions; what is not known is absent."""
+    """Describe this process by OpenTelemetry's conventions; what is not known is absent."""
     known = {"service.name": service_name, "k8s.cluster.name": settings.cluster_name}
     return {name: value for name, value in known.items() if value}
 

@@ -22,7 +22,7 @@ _KEY = re.compile(
 )
 """RFC 7468; one whose end was cut off is masked to the text's end."""
 _NAMED = re.compile(r"\b(password|passwd|access_token|api_key)=[^\s&,;\"'\\]+", re.IGNORECASE)
-"""Of a libpq string or a query."""
+"""Secrets in a libpq string or a query."""
 _SIGNS = ("@", "earer", "asic ", "BEARER", "BASIC", "eyJ", "PRIVATE KEY", "=")
 """One of them is in every text that has anything to mask; most lines have none."""
 

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 
 
 class ShownCertificate(StrEnum):
-    """Whose end a service shows."""
+    """Certificate whose end a service shows."""
 
     SERVING = "serving"
-    """Its own, that clients see."""
+    """Service's own certificate, which clients see."""
     POSTGRES = "postgres"
     NATS = "nats"
     KUBERNETES = "kubernetes"

@@ -1,4 +1,4 @@
-"""What the ledger in memory has written: allocations, their history, and how both are read.
+"""Rows of the ledger in memory: allocations, their history, and the reading of both.
 
 `FakeLedger` adds what changes them. The reading is that of the port LedgerReader.
 """

@@ -1,1 +1,1 @@
-"""What grants take from cards and quotas, and what moves change of it."""
+"""Amounts that grants take from cards and quotas."""

@@ -69,7 +69,7 @@ class SchemaFault(StrEnum):
     BROKEN = "broken"
     """A promise does not hold."""
     PARTITIONS = "partitions"
-    """Nobody makes the partitions of the days to come."""
+    """Fault: the partitions of the days to come are not made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ async def _inspect_head(connection: Connection) -> list[Finding]:
 
 
 async def _guards(connection: Connection) -> list[str]:
-    """What Alembic does not compare."""
+    """Compare what Alembic does not."""
     wanted = {
         str(constraint.name): table.name
         for table in metadata.tables.values()

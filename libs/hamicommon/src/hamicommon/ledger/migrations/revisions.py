@@ -1,4 +1,4 @@
-"""What `alembic_version` holds in a ledger; the history itself is in `migrations/`.
+"""Rows of `alembic_version` in a ledger; the history itself is in `migrations/`.
 
 Since 0010 the history has two branches: `pre` migrations, which old code can live with, and `post`
 ones, which wait until a roll-out is over. So a ledger may have a row for each.

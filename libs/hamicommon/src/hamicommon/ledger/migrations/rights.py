@@ -1,4 +1,4 @@
-"""What each role may do in the ledger: the one place that grants it.
+"""Rights of each role in the ledger: the one place that grants them.
 
 The migrations grant it (`migrations/env.py`), each in its own transaction and to the roles that are
 there, so a table is never there without its rights, in an upgrade from any revision. A role that is
@@ -56,13 +56,13 @@ UPDATED_COLUMNS: Mapping[str, Mapping[str, str]] = {
 """By table: who may change one column of it, and no other."""
 
 SEQUENCES = (SCHEDULER,)
-"""Who draws numbers."""
+"""Roles that draw numbers."""
 
 FUNCTIONS: Mapping[str, str] = {
     "hami_forget_grants(timestamptz, integer)": SCHEDULER,
     "hami_repair_numbers()": SCHEDULER,
 }
-"""Who may call what not everybody may."""
+"""Roles that may call what not everybody may."""
 
 
 def grants() -> str:

@@ -33,7 +33,7 @@ _LOST = (
     OSError,
     TimeoutError,
 )
-"""What asyncpg raises in a statement whose connection ends, or whose answer does not come."""
+"""Errors of a statement whose connection ends, or whose answer does not come."""
 
 
 class SchemaSession:

@@ -27,7 +27,7 @@ from hamicommon.ledger.migrations.session import SchemaSession
 from hamicommon.settings import PostgresSettings
 
 HEADS = "heads"
-"""Of both branches."""
+"""Heads of both branches."""
 # A migration asks for a table's lock half a second at a time, so that writers never queue long.
 LOCK_TRIES = 40
 LOCK_PAUSE_S = 1.0
@@ -130,7 +130,7 @@ def drift(settings: PostgresSettings, migrations: Path) -> list[str]:
 
 
 def drift_over(session: SchemaSession, migrations: Path) -> list[str]:
-    """What differs between the tables of this version and a database at its head.
+    """Return how the tables of this version and a database at its head differ.
 
     CHECK and exclusion constraints, triggers and views are not among it: Alembic does not see them,
     `hamicommon.ledger.migrations.inspection` does. Raises: alembic.util.CommandError when the

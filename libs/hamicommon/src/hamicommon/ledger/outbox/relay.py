@@ -40,7 +40,7 @@ POLL_S = 1.0
 
 
 class OutboxPublisher(Protocol):
-    """What the relay needs of the bus."""
+    """Bus as the relay uses it."""
 
     @property
     def connected(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who was refused, and who called what: rows that no grant has."""
+"""Refusals and operators' calls: rows that no grant has."""
 
 from __future__ import annotations
 

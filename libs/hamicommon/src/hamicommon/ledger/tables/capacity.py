@@ -1,4 +1,4 @@
-"""What there was to grant, over time: periods of cards and quotas, and the gaps between."""
+"""Capacity over time: periods of cards and quotas, and the gaps between."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ device_periods = Table(
     Index(None, "device_uuid", "began_at"),
     Index("ix_device_periods_ended_at", "ended_at", postgresql_where=_ENDED),
 )
-"""What a card was, for as long as nothing of it changed; [began_at, ended_at), open while it lasts.
+"""Period in which nothing of a card changed; [began_at, ended_at), open while it lasts.
 
 A card's periods follow on one another without a gap. Triggers of 0022 write them; what grants use
 of a card is no part of it. `since_known` is false where the card was so before `began_at`: of cards

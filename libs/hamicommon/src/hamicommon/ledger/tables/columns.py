@@ -1,4 +1,4 @@
-"""What all tables share: names of constraints, usual columns, the SQL of a grant's life."""
+"""Common parts of all tables: names of constraints, usual columns, the SQL of a grant's life."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def objects(name: str) -> Column[Any]:
 
 
 def given(name: str, kind: Any) -> Column[Any]:
-    """What every row states: never NULL, and without a default."""
+    """Return a column that every row states: never NULL, and without a default."""
     return Column(name, kind, nullable=False)
 
 
@@ -85,5 +85,5 @@ def bucket() -> tuple[Column[Any], ...]:
 
 
 def hour_or_day() -> CheckConstraint:
-    """Of tables whose sums are of an hour or of a day (UTC)."""
+    """Return the constraint of tables whose sums are of an hour or of a day (UTC)."""
     return CheckConstraint("bucket_s IN (3600, 86400)", name="hour_or_day")

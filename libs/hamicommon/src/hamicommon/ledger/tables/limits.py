@@ -1,4 +1,4 @@
-"""What nodes found when they checked limits from outside; written by the scheduler."""
+"""Findings of nodes that checked limits from outside; written by the scheduler."""
 
 from __future__ import annotations
 

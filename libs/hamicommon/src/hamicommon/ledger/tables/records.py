@@ -1,4 +1,4 @@
-"""What was decided and announced, and what was found different."""
+"""Decisions, announcements and differences."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ decisions = Table(
     Index("ix_decisions_wait_end", "wait_ended_at", postgresql_where=text("outcome <> 'placed'")),
     postgresql_partition_by="RANGE (at)",
 )
-"""What was decided and from what; an identical repeated refusal raises `repeat_count`.
+"""Decisions with their inputs; an identical repeated refusal raises `repeat_count`.
 
 `shortfalls` is compressed JSON (hamicommon.explain.record): reasons, scores, quota. `inventory` and
 `counters` name the `decision_snapshots` of the cards it was decided on, at `detail_at`; a placement

@@ -1,4 +1,4 @@
-"""What containers and namespaces used; written by the metrics service."""
+"""Use by containers and namespaces; written by the metrics service."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ namespace_rollups = Table(
         postgresql_where=text("bucket_s = 3600 AND idle_s IS NULL AND sample_count > 0"),
     ),
 )
-"""What a namespace was granted and used in an hour or a day (UTC); month totals are sums of these.
+"""Grants and use of a namespace in an hour or a day (UTC); month totals are sums of these.
 
 Granted, of app containers: seconds x slices, seconds x share of the card's memory, seconds x MiB,
 seconds x cores (1 = a whole card). Used: sums over samples as in `usage_rollups`; NULL where no
