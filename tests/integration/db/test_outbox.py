@@ -21,7 +21,7 @@ from hamicommon.events import AllocationEvent
 from hamicommon.ledger.database import Database, open_database
 from hamicommon.ledger.outbox import relay as relaying
 from hamicommon.ledger.outbox.announcements import BATCH, Source
-from hamicommon.ledger.outbox.refused_rows import AWAY_MOST_S, MOST_REFUSALS
+from hamicommon.ledger.outbox.refused_rows import MAX_REFUSALS, UNAVAILABLE_RETRY_S
 from hamicommon.ledger.outbox.relay import POLL_S, OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import NatsSettings, PostgresSettings
@@ -155,7 +155,7 @@ async def test_a_row_that_the_bus_refuses_for_ever_is_parked_and_readable(
         attempts += stream.refused - before
         clock.now_s += POLL_S
 
-    assert attempts == MOST_REFUSALS
+    assert attempts == MAX_REFUSALS
     assert await waiting(database) == []
     assert await parked(database) == ["huge"]
     assert (relay.parked, relay.published) == (1, 400)
@@ -192,7 +192,7 @@ async def test_a_bus_that_stores_nothing_parks_nothing_and_its_return_is_noticed
     assert await waiting(database) == ["a", "b"]
 
     stream.refuses = b"nothing"
-    clock.now_s += AWAY_MOST_S
+    clock.now_s += UNAVAILABLE_RETRY_S
     await relay.relay_once()
 
     assert await waiting(database) == []

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import httpx
+import jsonpatch
 import pytest
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.routes import create_app, probe_routes
@@ -130,6 +131,28 @@ async def test_the_pods_trace_begins_here(instruments: WebhookInstruments) -> No
     (stamp,) = [op["value"] for op in patch if "annotations" in op["path"]]
     assert stamp["hami.io/traceparent"].startswith("00-")
     provider.shutdown()
+
+
+async def patched(http: httpx.AsyncClient, given: Json) -> tuple[Json, list[Json]]:
+    response = (await http.post("/webhook", json=review(given))).json()["response"]
+    steps = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
+    return jsonpatch.apply_patch(given, steps), steps
+
+
+async def test_the_same_pod_twice_is_no_second_patch(instruments: WebhookInstruments) -> None:
+    provider = TracerProvider()
+    async with client(instruments, tracer=provider.get_tracer("t")) as http:
+        once, _ = await patched(http, pod(**{"nvidia.com/gpu": "1"}))
+        assert (await patched(http, once))[1] == []
+
+        # Another pod that brings the stamp along begins a trace of its own.
+        copied = {**once, "metadata": {**once["metadata"], "name": "q"}}
+        twin, steps = await patched(http, copied)
+    provider.shutdown()
+
+    assert [step["op"] for step in steps] == ["replace"]
+    stamps = {one["metadata"]["annotations"]["hami.io/traceparent"] for one in (once, twin)}
+    assert len(stamps) == 2
 
 
 async def test_what_can_never_work_is_refused_with_the_reason(

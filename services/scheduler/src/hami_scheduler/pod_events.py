@@ -13,7 +13,7 @@ from hamicommon.domain.pod_ref import PodRef
 from hamicommon.k8s.annotations import node_label
 from hamicommon.placement.node_scores import NodeScores
 
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.ports.cluster import PodEvent, PodEvents
 
@@ -101,7 +101,7 @@ class Outcomes:
     announcer: Announcer
     marks: PodMarks
     """Which pods get Normal events."""
-    lines: LineBudget
+    log_limit: LogLimit
     instruments: SchedulerInstruments
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
+from cachetools import TTLCache
 from hamicommon import telemetry
 from hamicommon.admission.verdicts import (
     NOTHING_KNOWN,
@@ -30,7 +31,6 @@ from opentelemetry.trace import Span, SpanContext, Tracer
 from hami_webhook.metrics import WebhookInstruments
 from hami_webhook.refusals import refusal_of
 from hami_webhook.review import AdmissionReview, allowed, refused
-from hami_webhook.trace_stamps import Stamps
 
 logger = logging.getLogger(__name__)
 audit = logging.getLogger("hami_webhook.audit")
@@ -49,6 +49,9 @@ NOT_JUDGED = AdmissionResult(allowed=True, reason="not-judged")
 """Answer to other updates: a pod's variables and mounts can't change, whatever we are asked."""
 FAILED = "own-failure"
 """The reason of a verdict that is none: this service failed on the pod."""
+STAMP_TTL_S = 30.0
+"""The API server answers a client within 30 s at most, so it shows a pod again within that."""
+MAX_STAMPS = 4096
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,7 +87,10 @@ class ReviewService:
         self._announce = announce
         # The real one, which is there after `telemetry.setup`: a module's would ask each time.
         self._tracer = tracer or trace.get_tracer(__name__)
-        self._stamps = Stamps()
+        # Trace stamp -> its pod. The API server shows a pod again when another webhook changed it
+        # (`reinvocationPolicy`): our stamp stays then, one of another pod is replaced. A replica
+        # that did not see the pod first replaces it too, and the trace begins at that review.
+        self._stamps: TTLCache[str, str] = TTLCache(MAX_STAMPS, STAMP_TTL_S)
 
     async def answer(self, review: AdmissionReview, traceparent: str = "") -> Json:
         """The answer to one review. `traceparent`: the caller's, which is linked."""
@@ -143,11 +149,11 @@ class ReviewService:
         adds_ephemeral = review.subresource == EPHEMERAL
         if review.operation != "CREATE" and not adds_ephemeral:
             return NOT_JUDGED
-        pod, now_s = f"{review.namespace}/{name}", time.monotonic()
+        pod = f"{review.namespace}/{name}"
         about = AdmissionCircumstances(
             namespace=review.namespace,
             traceparent=telemetry.traceparent_of(span),
-            stamped=bool(stamp) and self._stamps.has(stamp, pod, now_s=now_s),
+            stamped=bool(stamp) and self._stamps.get(stamp) == pod,
             username=review.username,
             knowledge=self._knowledge(),
             by_node=review.username.startswith(NODE_USER) and NODES_GROUP in review.groups,
@@ -157,7 +163,7 @@ class ReviewService:
         if adds_ephemeral:
             return verdict
         if verdict.allowed and verdict.reason == "asks-for-cards":
-            self._stamps.give(stamp if about.stamped else about.traceparent, pod, now_s=now_s)
+            self._stamps[stamp if about.stamped else about.traceparent] = pod
         return verdict
 
     def _failure(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hami_scheduler.adapters.postgres.decisions import MAX_ROWS, RENEW_S, PostgresDecisionLog
-from hami_scheduler.line_budget import MOST_LINES
+from hami_scheduler.log_limit import MAX_TEXTS
 from hami_scheduler.ports.ledger import DecisionRow
 from hamicommon.domain.ids import AllocationId, NodeName, PodUid
 from hamicommon.k8s.types import Json
@@ -123,7 +123,7 @@ async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
     replica = await world.replica()
     await world.add_node("n1")
     pod = await world.pod("odd", annotations={WEIGHTS: "x" * 200_000})
-    tries = 2 * MOST_LINES
+    tries = 2 * MAX_TEXTS
     with caplog.at_level(logging.INFO):
         for number in range(tries):
             if changing:
@@ -142,4 +142,4 @@ async def test_a_pod_with_a_malformed_annotation_is_one_short_row_and_few_lines(
     assert len(rows) == (tries if changing else 1)
     assert max(len(row["message"]) for row in rows) < 300
     lines = [one for one in caplog.records if one.getMessage() == "filter failed"]
-    assert len(lines) == (MOST_LINES if changing else 1)
+    assert len(lines) == (MAX_TEXTS if changing else 1)

@@ -17,7 +17,7 @@ from hami_scheduler.api.explain import limit_notes
 from hami_scheduler.enforcement.checks import LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.pod_events import Announcer
@@ -69,7 +69,7 @@ class Stage:
             pod_named=lambda namespace, name: self.pods.get((namespace, name)),
             announcer=announcer,
             instruments=self.instruments,
-            lines=LineBudget(),
+            log_limit=LogLimit(),
             evictor=evictor if evict else None,
         )
 

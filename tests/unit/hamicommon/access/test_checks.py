@@ -124,16 +124,6 @@ async def test_an_api_server_that_hangs_is_waited_for_a_bounded_time(
     assert reviews.most_at_once == checks.REVIEWS_AT_ONCE
 
 
-async def test_a_flood_of_invented_tokens_fills_no_memory() -> None:
-    checked = Access(Reviews())
-
-    for number in range(checks.CACHE_MOST + 100):
-        with pytest.raises(Unauthenticated):
-            await checked.check(f"invented-{number}", READ)
-
-    assert len(checked._known) == checks.CACHE_MOST
-
-
 @pytest.mark.parametrize(
     ("authorizations", "token"),
     [

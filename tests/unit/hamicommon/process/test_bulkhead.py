@@ -7,7 +7,7 @@ import logging
 
 import pytest
 from hamicommon.errors import Unavailable
-from hamicommon.process.bulkhead import LOG_AGAIN_S, Bulkhead
+from hamicommon.process.bulkhead import LOG_INTERVAL_S, Bulkhead
 
 
 def test_the_items_around_a_poisonous_one_are_done(caplog: pytest.LogCaptureFixture) -> None:
@@ -41,7 +41,7 @@ def test_the_same_failure_is_logged_once_in_a_while(caplog: pytest.LogCaptureFix
     bulkhead = Bulkhead(clock=lambda: now_s)
     caplog.set_level(logging.ERROR)
 
-    for now_s in (0.0, 1.0, LOG_AGAIN_S + 1.0):  # noqa: B007 - read by the clock
+    for now_s in (0.0, 1.0, LOG_INTERVAL_S + 1.0):  # noqa: B007 - read by the clock
         with bulkhead.item("sweep", "pod"):
             raise ValueError("poison")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hami_scheduler.ports.ledger import OpenWait
-from hami_scheduler.reconcile import ended_waits
 from hami_scheduler.reconcile.ended_waits import EndedWaits
 from hamicommon.domain.ids import PodUid
 
@@ -85,18 +84,3 @@ async def test_nothing_is_known_of_pods_before_they_were_listed() -> None:
     await waits_of(ledger, listed=False).once()
 
     assert ledger.ended == {}
-
-
-async def test_so_many_deleted_pods_are_remembered_and_no_more(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(ended_waits, "MAX_DELETED", 2)
-    ledger = Waits(a=False, b=False, c=False)
-    waits = waits_of(ledger)
-    for uid in "abc":
-        waits.on_delete(a_pod(uid))
-    waits.on_delete(a_pod("ran", spec={"nodeName": "n1"}))
-
-    await waits.once()
-
-    assert set(ledger.ended) == {"b", "c"}

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from cachetools import TLRUCache
 
 from hamicommon.errors import InvalidRequest, Unavailable
 
@@ -21,7 +22,7 @@ ALLOWED_S = 30.0
 # Short, because a caller who is refused asks an administrator and tries again.
 REFUSED_S = 5.0
 # Some 200 bytes each. A flood of invented tokens makes others be asked about again, no more.
-CACHE_MOST = 1024
+MAX_ANSWERS = 1024
 # What invented tokens may cost the API server at once, and what a caller waits for its turn.
 REVIEWS_AT_ONCE = 8
 REVIEW_TIMEOUT_S = 5.0
@@ -93,9 +94,8 @@ class Access:
     ) -> None:
         """`clock`: seconds."""
         self._reviews = reviews
-        self._clock = clock
-        self._known: OrderedDict[tuple[bytes, Right], tuple[float, ApiCaller | InvalidRequest]] = (
-            OrderedDict()
+        self._known: TLRUCache[tuple[bytes, Right], ApiCaller | InvalidRequest] = TLRUCache(
+            MAX_ANSWERS, _expires_at_s, timer=clock
         )
         self._turns = asyncio.Semaphore(REVIEWS_AT_ONCE)
 
@@ -112,16 +112,16 @@ class Access:
             raise Unauthenticated(f"the token is longer than {TOKEN_MOST} bytes")
         # Tokens themselves are not kept in memory.
         key = (hashlib.sha256(token.encode()).digest(), right)
-        answer = self._kept(key)
+        answer = self._known.get(key)
         if answer is None:
             try:
                 async with asyncio.timeout(REVIEW_TIMEOUT_S), self._turns:
-                    answer = self._kept(key) or await self._ask(token, right)
+                    answer = self._known.get(key) or await self._ask(token, right)
             except TimeoutError:
                 raise Unavailable(
                     f"the API server did not answer within {REVIEW_TIMEOUT_S:g} s whose token it is"
                 ) from None
-            self._keep(key, answer)
+            self._known[key] = answer
         # A new error each time: one that is raised keeps its traceback.
         if isinstance(answer, NotAllowed):
             raise NotAllowed(str(answer), answer.caller)
@@ -142,19 +142,9 @@ class Access:
             caller,
         )
 
-    def _kept(self, key: tuple[bytes, Right]) -> ApiCaller | InvalidRequest | None:
-        found = self._known.get(key)
-        if found is None or found[0] <= self._clock():
-            return None
-        self._known.move_to_end(key)
-        return found[1]
 
-    def _keep(self, key: tuple[bytes, Right], answer: ApiCaller | InvalidRequest) -> None:
-        lasts_s = REFUSED_S if isinstance(answer, InvalidRequest) else ALLOWED_S
-        self._known[key] = (self._clock() + lasts_s, answer)
-        self._known.move_to_end(key)
-        while len(self._known) > CACHE_MOST:
-            self._known.popitem(last=False)
+def _expires_at_s(_key: object, answer: ApiCaller | InvalidRequest, now_s: float) -> float:
+    return now_s + (REFUSED_S if isinstance(answer, InvalidRequest) else ALLOWED_S)
 
 
 def bearer_token(authorizations: Sequence[str]) -> str:

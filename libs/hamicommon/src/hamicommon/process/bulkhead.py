@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import TracebackType
+
+from cachetools import TTLCache
 
 from hamicommon.clipping import clip
 from hamicommon.errors import HamiError
 
 logger = logging.getLogger(__name__)
 
-LOG_AGAIN_S = 300.0
+LOG_INTERVAL_S = 300.0
 """A traceback of the same item is written once in that time; each failure is counted."""
-_MOST_KNOWN = 1024
+_MAX_LOGGED = 1024
 
 
 class Bulkhead:
@@ -33,9 +35,10 @@ class Bulkhead:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._on_failure = on_failure
-        self._clock = clock
         self._failures: Counter[str] = Counter()
-        self._logged: OrderedDict[tuple[str, str, str], float] = OrderedDict()
+        self._logged: TTLCache[tuple[str, str, str], None] = TTLCache(
+            _MAX_LOGGED, LOG_INTERVAL_S, timer=clock
+        )
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -53,14 +56,10 @@ class Bulkhead:
         self._log(loop, name, exc)
 
     def _log(self, loop: str, name: str, exc: Exception) -> None:
-        key, now = (loop, clip(name), type(exc).__name__), self._clock()
-        last = self._logged.get(key)
-        if last is not None and now - last < LOG_AGAIN_S:
+        key = (loop, clip(name), type(exc).__name__)
+        if key in self._logged:
             return
-        self._logged[key] = now
-        self._logged.move_to_end(key)
-        while len(self._logged) > _MOST_KNOWN:
-            self._logged.popitem(last=False)
+        self._logged[key] = None
         logger.error(
             "item failed, the others go on",
             exc_info=exc,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 MAX_KEYS = 10_000
 """The key that was used least recently is forgotten first."""
@@ -23,7 +24,7 @@ class RateLimit:
     def __init__(self, *, burst: float, per_s: float) -> None:
         self._burst = burst
         self._per_s = per_s
-        self._buckets: OrderedDict[Hashable, _Bucket] = OrderedDict()
+        self._buckets: LRUCache[Hashable, _Bucket] = LRUCache(MAX_KEYS)
 
     def take(self, key: Hashable, tokens: float = 1.0, *, at_s: float) -> int | None:
         """Take tokens of the key at that time.
@@ -31,10 +32,7 @@ class RateLimit:
         Returns: how often the key was refused since it was last given some; None: it has not as
         many, and none is taken.
         """
-        bucket = self._buckets.pop(key, None) or _Bucket(self._burst, at_s)
-        self._buckets[key] = bucket
-        if len(self._buckets) > MAX_KEYS:
-            self._buckets.popitem(last=False)
+        bucket = self._buckets.setdefault(key, _Bucket(self._burst, at_s))
         if at_s > bucket.at_s:
             filled = bucket.tokens + (at_s - bucket.at_s) * self._per_s
             bucket.tokens, bucket.at_s = min(self._burst, filled), at_s

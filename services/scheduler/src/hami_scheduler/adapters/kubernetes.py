@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any
 
+from cachetools import LRUCache
 from hamicommon.clipping import clip
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.dra.claims import claim_path
@@ -25,7 +25,7 @@ from hami_scheduler.ports.cluster import PodEvent
 
 # Events of one series are counted up in one object, as client-go does, this many remembered; the
 # object's name identifies the series, so that a replica that does not remember finds it as well.
-EVENT_MEMORY = 20_000
+MAX_EVENTS = 20_000
 # Within this time the same message is only counted, and the next write has the count; doubled by
 # every write, up to the rate at which client-go lets one pod's events through.
 EVENT_QUIET_S = 5.0
@@ -166,7 +166,7 @@ class KubernetesPodEvents:
     api: KubeApi
     background: BackgroundQueue
     component: str
-    _shown: OrderedDict[str, _Shown] = field(default_factory=OrderedDict, init=False)
+    _shown: LRUCache[str, _Shown] = field(default_factory=lambda: LRUCache(MAX_EVENTS), init=False)
     dropped: int = field(default=0, init=False)
 
     def emit(self, event: PodEvent) -> None:
@@ -193,8 +193,6 @@ class KubernetesPodEvents:
             if shown.message != event.message or not quiet:
                 await self._count_up(path, name, event, shown)
         self._shown[name] = shown
-        if len(self._shown) > EVENT_MEMORY:
-            self._shown.popitem(last=False)
 
     async def _create(self, path: str, name: str, event: PodEvent) -> _Shown:
         shown = _Shown(message=event.message, count=1, written_at=time.monotonic())

@@ -26,7 +26,7 @@ from hami_scheduler.ledger.cluster_state import ClusterState
 from hami_scheduler.ledger.node_locks import NodeLocks
 from hami_scheduler.ledger.transitions import Transitions
 from hami_scheduler.ledger.writer import LedgerWriter
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 from hami_scheduler.placement.fragmentation_tables import TableMaker
@@ -127,14 +127,14 @@ class Core:
         )
         marks = PodMarks(all_events=settings.events == "all", all_labels=settings.label)
         self.outcomes = Outcomes(
-            announcer=announcer, marks=marks, lines=LineBudget(), instruments=instruments
+            announcer=announcer, marks=marks, log_limit=LogLimit(), instruments=instruments
         )
         self.mirrors = Mirrors(
             store=store,
             pods=pods,
             vendors=vendors,
             drift=drift,
-            lines=LineBudget(),
+            log_limit=LogLimit(),
             marks=marks,
         )
         self.refused = NodeProblems(

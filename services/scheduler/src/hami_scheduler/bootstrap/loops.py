@@ -28,7 +28,7 @@ from hami_scheduler.enforcement.checks import CLOSE_EVERY_S, LimitChecks
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables
 from hami_scheduler.placement.waiting_pods import ARRIVALS_AGAIN_S
 from hami_scheduler.pod_ending import PodEnder
@@ -287,7 +287,7 @@ def limit_loops(core: Core, watches: Watches) -> Loops:
         pod_named=lambda namespace, name: store.get((namespace, name)),
         announcer=core.announcer,
         instruments=core.instruments,
-        lines=LineBudget(),
+        log_limit=LogLimit(),
         evictor=evictor,
     )
     source = Subscription(

@@ -22,7 +22,7 @@ from hamicommon.k8s.types import JsonMapping
 
 from hami_scheduler.enforcement.evict import LimitEvictor
 from hami_scheduler.enforcement.periods import REASONS, PeriodChanges, drift_class
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.metrics import SchedulerInstruments
 from hami_scheduler.pod_events import Announcer
 
@@ -48,7 +48,7 @@ class LimitChecks:
     pod_named: Callable[[str, str], JsonMapping | None]
     announcer: Announcer
     instruments: SchedulerInstruments
-    lines: LineBudget
+    log_limit: LogLimit
     evictor: LimitEvictor | None
 
     async def handle(self, message: Message) -> None:
@@ -85,7 +85,7 @@ class LimitChecks:
             if reason is None:
                 continue
             self.instruments.drift.labels(drift_class(period.state)).inc()
-            if self.lines.spend(PodUid(period.pod_uid), period.sentence) is None:
+            if self.log_limit.take(PodUid(period.pod_uid), period.sentence) is None:
                 continue
             logger.warning(
                 "limit not held",

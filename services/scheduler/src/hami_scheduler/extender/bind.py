@@ -97,7 +97,7 @@ class Bind:
         except HamiError as exc:
             error = clip(str(exc), MAX_ERROR_LENGTH)
             self.outcomes.announcer.announce(_pod_ref(args), BINDING_FAILED, error)
-            left_out = self.outcomes.lines.spend(PodUid(args.pod_uid), error)
+            left_out = self.outcomes.log_limit.take(PodUid(args.pod_uid), error)
             if left_out is not None:
                 extra = {"pod_uid": args.pod_uid, "node": args.node}
                 extra |= {"error": error, "left_out": str(left_out)}

@@ -241,7 +241,7 @@ class Filter:
             text = f"calcScore failed {why} for pod {clip(trace.name)}"
         # One event, whose text is the latest: the author may change what is wrong at each try.
         self._announce(trace, FILTERING_FAILED, text, series="error")
-        left_out = self.outcomes.lines.spend(trace.uid, why)
+        left_out = self.outcomes.log_limit.take(trace.uid, why)
         if left_out is not None:
             extra = {"pod_uid": trace.uid, "error": why, "left_out": left_out}
             logger.warning("filter failed", extra=extra)

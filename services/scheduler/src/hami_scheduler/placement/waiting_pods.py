@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, insort
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from cachetools import LRUCache
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json, JsonMapping
@@ -22,8 +22,8 @@ from hamicommon.placement.walks.walked import shape_key
 
 from hami_scheduler.ports.ledger import DecisionLog
 
-# Pods whose last visit is remembered; older ones are released by their deadline alone.
-MOST_VISITS = 20_000
+MAX_VISITS = 20_000
+"""Pods whose last visit is remembered; older ones are released by their deadline only."""
 
 
 class RequestShape:
@@ -77,14 +77,11 @@ class WaitingPods:
         self._pods: dict[PodUid, WaitingPod] = {}
         self._places: list[tuple[int, str, PodUid]] = []
         """Places of all pods, in order."""
-        self._visits: OrderedDict[PodUid, _Visit] = OrderedDict()
+        self._visits: LRUCache[PodUid, _Visit] = LRUCache(MAX_VISITS)
 
     def saw(self, pod: JsonMapping, request: PodRequest) -> None:
         """The pod came to /filter looking like this."""
-        self._visits.pop(request.uid, None)
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
-        if len(self._visits) > MOST_VISITS:
-            self._visits.popitem(last=False)
 
     def given_up_since(self, pod: JsonMapping) -> bool:
         """True when kube-scheduler has set PodScheduled=False after the last visit here.
@@ -148,7 +145,7 @@ _LATER = 500
 """Decisions that are read again: as many as others may have made in that time."""
 _AT_ONCE = 100
 """Decisions that are read before others have their turn: some milliseconds."""
-_MOST_PODS = 4 * HALF_LIFE
+_MAX_COUNTED = 4 * HALF_LIFE
 """Pods that are known to be counted; the oldest are forgotten."""
 
 
@@ -158,7 +155,7 @@ class ArrivalCounts:
     def __init__(self, cluster: ClusterView, decisions: DecisionLog) -> None:
         self._cluster = cluster
         self._decisions = decisions
-        self._counted: OrderedDict[PodUid, None] = OrderedDict()
+        self._counted: LRUCache[PodUid, None] = LRUCache(_MAX_COUNTED)
         self.restored = False
         """True once the ledger has been read."""
 
@@ -167,8 +164,6 @@ class ArrivalCounts:
         if request.uid in self._counted:
             return
         self._counted[request.uid] = None
-        if len(self._counted) > _MOST_PODS:
-            self._counted.popitem(last=False)
         shape = shape_of(request)
         if shape is not None:
             self._cluster.usual.saw(shape)

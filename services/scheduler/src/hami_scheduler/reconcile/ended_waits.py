@@ -7,11 +7,11 @@ long ago a pod was last asked about does not matter: while kube-scheduler is awa
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from cachetools import LRUCache
 from hamicommon.domain.ids import PodUid
 from hamicommon.k8s.types import JsonMapping
 
@@ -43,14 +43,14 @@ class EndedWaits:
     ledger: DecisionLog
     pods: Callable[[], Iterable[JsonMapping]]
     listed: Callable[[], bool]
-    _deleted: OrderedDict[PodUid, None] = field(default_factory=OrderedDict, init=False)
+    _deleted: LRUCache[PodUid, None] = field(
+        default_factory=lambda: LRUCache(MAX_DELETED), init=False
+    )
 
     def on_delete(self, pod: JsonMapping) -> None:
         """The pod watch saw the pod go."""
         if not (pod.get("spec") or {}).get("nodeName"):
             self._deleted[PodUid(pod["metadata"]["uid"])] = None
-            if len(self._deleted) > MAX_DELETED:
-                self._deleted.popitem(last=False)
 
     async def once(self) -> int:
         """One comparison; returns how many pods wait no longer. Raises: Unavailable, Conflict."""

@@ -25,7 +25,7 @@ from hamicommon.k8s.types import JsonMapping
 from hamicommon.vendors.interface.vendor import Vendor
 
 from hami_scheduler.drift import Drift, subject_of
-from hami_scheduler.line_budget import LineBudget
+from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.pod_events import PodMarks
 from hami_scheduler.ports.cluster import PodApi
 from hami_scheduler.ports.ledger import AllocationStore
@@ -59,7 +59,7 @@ class Mirrors:
     pods: PodApi
     vendors: Iterable[Vendor]
     drift: Drift
-    lines: LineBudget
+    log_limit: LogLimit
     """How often a pod is journalled whose author changes it again and again."""
     marks: PodMarks
     clock: Callable[[], float] = time.monotonic
@@ -109,7 +109,7 @@ class Mirrors:
         if before is not None and before.why == why:
             return
         why = clip(why, MAX_REFUSAL_LENGTH)
-        if self.lines.spend(allocation.pod_uid, why) is None:
+        if self.log_limit.take(allocation.pod_uid, why) is None:
             return
         await self.drift.note(REFUSED, subject_of(allocation), why, repaired=False)
 
@@ -152,7 +152,7 @@ class Mirrors:
             f"{key} was '{clip(found.get(key, 'missing'))}', the ledger has '{clip(value)}'"
             for key, value in wrong.items()
         )
-        if self.lines.spend(row.pod_uid, detail) is None:
+        if self.log_limit.take(row.pod_uid, detail) is None:
             self.drift.count(CLASS)
         else:
             await self.drift.note(CLASS, subject_of(row), detail, repaired=True)

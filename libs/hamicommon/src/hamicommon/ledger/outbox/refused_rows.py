@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from cachetools import FIFOCache
+
 # A row is parked after so many refusals, each while others were stored; with doubled waits between
 # them that takes four minutes, in which a bus that is short of something recovers.
-MOST_REFUSALS = 8
+MAX_REFUSALS = 8
 # While the bus stores nothing at all, a row waits no longer than this for its return.
-AWAY_MOST_S = 15.0
+UNAVAILABLE_RETRY_S = 15.0
 # Refused rows that a relay remembers; a forgotten one is counted from 0 again.
-MOST_REFUSED = 10_000
+MAX_ROWS = 10_000
 
 
 @dataclass(slots=True)
 class _Refusal:
-    """How a row fared: attempts in vain, and those of them that were the row's own fault."""
+    """Attempts in vain at one row, and those of them that were the row's own fault."""
 
     attempts: int
     counted: int
@@ -40,10 +41,10 @@ class RefusedRows:
         self._clock = clock
         self._retry_s = retry_s
         self._stored = self._stored_before = 0
-        self._rows: OrderedDict[RowKey, _Refusal] = OrderedDict()
+        self._rows: FIFOCache[RowKey, _Refusal] = FIFOCache(MAX_ROWS)
 
-    def waiting(self, table: str) -> list[int]:
-        """Ids of rows of the table that are not due."""
+    def waiting_ids(self, table: str) -> list[int]:
+        """Return the ids of the table's rows that are not due."""
         now = self._clock()
         return [
             row_id
@@ -51,8 +52,8 @@ class RefusedRows:
             if owner == table and refusal.due_at > now
         ]
 
-    def stored(self, keys: Iterable[RowKey]) -> None:
-        """Of one batch, the bus stored these; where there are some, it is not away (any more)."""
+    def on_stored(self, keys: Iterable[RowKey]) -> None:
+        """Note which rows of one batch the bus stored; if there are any, it is available."""
         self._stored_before = self._stored
         for key in keys:
             self._rows.pop(key, None)
@@ -62,19 +63,17 @@ class RefusedRows:
                 if not refusal.counted:
                     refusal.due_at = 0.0
 
-    def refused(self, key: RowKey) -> bool:
-        """The bus refused the row, in the batch that `stored` was called for; True: for good."""
+    def on_refused(self, key: RowKey) -> bool:
+        """Note a row that the bus refused, after `on_stored` of its batch; True: give it up."""
         refusal = self._rows.setdefault(key, _Refusal(0, 0, self._stored_before, 0.0))
         blamed = self._stored > refusal.stored_before
         refusal.attempts += 1
         refusal.counted += blamed
         refusal.stored_before = self._stored
-        wait_s = self._retry_s * 2.0 ** min(refusal.attempts - 1, MOST_REFUSALS)
-        refusal.due_at = self._clock() + (wait_s if blamed else min(wait_s, AWAY_MOST_S))
-        while len(self._rows) > MOST_REFUSED:
-            self._rows.popitem(last=False)
-        return refusal.counted >= MOST_REFUSALS
+        wait_s = self._retry_s * 2.0 ** min(refusal.attempts - 1, MAX_REFUSALS)
+        refusal.due_at = self._clock() + (wait_s if blamed else min(wait_s, UNAVAILABLE_RETRY_S))
+        return refusal.counted >= MAX_REFUSALS
 
     def forget(self, key: RowKey) -> None:
-        """The row was given up."""
+        """Forget a row that was given up."""
         self._rows.pop(key, None)

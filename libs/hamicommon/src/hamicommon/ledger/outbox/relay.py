@@ -135,7 +135,7 @@ class OutboxRelay:
         return max(counts)
 
     async def _relay_batch(self, source: Source) -> int:
-        rows = await self._database.fetch(source.take, self._refusals.waiting(source.table))
+        rows = await self._database.fetch(source.take, self._refusals.waiting_ids(source.table))
         if not rows:
             return 0
         messages = self._messages(source, rows)
@@ -143,10 +143,12 @@ class OutboxRelay:
         answers = [(row, error) for (row, _), error in zip(messages, errors, strict=True)]
         done = [row for row, error in answers if error is None]
         refused = {row["id"]: error for row, error in answers if error is not None}
-        self._refusals.stored((source.table, row["id"]) for row in done)
+        self._refusals.on_stored((source.table, row["id"]) for row in done)
         # A row that no message can be made of is parked immediately: it would come first for ever.
         parked = {row["id"] for row in rows} - {row["id"] for row, _ in answers}
-        parked |= {row_id for row_id in refused if self._refusals.refused((source.table, row_id))}
+        parked |= {
+            row_id for row_id in refused if self._refusals.on_refused((source.table, row_id))
+        }
         if done:
             await self._database.fetch(source.mark_published, [row["id"] for row in done])
         if parked:

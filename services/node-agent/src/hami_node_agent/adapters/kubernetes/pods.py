@@ -8,10 +8,10 @@ attempt: an annotation that is older than one that we saw is worth nothing.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from cachetools import LRUCache
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
@@ -107,7 +107,7 @@ class NodePods:
         self._node = node
         self._resource = resource
         self._signed = SignedGrants(node, key)
-        self._gone: OrderedDict[PodUid, None] = OrderedDict()
+        self._gone: LRUCache[PodUid, None] = LRUCache(MAX_GONE)
         self._by_uid: dict[str, Json] = {}
         self._containers: dict[str, tuple[str, str]] = {}
         """By the runtime's id: pod uid and name."""
@@ -149,8 +149,6 @@ class NodePods:
         self._signed.forget(uid)
         self._gone[uid] = None
         self._seen = None
-        while len(self._gone) > MAX_GONE:
-            self._gone.popitem(last=False)
 
     def _drop_containers(self, pod: Json) -> None:
         for container_id, _ in container_ids(pod):
