@@ -11,19 +11,28 @@ from tests.integration.scheduler.world import World
 pytestmark = pytest.mark.integration
 
 CREATOR = "system:serviceaccount:kube-system:replicaset-controller"
-OWNED: dict[str, Any] = {
-    "annotations": {"hami.io/created-by": CREATOR},
-    "labels": {"app": "bert", "team": "nlp", "pod-template-hash": "6d5f8c7b9", "other": "x"},
-    "ownerReferences": [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "ReplicaSet",
-            "name": "bert-6d5f8c7b9",
-            "uid": "6d9f5c1e-0000-4000-8000-000000000001",
-            "controller": True,
-        }
-    ],
-}
+CREATED = {"hami.io/created-by": CREATOR}
+LABELS = {"app": "bert", "team": "nlp", "pod-template-hash": "6d5f8c7b9", "other": "x"}
+OWNER = "bert-6d5f8c7b9"
+CONTAINER = {"name": "main", "image": "none"}
+
+
+async def replica_set(world: World) -> dict[str, Any]:
+    """Make an owner; return the reference to it. A pod whose owner is missing is collected."""
+    path = "/apis/apps/v1/namespaces/default/replicasets"
+    labels = {"matchLabels": {"app": "bert"}}
+    template = {"metadata": {"labels": {"app": "bert"}}, "spec": {"containers": [CONTAINER]}}
+    spec = {"replicas": 0, "selector": labels, "template": template}
+    made = await world.api.create(path, {"metadata": {"name": OWNER}, "spec": spec})
+    world.stack.push_async_callback(world.api.delete, f"{path}/{OWNER}")
+    uid = made["metadata"]["uid"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
+        "name": OWNER,
+        "uid": uid,
+        "controller": True,
+    }
 
 
 async def grants(world: World) -> list[Any]:
@@ -36,12 +45,13 @@ async def grants(world: World) -> list[Any]:
 async def test_a_grant_names_owner_account_creator_and_the_chosen_labels(world: World) -> None:
     replica = await world.replica(owner_labels="team, app")
     await world.add_node("n1")
-    pod = await world.pod("bert", **OWNED)
+    owner = await replica_set(world)
+    pod = await world.pod("bert", annotations=CREATED, labels=LABELS, ownerReferences=[owner])
     pod["spec"]["serviceAccountName"] = "trainer"
     wanted = (
         "ReplicaSet",
-        "bert-6d5f8c7b9",
-        "6d9f5c1e-0000-4000-8000-000000000001",
+        OWNER,
+        owner["uid"],
         "bert",
         "trainer",
         CREATOR,
@@ -71,8 +81,7 @@ async def test_a_pod_that_comes_to_bind_without_a_reservation_is_known_as_well(
 ) -> None:
     replica = await world.replica(allocate_at="bind")
     await world.add_node("n1")
-    # A pod whose owner does not exist is collected; this one has none.
-    pod = await world.pod("bert", annotations=OWNED["annotations"])
+    pod = await world.pod("bert", annotations=CREATED)
     assert await replica.bind(pod, "n1") == ""
 
     [row] = await grants(world)
