@@ -22,6 +22,7 @@ from hamilocal.system.options import UpOptions
 from tests import measured
 from tests.e2e.secrets import leaks, secrets_of, written_by
 from tests.e2e.system import System, hamictl
+from tests.servers import memory_folder
 from tests.waiting import PATIENCE_S
 
 
@@ -30,7 +31,7 @@ def running_system(
     kind: str, *flags: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[System]:
     """`hamictl up` with these flags (and variables, for every process) in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="hami-e2e-"))
+    folder = Path(tempfile.mkdtemp(prefix="hami-e2e-", dir=memory_folder()))
     folder.chmod(0o755)
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)

@@ -19,13 +19,14 @@ import pytest
 from hamilocal.supervisor.state_file import marked_processes
 
 from tests.e2e.system import READY_TIMEOUT_S, hamictl
+from tests.servers import memory_folder
 
 pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    made = Path(tempfile.mkdtemp(prefix="hami-e2e-"))
+    made = Path(tempfile.mkdtemp(prefix="hami-e2e-", dir=memory_folder()))
     made.chmod(0o755)
     try:
         yield made / "system"

@@ -30,7 +30,7 @@ from hamilocal.system.credentials import ensure_credentials
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes, equal_nodes
 from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
-from tests.servers import migrate, psql
+from tests.servers import memory_folder, migrate, psql
 from tests.waiting import PATIENCE_S
 
 CREATORS = 16
@@ -98,7 +98,7 @@ async def cluster(
     """
     names = [f"node-{number}" for number in range(nodes)]
     async with AsyncExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="hami-replicas-"))
+        folder = Path(tempfile.mkdtemp(prefix="hami-replicas-", dir=memory_folder()))
         folder.chmod(0o755)
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
 

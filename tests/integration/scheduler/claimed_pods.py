@@ -61,7 +61,6 @@ async def pod_of(
             },
         },
     )
-    world.pods.append(pod)
     metadata = pod["metadata"]
     path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
     if bound:

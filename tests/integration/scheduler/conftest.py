@@ -34,9 +34,9 @@ from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S, wait
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kubeconfig_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An emulated API server of this module."""
+    """One emulated API server for all cases; each leaves it without nodes and pods."""
     folder = tmp_path_factory.mktemp("apiserver")
     made = ensure_credentials(folder / "credentials", serving=("apiserver",))
     port = free_port()
@@ -105,9 +105,9 @@ async def world(
         )
         yield world
         agents.cancel()
-        # Else replicas of the next case may see one go that has come again there.
+        # Otherwise replicas of the next case may see one go that has come again there.
         for node in (await api.get("/api/v1/nodes"))["items"]:
             await api.delete(f"/api/v1/nodes/{node['metadata']['name']}")
-        for pod in world.pods:
+        for pod in (await api.get("/api/v1/pods"))["items"]:
             with contextlib.suppress(NotFound):
                 await world.delete(pod)

@@ -92,7 +92,6 @@ class World:
     sequence: int = 0
     replicas: list[Replica] = field(default_factory=list)
     """Those that run."""
-    pods: list[Json] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
     """Nodes whose agent was asked whether it can take a pod."""
     unready: set[str] = field(default_factory=set)
@@ -216,7 +215,7 @@ class World:
         limits = limits or {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
         if cores:
             limits["nvidia.com/gpucores"] = str(cores)
-        made = await self.api.create(
+        return await self.api.create(
             "/api/v1/namespaces/default/pods",
             {
                 "metadata": {"name": f"{name}-{uuid.uuid4().hex[:6]}", **meta},
@@ -228,8 +227,6 @@ class World:
                 },
             },
         )
-        self.pods.append(made)
-        return made
 
     async def read(self, pod: Json) -> Json:
         return await self.api.get(_path(pod))

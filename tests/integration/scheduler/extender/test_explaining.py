@@ -257,7 +257,6 @@ async def test_why_a_pod_was_never_filtered_is_read_from_the_pod_itself(
         "/api/v1/namespaces/default/pods",
         {"metadata": {"name": f"never-{uuid.uuid4().hex[:6]}"}, "spec": body},
     )
-    world.pods.append(pod)
 
     answer = await explained(replica, pod, outcome="undecided")
 

@@ -68,7 +68,7 @@ class OtherNode:
 
 
 async def a_pod(world: World, name: str, **limits: str) -> Json:
-    made = await world.api.create(
+    return await world.api.create(
         "/api/v1/namespaces/default/pods",
         {
             "metadata": {"name": name},
@@ -80,8 +80,6 @@ async def a_pod(world: World, name: str, **limits: str) -> Json:
             },
         },
     )
-    world.pods.append(made)
-    return made
 
 
 def chip_pod(world: World, name: str) -> Any:

@@ -98,7 +98,6 @@ async def goes_its_way(world: World, replica: Replica, node: Json, template: Jso
     pod = await world.api.create(
         "/api/v1/namespaces/default/pods", {"metadata": metadata, "spec": template["spec"]}
     )
-    world.pods.append(pod)
     await placed(replica, pod, OtherNode(world, name), "cpu-only")
     assert await replica.bind(pod, name) == ""
     await world.until(pod, "bound")
@@ -128,7 +127,7 @@ async def test_an_annotation_that_names_a_card_finds_it_on_every_node(world: Wor
 
 
 async def chosen_pod(world: World, name: str, card: str) -> Json:
-    made = await world.api.create(
+    return await world.api.create(
         "/api/v1/namespaces/default/pods",
         {
             "metadata": {"name": name, "annotations": {"hygon.com/use-gpuuuid": card}},
@@ -140,8 +139,6 @@ async def chosen_pod(world: World, name: str, card: str) -> Json:
             },
         },
     )
-    world.pods.append(made)
-    return made
 
 
 async def test_a_cordon_closes_the_card_of_its_own_node(world: World) -> None:

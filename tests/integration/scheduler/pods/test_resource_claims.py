@@ -141,7 +141,6 @@ async def beside(world: World, claims: Claims, first: Json, name: str) -> Json:
             },
         },
     )
-    world.pods.append(pod)
     metadata = pod["metadata"]
     reserved = {"resource": "pods", "name": name, "uid": metadata["uid"]}
     claim["status"]["reservedFor"].append(reserved)
