@@ -21,8 +21,8 @@ from urllib.request import urlopen
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES = ROOT / "k8s" / "components" / "monitoring" / "rules"
-BOARDS = ROOT / "k8s" / "components" / "monitoring" / "dashboards"
+RULES = ROOT / "k8s" / "chart" / "monitoring" / "rules"
+BOARDS = ROOT / "k8s" / "chart" / "monitoring" / "dashboards"
 PATIENCE_S = 180.0
 LOOK_EVERY_S = 0.5
 TLS = ("hami-webhook",)

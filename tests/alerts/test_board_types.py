@@ -15,7 +15,7 @@ from tests.alerts.live import ROOT
 pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
-BOARDS = sorted((ROOT / "k8s" / "components" / "monitoring" / "dashboards").glob("*.json"))
+BOARDS = sorted((ROOT / "k8s" / "chart" / "monitoring" / "dashboards").glob("*.json"))
 PACKAGES = ROOT / ".venv" / "boards" / "node_modules"
 Compile = Callable[[Mapping[str, Json]], str]
 

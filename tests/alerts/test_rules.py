@@ -37,7 +37,7 @@ def test_the_cases_notice_alerts_that_never_or_always_fire(
         alert["expr"] = expr
     (tmp_path / "alerts.yaml").write_text(yaml.safe_dump(rules))
     (tmp_path / "recording.yaml").write_text((RULES / "recording.yaml").read_text())
-    cases = CASES.read_text().replace("../../k8s/components/monitoring/rules", str(tmp_path))
+    cases = CASES.read_text().replace("../../k8s/chart/monitoring/rules", str(tmp_path))
     (tmp_path / "cases.yaml").write_text(cases)
 
     done = promtool("test", "rules", tmp_path / "cases.yaml")

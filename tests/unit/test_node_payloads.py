@@ -30,7 +30,7 @@ from hamicommon.errors import InvalidRequest
 
 OURS, OTHER = "node-2", "node-0"
 MAX_PAYLOAD_BYTES = 1024 * 1024
-"""Largest payloads of the bus server (`k8s/base/nats.yaml`), and of one with defaults."""
+"""Largest payloads of the bus server (`k8s/base/nats-config.yaml`), and of one with defaults."""
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
 SERVICES = Path(__file__).parents[2] / "services"
 

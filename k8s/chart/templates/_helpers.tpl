@@ -1,13 +1,56 @@
-{{/* The image of a container: (list root values-of-the-image default-tag). */}}
+{{/* Image and pull policy of a container: (list root values-of-the-image default-tag). */}}
 {{- define "hami.image" -}}
 {{- $root := index . 0 }}{{ $image := index . 1 }}{{ $tag := index . 2 -}}
-{{- with $image.registry | default $root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
+image: {{ with $image.registry | default $root.Values.global.imageRegistry }}{{ . }}/{{ end -}}
 {{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default $tag }}{{ end }}
+{{- with $image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
 {{- end }}
 
-{{/* Not empty where the API server has admission policies and they are wanted. */}}
+{{/* Where and with which priority a pod runs: (list root values-of-the-part name-of-the-pods). */}}
+{{- define "hami.placement" -}}
+{{- $root := index . 0 }}{{ $part := index . 1 }}{{ $name := index . 2 }}
+{{- $own := dict "app.kubernetes.io/name" $name }}
+{{- $placed := pick $part "affinity" "nodeSelector" "runtimeClassName" "tolerations" }}
+{{- $_ := set $placed "priorityClassName" (hasKey $part "priorityClassName" | ternary $part.priorityClassName $root.Values.global.priorityClassName) }}
+{{- $_ := set $placed "imagePullSecrets" list }}
+{{- range $root.Values.global.imagePullSecrets }}
+{{- $_ := set $placed "imagePullSecrets" (append $placed.imagePullSecrets (dict "name" .)) }}
+{{- end }}
+{{- $_ := set $placed "topologySpreadConstraints" list }}
+{{- range $part.topologySpreadConstraints }}
+{{- $constraint := merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" $own)) }}
+{{- $_ := set $placed "topologySpreadConstraints" (append $placed.topologySpreadConstraints $constraint) }}
+{{- end }}
+{{- range $key, $value := $placed }}
+{{- if not $value }}{{ $_ := unset $placed $key }}{{ end }}
+{{- end }}
+{{- if $placed }}{{ toYaml $placed }}{{ end }}
+{{- end }}
+
+{{/* Labels and annotations of an object that has no others. */}}
+{{- define "hami.described" -}}
+labels:
+  app.kubernetes.io/part-of: hami
+  {{- with .Values.global.labels }}{{ toYaml . | nindent 2 }}{{- end }}
+{{- with .Values.global.annotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Changes with the content of these templates: (list root template...). */}}
+{{- define "hami.digest" -}}
+{{- $root := first . }}{{ $texts := list }}
+{{- range rest . }}
+{{- $texts = append $texts (include (print $root.Template.BasePath "/" .) $root) }}
+{{- end }}
+{{- $texts | join "" | sha256sum | trunc 12 | quote }}
+{{- end }}
+
+{{/* Not empty if the API server has admission policies and they are wanted. */}}
 {{- define "hami.admissionPolicies" -}}
-{{- if and .Values.admissionPolicies.enabled (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy") -}}
+{{- if and .Values.admissionPolicies.enabled (semverCompare ">=1.30.0-0" .Capabilities.KubeVersion.Version) -}}
 true
 {{- end }}
 {{- end }}
@@ -19,23 +62,16 @@ true
 {{- end }}
 {{- end }}
 
-{{/* Of all values that a ConfigMap shows. */}}
-{{- define "hami.configChecksum" -}}
-{{- $values := pick .Values "schedulerName" "resourceName" "resourceMem" "resourceMemPercentage" "resourceCores" "resourcePriority" "device-config" -}}
-{{- $agent := omit .Values.devicePlugin "image" "resources" "podAnnotations" "extraEnvs" "tolerations" "nvidiaNodeSelector" "updateStrategy" -}}
-{{ list $values $agent .Chart.Version | toJson | sha256sum }}
-{{- end }}
-
 {{/* A Job can't be changed: another name for another version or other values. */}}
 {{- define "hami.jobSuffix" -}}
 {{ .Values.global.imageTag | default .Chart.AppVersion | replace "." "-" | lower }}-{{ .Values | toJson | sha256sum | trunc 8 }}
 {{- end }}
 
-{{/* Not empty where slices by ResourceClaims are wanted, and fails where they can't be had. */}}
+{{/* Not empty if slices by ResourceClaims are wanted; fails if they can't be had. */}}
 {{- define "hami.dra" -}}
 {{- if .Values.dra.enabled -}}
-{{- if not (.Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy") -}}
-{{- fail "dra.enabled needs Kubernetes 1.36 or newer: this API server serves no MutatingAdmissionPolicy of admissionregistration.k8s.io/v1" -}}
+{{- if semverCompare "<1.36.0-0" .Capabilities.KubeVersion.Version -}}
+{{- fail (printf "dra.enabled needs Kubernetes 1.36 or newer: this is %s (helm template: --kube-version)" .Capabilities.KubeVersion.Version) -}}
 {{- end -}}
 true
 {{- end }}

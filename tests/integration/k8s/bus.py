@@ -33,7 +33,7 @@ def config_map(path: Path, name: str) -> dict[str, str]:
 def bus_server(folder: Path, login_key: Ed25519PublicKey) -> Iterator[str]:
     """The running server; every service's password is `secret`."""
     plan = nats_server.prepare(folder)
-    text = config_map(BASE / "nats.yaml", "hami-nats")["nats.conf"]
+    text = config_map(BASE / "nats-config.yaml", "hami-nats")["nats.conf"]
     text = text[: text.index("tls {")] + text[text.index("jetstream {") :]
     port = urlsplit(plan.url).port
     (made,) = (Path(part) for part in plan.argv if part.endswith(".conf"))

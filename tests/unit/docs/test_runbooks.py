@@ -18,7 +18,7 @@ from hamictl.__main__ import COMMANDS
 from tests.metric_registry import declared
 
 ROOT = Path(__file__).resolve().parents[3]
-RULES = ROOT / "k8s" / "components" / "monitoring" / "rules"
+RULES = ROOT / "k8s" / "chart" / "monitoring" / "rules"
 RUNBOOKS = ROOT / "docs" / "runbooks"
 CASES = ROOT / "tests" / "alerts" / "alerts.yaml"
 Json = dict[str, Any]

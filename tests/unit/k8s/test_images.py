@@ -62,7 +62,7 @@ def container_of(service: str) -> tuple[dict[str, Any], dict[str, Any]]:
         (pod, container)
         for name, pod in PODS
         for container in pod["containers"]
-        if container["image"] == f"hami-{service}"
+        if container["image"].startswith(f"hami-{service}:")
         and name.split()[0] in {"Deployment", "DaemonSet"}
     ]
     return pod, container
@@ -75,7 +75,9 @@ def test_a_pod_has_the_user_of_its_image_and_a_read_only_root(
     for container in pod["containers"]:
         context = pod.get("securityContext", {}) | container["securityContext"]
         if container["image"].startswith("hami-"):
-            assert context["runAsUser"] == user(container["image"].removeprefix("hami-"))
+            assert context["runAsUser"] == user(
+                container["image"].removeprefix("hami-").partition(":")[0]
+            )
         assert context["readOnlyRootFilesystem"] is True
         assert context["allowPrivilegeEscalation"] is False
         assert context["capabilities"]["drop"] == ["ALL"]

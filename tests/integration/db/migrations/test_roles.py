@@ -23,7 +23,7 @@ from tests.servers import psql
 
 pytestmark = pytest.mark.integration
 
-JOBS = Path(__file__).parents[4] / "k8s" / "base" / "migrations" / "jobs.yaml"
+JOBS = Path(__file__).parents[4] / "k8s" / "base" / "migrations.yaml"
 PASSWORDS = {"SCHEDULER_PASSWORD": "of-the-scheduler", "METRICS_PASSWORD": "of-the-metrics"}
 # What the Job of the version before granted, which ran before the `post` migrations did.
 GRANTED_BEFORE = """

@@ -10,8 +10,6 @@ import yaml
 
 from tests.unit.k8s.chart.rendered import CHART, Json, Objects, Render, helm, key_of
 
-POLICIES = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
-
 
 @pytest.fixture
 def render(tmp_path: Path) -> Render:
@@ -19,13 +17,13 @@ def render(tmp_path: Path) -> Render:
         values: Json | None = None,
         *,
         namespace: str = "hami-system",
-        policies: bool = True,
+        kubernetes: str = "1.33.0",
         apis: Sequence[str] = (),
     ) -> Objects:
         file = tmp_path / "values.yaml"
         file.write_text(yaml.safe_dump(values or {}))
-        known = [*apis, *([POLICIES] if policies else [])]
-        given = [part for api in known for part in ("--api-versions", api)]
+        given = [part for api in apis for part in ("--api-versions", api)]
+        given += ["--kube-version", kubernetes]
         done = helm("template", "x", str(CHART), "-n", namespace, "-f", str(file), *given)
         assert done.returncode == 0, done.stderr
         return {key_of(each): each for each in yaml.load_all(done.stdout, yaml.CSafeLoader) if each}

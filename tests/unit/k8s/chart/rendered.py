@@ -48,28 +48,23 @@ def environment(container: Json) -> dict[str, Any]:
 
 
 def base() -> Objects:
-    """What `k8s/base` has, with its images' tags and its label."""
-    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
-    tags = {each["name"]: each["newTag"] for each in kustomization["images"]}
-    found: Objects = {}
-    for path in sorted(BASE.rglob("*.yaml")):
-        if path.name == "kustomization.yaml":
-            continue
-        for each in filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)):
-            each["metadata"].setdefault("labels", {})["app.kubernetes.io/part-of"] = "hami"
-            for container in containers(each):
-                container["image"] += ":" + tags[container["image"]]
-            found[key_of(each)] = each
-    del found["Namespace", "hami-system"]
-    return found
+    """Return the objects of `k8s/base` that the chart has."""
+    names = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    texts = [(BASE / name).read_text() for name in names if name != "namespace.yaml"]
+    return {
+        key_of(each): each
+        for text in texts
+        for each in yaml.load_all(text, yaml.CSafeLoader)
+        if each
+    }
 
 
 def comparable(each: Json) -> Json:
-    """Without the digests that make new pods, and with texts in YAML as what they mean."""
+    """Return it without the digest that makes new pods, and with YAML in texts parsed."""
     each["metadata"]["name"] = key_of(each)[1]
     metadata = each.get("spec", {}).get("template", {}).get("metadata", {})
     notes = metadata.get("annotations", {})
-    notes.pop("checksum/config", None)
+    notes.pop("hami.io/config", None)
     if not notes:
         metadata.pop("annotations", None)
     for name, text in each.get("data", {}).items():

@@ -22,15 +22,16 @@ pytestmark = pytest.mark.skipif(HELM is None, reason="helm is not installed")
 
 
 def test_prometheus_gets_monitors_rules_and_boards_where_it_is_wanted(render: Render) -> None:
-    component = K8S / "components" / "monitoring"
+    component = K8S / "chart" / "monitoring"
     kinds = ("PodMonitor", "PrometheusRule")
     apis = [f"monitoring.coreos.com/v1/{kind}" for kind in kinds]
     wanted = {"prometheus": {"enabled": True, "additionalLabels": {"release": "kps"}}}
 
     rendered = render(wanted, apis=apis, namespace="gpu")
 
-    rule = yaml.safe_load((component / "prometheus-rule.yaml").read_text())
-    assert rendered["PrometheusRule", "hami"]["spec"] == rule["spec"]
+    files = [component / "rules" / f"{name}.yaml" for name in ("recording", "alerts")]
+    groups = [each for file in files for each in yaml.safe_load(file.read_text())["groups"]]
+    assert rendered["PrometheusRule", "hami"]["spec"]["groups"] == groups
     for name in ("hami-tenants", "hami-services"):
         monitor = rendered["PodMonitor", name]
         assert monitor["metadata"]["labels"]["release"] == "kps"
