@@ -31,6 +31,7 @@ ENDED = base64.b64encode(
     ).public_bytes(Encoding.PEM)
 ).decode()
 Json = dict[str, Any]
+COUNTS = {"replicas", "readyReplicas", "numberReady", "currentNumberScheduled"}
 State = dict[str, Json]
 """By path."""
 _PLACES = {
@@ -123,6 +124,30 @@ def _waits(path: str, name: str, waiting: Json) -> Callable[[State], None]:
     return change
 
 
+def _refused(path: str, maker: str, message: str) -> Callable[[State], None]:
+    """Nothing of the workload was created, and an event of what makes its pods has the reason."""
+
+    def change(state: State) -> None:
+        status = state[path]["status"]
+        status.update(dict.fromkeys(status.keys() & COUNTS, 0))
+        state[f"{PLACE}/events/{maker}.1"] = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{maker}.1", "namespace": NAMESPACE},
+            "involvedObject": {"namespace": NAMESPACE, "name": maker},
+            "reason": "FailedCreate",
+            "message": message,
+        }
+
+    return change
+
+
+def refusals(state: State) -> dict[str, str]:
+    """Return the messages of refused pods by what makes these."""
+    events = [each for path, each in state.items() if path.startswith(f"{PLACE}/events/")]
+    return {each["involvedObject"]["name"]: each["message"] for each in events}
+
+
 def _scaled_to_none(path: str) -> Callable[[State], None]:
     def change(state: State) -> None:
         state[path]["spec"]["replicas"] = 0
@@ -194,6 +219,28 @@ CASES: dict[str, tuple[Callable[[State], None], str, str, str]] = {
         "scheduler",
         "hami-scheduler: 0 of 2 pods are ready (ErrImagePull: not found)",
         "describe pods",
+    ),
+    "a quota of system priorities": (
+        _refused(
+            f"{APPS}/deployments/hami-scheduler",
+            "hami-scheduler-7d9f",
+            'pods "hami-scheduler-7d9f-x" is forbidden: insufficient quota to match these scopes: '
+            "[{PriorityClass In [system-node-critical system-cluster-critical]}]",
+        ),
+        "scheduler",
+        "0 of 2 pods are ready (no pod may be created: pods",
+        "--set global.priorityClassName=,devicePlugin.priorityClassName=",
+    ),
+    "Pod Security of the namespace": (
+        _refused(
+            f"{APPS}/daemonsets/hami-node-agent",
+            "hami-node-agent",
+            'pods "hami-node-agent-x" is forbidden: violates PodSecurity "restricted:latest": '
+            "host namespaces (hostPID=true)",
+        ),
+        "agents",
+        "0 of 3 pods are ready (no pod may be created: pods",
+        "kubectl label --overwrite namespace hami-system pod-security.kubernetes.io/enforce=",
     ),
     "a container that ends again and again": (
         _waits(

@@ -20,7 +20,7 @@ imagePullPolicy: {{ . }}
 {{- end }}
 {{- $_ := set $placed "topologySpreadConstraints" list }}
 {{- range $part.topologySpreadConstraints }}
-{{- $constraint := merge (deepCopy .) (dict "labelSelector" (dict "matchLabels" $own)) }}
+{{- $constraint := hasKey . "labelSelector" | ternary . (merge (dict "labelSelector" (dict "matchLabels" $own)) .) }}
 {{- $_ := set $placed "topologySpreadConstraints" (append $placed.topologySpreadConstraints $constraint) }}
 {{- end }}
 {{- range $key, $value := $placed }}

@@ -21,6 +21,7 @@ def seen(state: State) -> Installed:
         workloads={at.rpartition("/")[2]: each for at, each in state.items() if APPS in at},
         pods=under(f"{PLACE}/pods"),
         jobs=under(JOBS),
+        refusals=states.refusals(state),
         services=frozenset(at.rpartition("/")[2] for at in state if f"{PLACE}/services" in at),
         trusted=f"{PLACE}/configmaps/hami-ca" in state,
     )
@@ -75,6 +76,7 @@ def test_who_may_read_nothing_learns_that_and_that_nothing_is_known() -> None:
         workloads=None,
         pods=None,
         jobs=None,
+        refusals={},
         services=None,
         trusted=None,
     )

@@ -12,6 +12,7 @@ from tests.unit.k8s.chart.rendered import (
     HELM,
     K8S,
     Json,
+    Objects,
     Render,
     containers,
     environment,
@@ -212,3 +213,99 @@ def test_the_clusters_name_reaches_every_service(render: Render) -> None:
         and environment(containers(each)[0]).get("HAMI_TELEMETRY_CLUSTER_NAME") == "prod-eu"
     }
     assert named == {"hami-scheduler", "hami-webhook", "hami-metrics", "hami-node-agent"}
+
+
+PLACES = {
+    "hami-scheduler": ("scheduler",),
+    "hami-webhook": ("scheduler", "admissionWebhook"),
+    "hami-metrics": ("metrics",),
+    "hami-node-agent": ("devicePlugin",),
+    "hami-postgres": ("postgres",),
+    "hami-redis": ("redis",),
+    "hami-nats": ("nats",),
+    "hami-bootstrap": ("jobs",),
+    "hami-migrations": ("jobs",),
+    "hami-webhook-certificate": ("jobs",),
+    "hami-ledger-backup": ("jobs",),
+}
+AFFINITY = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"a": "b"}}}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_part_may_be_placed_by_values(render: Render, name: str) -> None:
+    given: Json = {"tolerations": [{"key": "infra", "operator": "Exists"}], "affinity": AFFINITY}
+    selector = "nvidiaNodeSelector" if name == "hami-node-agent" else "nodeSelector"
+    given[selector] = {"pool": "infra"}
+    for key in reversed(PLACES[name]):
+        given = {key: given}
+
+    rendered = render({**given, "backup": {"enabled": True}})
+
+    [pod] = [pod_of(each) for key, each in rendered.items() if key[1] == name and pod_of(each)]
+    assert pod["nodeSelector"].items() >= {("pool", "infra")}
+    assert pod["tolerations"] == [{"key": "infra", "operator": "Exists"}]
+    assert pod["affinity"]["nodeAffinity"] == AFFINITY["nodeAffinity"]
+
+
+def test_replicas_are_spread_by_constraints_that_select_them(render: Render) -> None:
+    spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    own = {**spread, "labelSelector": {"matchLabels": {"a": "b"}}}
+    rendered = render(
+        {
+            "scheduler": {
+                "topologySpreadConstraints": [spread],
+                "affinity": {"podAntiAffinity": None},
+                "admissionWebhook": {"topologySpreadConstraints": [own]},
+            }
+        }
+    )
+
+    scheduler = pod_of(rendered["Deployment", "hami-scheduler"])
+    labels = {"matchLabels": {"app.kubernetes.io/name": "hami-scheduler"}}
+    assert scheduler["topologySpreadConstraints"] == [{**spread, "labelSelector": labels}]
+    assert "affinity" not in scheduler
+    webhook = pod_of(rendered["Deployment", "hami-webhook"])
+    assert webhook["topologySpreadConstraints"] == [own]
+
+
+def test_priorities_are_values_and_system_ones_come_with_their_quota(render: Render) -> None:
+    def classes(found: Objects) -> dict[str, str | None]:
+        return {k[1]: pod_of(e).get("priorityClassName") for k, e in found.items() if pod_of(e)}
+
+    before = render()
+    assert set(classes(before).values()) == {"system-cluster-critical", "system-node-critical"}
+    quota = before["ResourceQuota", "hami-priorities"]["spec"]
+    assert set(quota["scopeSelector"]["matchExpressions"][0]["values"]) == {
+        *classes(before).values()
+    }
+    own = render(
+        {"global": {"priorityClassName": ""}, "devicePlugin": {"priorityClassName": "gpu"}}
+    )
+    assert set(classes(own).values()) == {None, "gpu"}
+    assert ("ResourceQuota", "hami-priorities") not in own
+
+
+def test_on_openshift_the_agent_has_its_own_constraints_and_all_others_are_non_root(
+    render: Render,
+) -> None:
+    rendered = render({"openshift": {"enabled": True}}, namespace="gpu")
+
+    made = rendered.keys() - render().keys()
+    assert made == {
+        ("SecurityContextConstraints", "hami-node-agent"),
+        ("RoleBinding", "hami-nonroot"),
+    }
+    allowed = rendered["SecurityContextConstraints", "hami-node-agent"]
+    assert allowed["users"] == ["system:serviceaccount:gpu:hami-node-agent"]
+    agent = pod_of(rendered["DaemonSet", "hami-node-agent"])
+    [container] = agent["containers"]
+    assert allowed["allowedCapabilities"] == container["securityContext"]["capabilities"]["add"]
+    assert allowed["allowHostPID"] is agent["hostPID"] is True
+    for (kind, name), each in rendered.items():
+        volumes = {key for v in pod_of(each).get("volumes", ()) for key in v if key != "name"}
+        if kind == "DaemonSet":
+            assert volumes <= set(allowed["volumes"])
+        elif pod_of(each):
+            # What nonroot-v2 allows.
+            assert volumes <= {"configMap", "emptyDir", "persistentVolumeClaim", "secret"}, name
+            assert pod_of(each)["securityContext"]["runAsNonRoot"] is True, name

@@ -33,6 +33,8 @@ class Installed:
     workloads: Mapping[str, Json] | None
     pods: Sequence[Json] | None
     jobs: Sequence[Json] | None
+    refusals: Mapping[str, str]
+    """Why the API server refused pods, by the object that makes them."""
     services: frozenset[str] | None
     trusted: bool | None
     """Whether the authority's certificate is there; None: it may not be read."""
@@ -62,6 +64,11 @@ async def read(api: KubeApi) -> Installed:
         workloads=None if None in lists else workloads,
         pods=await _items(api, f"{place}/pods"),
         jobs=await _items(api, f"{batch}/jobs"),
+        refusals={
+            event["involvedObject"]["name"]: event.get("message", "")
+            for event in await _items(api, f"{place}/events") or ()
+            if event.get("reason") == "FailedCreate"
+        },
         services=None if services is None else frozenset(s["metadata"]["name"] for s in services),
         trusted=None if authority is hidden else authority is not None,
     )
@@ -95,7 +102,7 @@ def _credentials(seen: Installed) -> PartFinding:
     return missing(
         "credentials",
         f"Job {job} has not made them{_reason(seen, 'hami-bootstrap')}",
-        f"kubectl --namespace {seen.namespace} logs job/{job}",
+        _way_out(seen, "hami-bootstrap") or f"kubectl --namespace {seen.namespace} logs job/{job}",
     )
 
 
@@ -208,11 +215,27 @@ def _step(seen: Installed, name: str) -> str:
     if spec.get("replicas") == 0:
         kind = "statefulset" if "serviceName" in spec else "deployment"
         return f"kubectl --namespace {seen.namespace} scale --replicas=1 {kind}/{name}"
+    if way_out := _way_out(seen, name):
+        return way_out
     for pod in _pods(seen, name):
         if _waiting(pod).get("reason") == "CrashLoopBackOff":
             own = pod["metadata"]["name"]
             return f"kubectl --namespace {seen.namespace} logs --previous {own}"
     return f"kubectl --namespace {seen.namespace} describe pods -l app.kubernetes.io/name={name}"
+
+
+def _way_out(seen: Installed, name: str) -> str:
+    """Return what lets refused pods be created; empty: none was refused, or it is unknown."""
+    refusal = _refusal(seen, name)
+    if "PriorityClass" in refusal:
+        return (
+            "helm upgrade with --set global.priorityClassName=,devicePlugin.priorityClassName= "
+            f"or a ResourceQuota of system priorities in {seen.namespace}"
+        )
+    if "PodSecurity" in refusal:
+        label = "pod-security.kubernetes.io/enforce=privileged"
+        return f"kubectl label --overwrite namespace {seen.namespace} {label}"
+    return ""
 
 
 def _reason(seen: Installed, name: str) -> str:
@@ -225,7 +248,18 @@ def _reason(seen: Installed, name: str) -> str:
         for condition in (pod.get("status") or {}).get("conditions") or ():
             if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
                 return f" (not scheduled: {condition.get('message')})"
-    return ""
+    refusal = _refusal(seen, name)
+    return f" (no pod may be created: {refusal})" if refusal else ""
+
+
+def _refusal(seen: Installed, name: str) -> str:
+    """Return why a workload without pods has none; empty: unknown."""
+    if _pods(seen, name):
+        return ""
+    # A Deployment's pods are made by its ReplicaSet, whose name begins with the Deployment's.
+    return next(
+        (text for maker, text in seen.refusals.items() if f"{maker}-".startswith(f"{name}-")), ""
+    )
 
 
 def _namespace_of(registration: Json | None) -> str:
