@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from hamilocal.servers.control_plane.assets import ControlPlane
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.certificates import write_kubeconfig
 
+from tests.control_plane import ControlPlane
 from tests.waiting import PATIENCE_S
 
 

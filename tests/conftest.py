@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hamilocal.servers.control_plane.assets import Assets, find_assets
 from hypothesis import HealthCheck, settings
 
 from tests import measured
+from tests.control_plane import Assets, find_assets
 from tests.docker_servers import docker_missing, docker_servers, images
 from tests.scheduling import SideBySide
 from tests.servers import Databases, Servers, embedded_servers, migrate

@@ -25,8 +25,9 @@ from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.binaries import postgres_home
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.processes import running
 from pydantic import SecretStr
+
+from tests.processes import running
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 _SQL_TIMEOUT_S = 30.0

@@ -19,15 +19,15 @@ from typing import Any
 import httpx
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import LocalCredentials, ensure_credentials
+from hamilocal.system.layout import LocalCredentials, ensure_credentials
 
 from bench.filter.cluster import Fill, fill_api_server, fill_ledger, names_of, placed_pods
 from bench.filter.figures import cpu_s
+from tests.processes import running
 
 ROOT = Path(__file__).resolve().parents[2]
 READY_S = 600.0

@@ -18,13 +18,13 @@ from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.binaries import postgres_home
 from hamilocal.servers.data import nats, postgres
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT, stop, wait_until_ready
 from bench.image import heap_settings
 from bench.pages.ledger import fill
+from tests.processes import running
 
 SCHEDULER = "hami-scheduler"
 

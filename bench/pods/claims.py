@@ -26,12 +26,12 @@ from hamicommon.errors import NotFound, Unavailable
 from hamicommon.events import ClaimsReply, ClaimsRequest, claims_subject
 from hamicommon.k8s.client import KubeApi
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import ControlPlane
 from hamilocal.supervisor.ports import free_port
 from nats.aio.client import Client
 
 from bench.filter.system import CHILD, stop
 from bench.pods.played import WRITERS, PlayedNodes
+from tests.control_plane import ControlPlane
 
 RESOURCES = "/apis/resource.k8s.io/v1"
 SLICES = f"{RESOURCES}/resourceslices"

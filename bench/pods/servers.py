@@ -13,14 +13,14 @@ from typing import Any
 
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
-from hamilocal.servers.control_plane.assets import ControlPlane
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 from pydantic import SecretStr
 
 from bench.filter.system import CHILD, ROOT
+from tests.control_plane import ControlPlane
+from tests.processes import running
 
 
 async def data_servers(folder: Path, stack: AsyncExitStack) -> tuple[dict[str, str], str]:

@@ -20,8 +20,6 @@ from typing import Any
 from hamicommon.bus.connecting import open_bus
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.settings import NatsSettings
-from hamilocal.servers.control_plane.assets import ControlPlane, control_plane, find_assets
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
@@ -33,6 +31,8 @@ from bench.pods.foreign import AnnotatedNodes, until_it_answers
 from bench.pods.played import RESOURCE, SLOTS, Cards, PlayedNodes, equal_nodes
 from bench.pods.processor_time import cpu_ms
 from bench.pods.servers import data_servers, scheduler
+from tests.control_plane import ControlPlane, control_plane, find_assets
+from tests.processes import running
 
 SCHEDULER = "hami-scheduler"
 CLAIMS = "claims"

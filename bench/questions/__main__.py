@@ -28,13 +28,13 @@ from hamicommon.ledger.migrations import upgrade
 from hamicommon.ledger.questions import Answer, answer, questions
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.data import postgres
-from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from bench.filter.figures import machine
 from bench.questions import month
 from bench.sql.__main__ import cpu_ms
 from bench.sql.auditing import fill_audit
+from tests.processes import running
 
 ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "migrations"

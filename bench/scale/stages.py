@@ -25,15 +25,15 @@ import httpx
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import LocalCredentials, ensure_credentials
+from hamilocal.system.layout import LocalCredentials, ensure_credentials
 from pydantic import SecretStr
 
 from bench.filter.cluster import Fill, Placed, write_allocations
 from bench.filter.objects import CARDS
 from bench.filter.system import CHILD, ROOT, stop
+from tests.processes import running
 
 POLL_S = 0.05
 READY_S = 900.0

@@ -15,10 +15,10 @@ import asyncpg
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.data import postgres
-from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
 from bench.sql.filler import fill
+from tests.processes import running
 
 MIGRATIONS = Path(__file__).resolve().parents[2] / "migrations"
 FILLED_AT = "0007"

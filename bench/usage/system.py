@@ -17,12 +17,12 @@ import httpx
 from hamicommon.ledger.migrations import upgrade
 from hamicommon.settings import PostgresSettings
 from hamilocal.servers.data import nats, postgres
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
 from bench.usage.load import NODES, usage
 from bench.usage.processes import family_cpu_s
+from tests.processes import running
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 600.0

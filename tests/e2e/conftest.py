@@ -14,14 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
-from hamilocal.servers.control_plane.assets import control_plane, find_assets
-from hamilocal.servers.processes import running
 from hamilocal.system.kubernetes import scheduler_configuration
 from hamilocal.system.options import UpOptions
 
 from tests import measured
+from tests.control_plane import control_plane, find_assets
 from tests.e2e.secrets import leaks, secrets_of, written_by
 from tests.e2e.system import System, hamictl
+from tests.processes import running
 from tests.servers import memory_folder
 from tests.waiting import PATIENCE_S
 

@@ -19,10 +19,9 @@ from typing import TypeVar
 import httpx
 import pytest
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.apiserver import node_user
-from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
-from hamilocal.system.nodes import LocalNode, fakegpu_config
+from hamilocal.system.options import LocalNode, fakegpu_config
 
+from tests.control_plane import Assets, ControlPlane, control_plane, node_user
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e_manifests.node.pod_objects import NAMESPACE
 from tests.e2e_manifests.node.private_machine import private_machine

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets, control_plane
 
+from tests.control_plane import Assets, control_plane
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e_manifests.applied import WITH_PODS, ApiServer, job_of, kinds_of
 from tests.e2e_manifests.conftest import spawn_controllers

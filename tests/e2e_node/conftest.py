@@ -13,14 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.control_plane.apiserver import node_user
-from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.supervisor.ports import free_port
 from hamilocal.system.kubernetes import scheduler_configuration
-from hamilocal.system.nodes import LocalNode, fakegpu_config
-from hamilocal.system.options import UpOptions
+from hamilocal.system.options import LocalNode, UpOptions, fakegpu_config
 
 from tests import measured
+from tests.control_plane import Assets, control_plane, node_user
 from tests.e2e.conftest import kubernetes_client
 from tests.e2e.system import hamictl, wait
 from tests.e2e_node.dra import claims

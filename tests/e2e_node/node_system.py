@@ -13,11 +13,11 @@ from pathlib import Path
 
 import httpx
 from hamicommon.k8s.types import Json
-from hamilocal.servers.processes import start
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
 from tests.e2e.system import MIB, System, a_pod, wait
+from tests.processes import start
 from tests.real_node.node import WORKLOAD_IMAGE, RealNode
 from tests.waiting import PATIENCE_S
 

@@ -17,12 +17,12 @@ import pytest
 from hami_node_agent.adapters.kubelet.container_runtime import ContainerRuntime
 from hami_node_agent.allocation.binding_way import way_of
 from hamicommon.errors import Unavailable
-from hamilocal.servers.processes import running
 
 from tests import measured
 from tests.e2e.system import slice_of
 from tests.e2e_node.conftest import RUNTIME_VARIABLE
 from tests.e2e_node.node_system import CARDS, SLOTS_PER_CARD, NodeSystem
+from tests.processes import running
 from tests.real_node import containerd
 from tests.real_node.containerd import Cdi
 

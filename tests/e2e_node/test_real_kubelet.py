@@ -12,9 +12,9 @@ from hami_node_agent.adapters.kubelet.state import KubeletStateReader, read_chec
 from hami_node_agent.devices.replica_ids import card_of
 from hami_node_agent.grants.ports import KeptAnswer
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from tests import measured
+from tests.control_plane import Assets
 from tests.e2e.system import MIB, slice_of, wait
 from tests.e2e_node.node_system import NodeSystem
 from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hamilocal.servers.control_plane.apiserver import node_user
-from hamilocal.servers.control_plane.assets import Assets, control_plane, find_assets
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.plan import ServerError
 
+from tests.control_plane import Assets, control_plane, find_assets, node_user
+from tests.processes import running
 from tests.real_node.node import WORKLOAD_IMAGE, RealNode, real_node, workload_image
 
 

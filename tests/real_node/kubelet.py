@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import http_ready
+
+from tests.processes import http_ready
 
 ROOT = Path("/var/lib/kubelet")
 """Where device plugins look for the kubelet; kubelets before 1.26 know no other place."""

@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hamilocal.servers.processes import ServerProcess, running, start
-from hamilocal.supervisor.children import MARKER
-from hamilocal.supervisor.identity import send_signal
+from hamilocal.supervisor.children import MARKER, send_signal
 from hamilocal.supervisor.plan import ServerError, ServerPlan
 from hamilocal.supervisor.state_file import marked_processes
 
+from tests.processes import ServerProcess, running, start
 from tests.real_node import containerd, kubelet
 from tests.real_node.images import with_libraries, write_image
 from tests.real_node.kubelet import DEVICE_PLUGINS, POD_RESOURCES, STATIC_PODS

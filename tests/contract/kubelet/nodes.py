@@ -23,13 +23,13 @@ from hamicommon.kubelet_api._generated import (
     podresources_pb2,
     podresources_pb2_grpc,
 )
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
-from hamilocal.servers.control_plane.pki import make_pki
+from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import http_ready
 from kubelocal.kubelet.containers.launch_files import parse_pids
 
+from tests.control_plane import make_pki
+from tests.processes import http_ready
 from tests.waiting import PATIENCE_S, eventually
 
 RESOURCE = "nvidia.com/gpu"

@@ -16,8 +16,6 @@ import pytest
 import pytest_asyncio
 from hamicommon.errors import NotFound
 from hamicommon.k8s.client import open_kube_api
-from hamilocal.servers.control_plane.assets import control_plane
-from hamilocal.servers.processes import running
 
 from tests.contract.kubelet.nodes import (
     Node,
@@ -27,6 +25,8 @@ from tests.contract.kubelet.nodes import (
     emulator_plan,
     open_node,
 )
+from tests.control_plane import control_plane
+from tests.processes import running
 from tests.waiting import eventually
 
 pytestmark = [

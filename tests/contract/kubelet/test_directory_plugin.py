@@ -11,10 +11,10 @@ from pathlib import Path
 import grpc
 import pytest
 from hamicommon.k8s.client import open_kube_api
-from hamilocal.servers.processes import running
 
 from tests.contract.kubelet.nodes import emulator_plan, open_node
 from tests.contract.kubelet.plugin_kubelet import PluginKubelet
+from tests.processes import running
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

@@ -13,15 +13,12 @@ import httpx
 import orjson
 import pytest
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.apiserver import ADMIN
-from hamilocal.servers.control_plane.assets import Assets, control_plane
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
-from hamilocal.servers.control_plane.pki import make_pki
-from hamilocal.servers.processes import running
+from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import http_ready
 
+from tests.control_plane import ADMIN, Assets, control_plane, make_pki
+from tests.processes import http_ready, running
 from tests.waiting import PATIENCE_S
 
 TOKEN = "contract-test-token"

@@ -71,28 +71,3 @@ def test_pods_of_a_node_that_is_gone_are_removed(cluster: Cluster) -> None:
     bind(cluster, "a", name)
     cluster.ok(cluster.client.delete(f"/api/v1/nodes/{name}"))
     gone(cluster, "pods", "a")
-
-
-def test_a_quota_counts_down_when_pods_end_or_go(cluster: Cluster) -> None:
-    quota = {"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2"}}}
-    cluster.create("resourcequotas", quota)
-    name = f"node-{cluster.namespace}"
-    cluster.ok(cluster.client.post("/api/v1/nodes", json={"metadata": {"name": name}}))
-
-    def used() -> str:
-        amount: str = cluster.get("resourcequotas", "q")["status"]["used"]["pods"]
-        return amount
-
-    cluster.create("pods", pod("a"))
-    cluster.create("pods", pod("b"))
-    assert used() == "2"
-    assert cluster.client.post(cluster.path("pods"), json=pod("c")).status_code == 403
-    bind(cluster, "a", name)
-    ended = {"status": {"phase": "Succeeded"}}
-    cluster.ok(cluster.patch(cluster.path("pods", "a/status"), ended))
-    assert used() == "1"
-    cluster.ok(cluster.client.delete(cluster.path("pods", "b")))
-    assert used() == "0"
-    more = {"spec": {"hard": {"pods": "5"}}}
-    changed = cluster.ok(cluster.patch(cluster.path("resourcequotas", "q"), more))
-    assert changed["status"]["hard"] == {"pods": "5"}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx
 from hamicommon.k8s.types import Json
-from hamilocal.servers.processes import start
 
 from tests.contract.kubernetes.servers import TOKEN, client_for, emulated, emulator_plan
+from tests.processes import start
 from tests.waiting import PATIENCE_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"

@@ -10,9 +10,9 @@ from hamicommon.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from hamicommon.k8s import informer as informers
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.informer import Informer
-from hamilocal.servers.processes import start
 
 from tests.contract.kubernetes.servers import client_for, emulated, emulator_plan
+from tests.processes import start
 from tests.waiting import PATIENCE_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"

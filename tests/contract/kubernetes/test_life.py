@@ -3,8 +3,6 @@
 The same cases on our server and on the real one.
 """
 
-import uuid
-
 import orjson
 from hamicommon.k8s.types import Json
 
@@ -107,47 +105,6 @@ def test_a_collection_is_deleted_by_selector(cluster: Cluster) -> None:
         cluster.client.get(cluster.path("configmaps"), params={"labelSelector": "group"})
     )
     assert [each["metadata"]["name"] for each in left["items"]] == ["c"]
-
-
-def test_a_quota_refuses_the_pod_too_many(cluster: Cluster) -> None:
-    hard = {"pods": "2", f"requests.{GPU}": "2"}
-    cluster.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
-    if cluster.kind == "real":  # there, kube-controller-manager counts
-        status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
-        cluster.ok(cluster.patch(cluster.path("resourcequotas", "q/status"), status))
-    answers = []
-
-    def allowed() -> bool:
-        answers.append(cluster.client.post(cluster.path("pods"), json=pod(limits={GPU: 2})))
-        return answers[-1].status_code == 201
-
-    wait(allowed, what="the quota is known")
-    body = pod("b", limits={GPU: 1})
-    answer = cluster.client.post(cluster.path("pods"), json=body)
-    assert answer.status_code == 403
-    assert answer.json()["message"] == (
-        'pods "b" is forbidden: exceeded quota: q, requested: requests.nvidia.com/gpu=1, '
-        "used: requests.nvidia.com/gpu=2, limited: requests.nvidia.com/gpu=2"
-    )
-    used = cluster.get("resourcequotas", "q")["status"]["used"]
-    assert used == {"pods": "1", f"requests.{GPU}": "2"}
-
-
-def test_a_quota_on_limits_of_extended_resources_refuses_nothing(cluster: Cluster) -> None:
-    hard = {"pods": "9", f"limits.{GPU}": "1"}
-    cluster.create("resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
-    if cluster.kind == "real":  # there, kube-controller-manager counts
-        status = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
-        cluster.ok(cluster.patch(cluster.path("resourcequotas", "q/status"), status))
-
-    def counted() -> bool:
-        body = pod(f"p-{uuid.uuid4().hex[:6]}", limits={GPU: 2})
-        cluster.client.post(cluster.path("pods"), json=body)
-        return cluster.get("resourcequotas", "q")["status"]["used"]["pods"] != "0"
-
-    wait(counted, what="the quota is known")
-    assert cluster.client.post(cluster.path("pods"), json=pod("b", limits={GPU: 2})).is_success
-    assert cluster.get("resourcequotas", "q")["status"]["used"][f"limits.{GPU}"] == "0"
 
 
 def test_a_pod_gets_the_number_of_its_priority_class(cluster: Cluster) -> None:

@@ -149,30 +149,6 @@ def test_versions_that_are_no_numbers_or_not_yet_reached(cluster: Cluster) -> No
     assert "Too large resource version" in answer.json()["message"]
 
 
-def test_an_event_has_two_faces(cluster: Cluster) -> None:
-    about = {"kind": "Pod", "name": "a", "namespace": cluster.namespace}
-    body = {
-        "metadata": {"name": "e"},
-        "involvedObject": about,
-        "reason": "Tested",
-        "message": "hello",
-        "type": "Normal",
-        "source": {"component": "test"},
-        "count": 2,
-        "firstTimestamp": "2026-01-01T00:00:00Z",
-        "lastTimestamp": "2026-01-01T00:00:00Z",
-    }
-    cluster.create("events", body)
-    other = cluster.client.get(cluster.path("events", "e", api="/apis/events.k8s.io/v1"))
-    if other.status_code == 404:
-        pytest.skip("this server has no events.k8s.io/v1")
-    seen = cluster.ok(other)
-    assert (seen["note"], seen["regarding"], seen["deprecatedCount"]) == ("hello", about, 2)
-    query = {"fieldSelector": "involvedObject.name=a,reason=Tested,source=test"}
-    found = cluster.ok(cluster.client.get(cluster.path("events"), params=query))
-    assert [each["metadata"]["name"] for each in found["items"]] == ["e"]
-
-
 def test_tables_have_the_columns_of_kubectl(cluster: Cluster) -> None:
     cluster.create("pods", pod())
     headers = {"accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}

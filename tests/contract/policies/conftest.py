@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hamilocal.servers.control_plane.assets import Assets, control_plane
 
 from tests.contract.policies.guarded import Guarded, User, install
+from tests.control_plane import Assets, control_plane
 from tests.e2e.conftest import kubernetes_client
 
 

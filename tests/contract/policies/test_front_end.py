@@ -8,9 +8,9 @@ import pytest
 import yaml
 from hamicommon.k8s.annotations import FRONT_END
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from tests.contract.policies.guarded import PLURALS, Guarded
+from tests.control_plane import Assets
 from tests.waiting import wait
 
 POLICY = Path(__file__).parents[3] / "k8s" / "components" / "dra" / "front-end.yaml"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from tests.contract.policies.guarded import PLURALS, Guarded
+from tests.control_plane import Assets
 from tests.waiting import wait
 
 PAGE = Path(__file__).parents[3] / "docs" / "packing.md"

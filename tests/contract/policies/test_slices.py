@@ -9,9 +9,9 @@ import yaml
 from hami_node_agent.dra.slices import wanted_slice
 from hamicommon.dra.devices import DRIVER
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from tests.contract.policies.guarded import PLURALS, SYSTEM, Guarded, User, allowed, refused
+from tests.control_plane import Assets
 from tests.waiting import wait
 
 COMPONENT = Path(__file__).parents[3] / "k8s" / "components" / "dra"

@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from bench.pods.agreement import differences
 from bench.pods.claims import ClaimNodes
 from bench.pods.played import equal_nodes
 from bench.pods.system import SCHEDULER, Bench, Wanted, system
 from tests import measured
+from tests.control_plane import Assets
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.e2e

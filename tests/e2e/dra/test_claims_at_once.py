@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hamilocal.servers.control_plane.assets import Assets
 
 from bench.pods.agreement import differences
 from bench.pods.system import CLAIMS, Wanted, system
 from tests import measured
+from tests.control_plane import Assets
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -12,9 +12,9 @@ from hamicommon.dra.conversion import NotClaimable, convert
 from hamicommon.dra.shapes import shape_from, template_of
 from hamicommon.k8s.annotations import CLAIM_SHAPE
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.assets import Assets
 
 from tests import measured
+from tests.control_plane import Assets
 from tests.e2e.dra.played_placements import Asked, Case, asking, case_of, played
 from tests.reference.random import generate
 from tests.unit.hamicommon import recorded

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hamicommon.k8s.types import Json
-from hamilocal.system.nodes import LocalNode, fakegpu_config
+from hamilocal.system.options import LocalNode, fakegpu_config
 
 from tests import measured
 from tests.e2e.conftest import running_system

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from hamicommon.k8s.annotations import FRONT_END
-from hamilocal.servers.processes import running
 
 from tests import measured
 from tests.e2e.system import hamictl, slice_of, wait
@@ -23,6 +22,7 @@ from tests.e2e_node.dra.claims import (
     wait_until_published,
 )
 from tests.e2e_node.node_system import NodeSystem
+from tests.processes import running
 from tests.real_node import containerd
 from tests.real_node.containerd import Cdi
 

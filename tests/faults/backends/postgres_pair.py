@@ -15,9 +15,9 @@ from pathlib import Path
 
 from hamilocal.servers.binaries import postgres_home
 from hamilocal.servers.data import postgres
-from hamilocal.servers.processes import ServerProcess, running
 from hamilocal.supervisor.ports import LOOPBACK, free_port
 
+from tests.processes import ServerProcess, running
 from tests.servers import psql
 from tests.waiting import PATIENCE_S, wait
 

@@ -23,13 +23,13 @@ from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats, postgres, valkey
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 
 from bench.filter.system import api_server, stop, wait_until_ready
 from bench.pods.played import PlayedNodes, equal_nodes
 from tests.faults.backends.postgres_pair import PostgresPair, postgres_pair
+from tests.processes import running
 from tests.servers import memory_folder, migrate, psql
 from tests.waiting import PATIENCE_S
 

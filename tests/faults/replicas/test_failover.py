@@ -26,11 +26,9 @@ from hamicommon.errors import NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
-from hamilocal.servers.control_plane import kube_scheduler
-from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.kubernetes import scheduler_configuration
+from hamilocal.system.layout import ensure_credentials
 from hamilocal.system.options import UpOptions
 
 from bench.filter.system import CHILD, wait_until_ready
@@ -38,6 +36,13 @@ from bench.pods.played import PlayedNodes, equal_nodes
 from bench.pods.servers import data_servers
 from bench.pods.system import temporary_folder
 from tests import measured
+from tests.control_plane import (
+    Assets,
+    ControlPlane,
+    control_plane,
+    prepare_scheduler,
+    scheduler_config,
+)
 from tests.e2e.system import INVARIANTS
 from tests.servers import psql
 from tests.waiting import PATIENCE_S, eventually
@@ -112,13 +117,13 @@ class System:
             scheduler_name="hami-scheduler",
             resources=UpOptions().vendors().resource_names,
         )["extenders"]
-        config = kube_scheduler.scheduler_config(
+        config = scheduler_config(
             version=self.plane.assets.version,
             kubeconfig=kubeconfig,
             extenders=extenders,
             profiles=("hami-scheduler",),
         )
-        plan = kube_scheduler.prepare(
+        plan = prepare_scheduler(
             folder / "kube-scheduler",
             binary=self.plane.assets.scheduler,
             kubeconfig=kubeconfig,

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from hamicommon.bus.permissions import agent_user
 from hamicommon.k8s.types import Json
-from hamilocal.servers.data.nats_config import (
+from hamilocal.servers.data.nats import (
     agent_nats_user,
     render_nats_config,
     service_nats_users,

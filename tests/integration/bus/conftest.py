@@ -16,11 +16,11 @@ from hamicommon.bus.permissions import SCHEDULER_USER
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user, service_nats_users
-from hamilocal.servers.processes import running
+from hamilocal.servers.data.nats import NatsUser, agent_nats_user, service_nats_users
 from nats.js import JetStreamContext
 from pydantic import SecretStr
 
+from tests.processes import running
 from tests.waiting import PATIENCE_S
 
 

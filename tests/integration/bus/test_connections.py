@@ -21,8 +21,7 @@ from hamicommon.errors import Unavailable
 from hamicommon.process.outages import Outage
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.processes import running, start
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 
 from tests.integration.bus.conftest import (
     INVENTORIES,
@@ -31,6 +30,7 @@ from tests.integration.bus.conftest import (
     inventory,
     publish_once_back,
 )
+from tests.processes import running, start
 from tests.waiting import PATIENCE_S, eventually
 
 

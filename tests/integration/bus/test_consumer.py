@@ -20,9 +20,9 @@ from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.process import outages
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.processes import running
 
 from tests.integration.bus.conftest import INVENTORIES, Inbox, inventory, outgoing
+from tests.processes import running
 from tests.waiting import PATIENCE_S
 
 

@@ -21,10 +21,10 @@ from hamicommon.bus.permissions import METRICS_USER, WEBHOOK_USER, agent_user
 from hamicommon.bus.streams import LETTERS_OF_A_SENDER, MAX_LETTER_BYTES
 from hamicommon.errors import InvalidRequest
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import agent_nats_user, service_nats_users
-from hamilocal.servers.processes import running
+from hamilocal.servers.data.nats import agent_nats_user, service_nats_users
 
 from tests.integration.bus.conftest import Inbox, inventory, settings_of
+from tests.processes import running
 from tests.waiting import PATIENCE_S
 
 SCHEDULER = "hami-scheduler"

@@ -23,13 +23,13 @@ from hamicommon.bus.permissions import METRICS_USER, SCHEDULER_USER
 from hamicommon.errors import InvalidRequest, Unavailable
 from hamicommon.process.shutdown import end
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import service_nats_users
-from hamilocal.servers.processes import running
+from hamilocal.servers.data.nats import service_nats_users
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig, ConsumerInfo
 from nats.js.errors import NotFoundError
 
 from tests.integration.bus.conftest import Inbox, inventory, settings_of
+from tests.processes import running
 from tests.waiting import PATIENCE_S, eventually
 
 SUBJECT = events.usage_subject("a")

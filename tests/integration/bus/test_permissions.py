@@ -15,10 +15,10 @@ from hamicommon.bus.client import Bus, NobodyAnswers
 from hamicommon.bus.connecting import open_bus
 from hamicommon.bus.permissions import agent_user
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, agent_nats_user
-from hamilocal.servers.processes import running
+from hamilocal.servers.data.nats import NatsUser, agent_nats_user
 
 from tests.integration.bus.conftest import Inbox, inventory, settings_of
+from tests.processes import running
 from tests.waiting import PATIENCE_S
 
 

@@ -14,11 +14,11 @@ from hamicommon.bus.client import Bus
 from hamicommon.bus.connecting import open_bus
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.processes import running
 from nats.js.api import StorageType
 from nats.js.errors import NotFoundError
 
 from tests.integration.bus.conftest import inventory
+from tests.processes import running
 from tests.waiting import PATIENCE_S, eventually
 
 

@@ -26,9 +26,9 @@ from hamicommon.ledger.outbox.relay import POLL_S, OutboxRelay
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.settings import NatsSettings, PostgresSettings
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.processes import running
 from pydantic import SecretStr
 
+from tests.processes import running
 from tests.waiting import eventually
 
 SUBJECT = "hami.events.v1.device.failed"

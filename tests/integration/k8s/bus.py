@@ -13,7 +13,8 @@ import yaml
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from hamicommon.bus.logins import account_id
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.processes import running
+
+from tests.processes import running
 
 BASE = Path(__file__).parents[3] / "k8s" / "base"
 

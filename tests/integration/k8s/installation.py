@@ -23,18 +23,16 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from hamilocal.servers.certificates import Authority, write_certificate
-from hamilocal.servers.control_plane.assets import Assets, control_plane
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
-from hamilocal.servers.processes import running
+from hamilocal.servers.certificates import Authority, write_certificate, write_kubeconfig
 from hamilocal.supervisor.plan import ServerPlan
 from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import http_ready
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 
 from tests.bootstrapped import bootstrap
 from tests.contract.kubernetes.servers import TOKEN, client_for, emulator_plan
+from tests.control_plane import Assets, control_plane
 from tests.e2e.conftest import kubernetes_client
+from tests.processes import http_ready, running
 from tests.waiting import wait
 
 PROJECT = Path(__file__).parents[3]

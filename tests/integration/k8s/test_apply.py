@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.control_plane.assets import ControlPlane, control_plane, find_assets
 
 from tests.bootstrapped import bootstrap
+from tests.control_plane import ControlPlane, control_plane, find_assets
 from tests.e2e.conftest import kubernetes_client
 from tests.kubectl import kubectl_for
 from tests.waiting import PATIENCE_S, wait

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from hamictl.__main__ import app
-from hamilocal.servers.control_plane.assets import Assets
 from typer.testing import CliRunner
 
 from tests import installation_state as states
 from tests.contract.kubernetes.servers import MERGE_PATCH, Cluster, real
+from tests.control_plane import Assets
 from tests.installation_state import CASES, NAMESPACE, ORDER, State
 
 pytestmark = pytest.mark.integration

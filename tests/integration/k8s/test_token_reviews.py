@@ -11,7 +11,8 @@ from hami_scheduler.adapters.token_reviews import KubernetesTokenReviews
 from hami_scheduler.bus.auth import Bearer
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamilocal.servers.control_plane.assets import control_plane, find_assets
+
+from tests.control_plane import control_plane, find_assets
 
 FOLDER = os.environ.get("KUBEBUILDER_ASSETS", "")
 

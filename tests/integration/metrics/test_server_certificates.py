@@ -17,12 +17,12 @@ from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.settings import Settings
 from hamicommon.errors import Unavailable
 from hamicommon.settings import NatsSettings, PostgresSettings
-from hamilocal.servers import processes
 from hamilocal.servers.certificates import Authority, write_certificate
 from hamilocal.servers.data import nats as nats_server
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
+from tests import processes
 from tests.tls_front import Front, tls_front
 from tests.waiting import eventually
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from hamicommon import events
-from hamilocal.servers import processes
 from hamilocal.servers.data import nats as nats_server
 from hamilocal.servers.data import postgres
 
+from tests import processes
 from tests.integration.metrics.service import bus, grant, publish, report, running, sql, until
 from tests.servers import migrate
 

@@ -18,9 +18,9 @@ import pytest
 from hamicommon import events
 from hamicommon.errors import HamiError, NotFound
 from hamicommon.k8s.client import KubeApi, open_kube_api
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 
 from tests.integration.node_agent.control import Control, open_control
 from tests.integration.node_agent.machine import (

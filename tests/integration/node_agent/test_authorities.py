@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.node_agent.conftest import ApiServer

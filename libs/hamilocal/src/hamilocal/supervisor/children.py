@@ -1,19 +1,78 @@
 """One child process: made in a session of its own, its end awaited, its whole group killed.
 
-The end is seen through a pidfd and the process is reaped last, so its pid stays ours until its
-group has been cleared: no signal of ours can reach a process that merely got the same number.
+A pid alone is re-used by the kernel; a pid that still has the start time we wrote down is the
+process we started (`ProcessIdentity`). A child's end is seen through a pidfd and the process is
+reaped last, so its pid stays ours until its group has been cleared: no signal of ours can reach a
+process that merely got the same number.
 """
+
+from __future__ import annotations
 
 import asyncio
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from hamilocal.supervisor.identity import ProcessIdentity, identity_of
-from hamilocal.supervisor.plan import ServerError
-from hamilocal.supervisor.specs import ChildSpec
+from hamilocal.supervisor.plan import ChildSpec, ServerError
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessIdentity:
+    """One process of one boot; `start_ticks` counts clock ticks after boot (proc(5), field 22)."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+
+def boot_id() -> str:
+    """The kernel's name for this boot; start ticks of different boots are not comparable."""
+    try:
+        return _BOOT_ID.read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def identity_of(pid: int) -> ProcessIdentity | None:
+    """The identity of a running process; None if there is none (a zombie counts as gone)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    # The command name is in parentheses and may itself hold spaces and parentheses.
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] in ("Z", "X"):
+        return None
+    return ProcessIdentity(pid=pid, start_ticks=int(fields[19]), boot_id=boot_id())
+
+
+def is_alive(process: ProcessIdentity) -> bool:
+    """Whether this very process still runs."""
+    return identity_of(process.pid) == process
+
+
+def send_signal(process: ProcessIdentity, number: signal.Signals, *, group: bool = False) -> bool:
+    """Signal this very process, or with `group` its whole process group if it leads one.
+
+    Returns False, having signalled nothing, if the process is gone or its pid now belongs to
+    another.
+    """
+    if not is_alive(process):
+        return False
+    try:
+        if group and os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, number)
+        else:
+            os.kill(process.pid, number)
+    except ProcessLookupError:
+        return False
+    return True
+
 
 MARKER = "HAMI_LOCAL_SYSTEM"
 """Environment variable of every process of a local system: the path of its folder."""

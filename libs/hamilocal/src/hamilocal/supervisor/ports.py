@@ -1,4 +1,4 @@
-"""Free loopback ports, and the same ones again on the next start if they are still free.
+"""Ports of 127.0.0.1: free ones, the same again on the next start, and a question to a server.
 
 Ports are taken below the kernel's ephemeral range, so that no outgoing connection of this machine
 can take one between our choice and the server's bind, nor while a server is restarted. So that no
@@ -17,11 +17,12 @@ from pathlib import Path
 
 import orjson
 
-from hamilocal.supervisor.plan import ServerError
+from hamilocal.supervisor.plan import NotReadyError, ServerError
 
 LOOPBACK = "127.0.0.1"
 _FIRST, _LAST = 20000, 32000  # Linux hands out 32768-60999 by default
 _ATTEMPTS = 200
+_PROBE_TIMEOUT_S = 1.0
 
 _given: set[int] = set()
 _lock = threading.Lock()
@@ -94,3 +95,34 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def connect(port: int) -> socket.socket:
+    """A connection to a port of 127.0.0.1, for one short question.
+
+    Raises:
+        NotReadyError: nothing answers there.
+    """
+    try:
+        return socket.create_connection((LOOPBACK, port), timeout=_PROBE_TIMEOUT_S)
+    except OSError as exc:
+        raise NotReadyError(f"nothing answers on {LOOPBACK}:{port} ({exc})") from exc
+
+
+def exchange(connection: socket.socket, request: bytes, *, at_least: int) -> bytes:
+    """Send `request`, and return the answer once it has `at_least` bytes.
+
+    Raises:
+        NotReadyError: there is no such answer within a second.
+    """
+    try:
+        connection.sendall(request)
+        received = b""
+        while len(received) < at_least:
+            chunk = connection.recv(8192)
+            if not chunk:
+                raise NotReadyError("the server closed the connection without an answer")
+            received += chunk
+    except OSError as exc:
+        raise NotReadyError(f"no answer within {_PROBE_TIMEOUT_S:g} s ({exc})") from exc
+    return received

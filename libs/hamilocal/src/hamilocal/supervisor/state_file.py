@@ -15,8 +15,13 @@ from typing import Any, cast
 
 import orjson
 
-from hamilocal.supervisor.children import MARKER
-from hamilocal.supervisor.identity import ProcessIdentity, identity_of, is_alive, send_signal
+from hamilocal.supervisor.children import (
+    MARKER,
+    ProcessIdentity,
+    identity_of,
+    is_alive,
+    send_signal,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -4,21 +4,26 @@ In: specs. It starts children in order, watches their health and their end, rest
 SIGTERM, SIGINT or `stop()` stops them in reverse order. `hamictl up` runs one, detached or not.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hamilocal.supervisor import lifecycle
-from hamilocal.supervisor.children import Child, spawn
-from hamilocal.supervisor.entries import identity_entry, service_entry
-from hamilocal.supervisor.health import HealthCheck, why_unhealthy
-from hamilocal.supervisor.identity import identity_of
+from hamilocal.supervisor.children import Child, ProcessIdentity, identity_of, spawn
 from hamilocal.supervisor.lifecycle import ChildState, Phase, RestartPolicy
-from hamilocal.supervisor.plan import ServerError
-from hamilocal.supervisor.specs import ChildSpec, Spec, StepSpec
+from hamilocal.supervisor.plan import (
+    ChildSpec,
+    HealthCheck,
+    ServerError,
+    Spec,
+    StepSpec,
+    why_unhealthy,
+)
 from hamilocal.supervisor.state_file import SupervisorError, claim, end_stale, write_state
 
 logger = logging.getLogger(__name__)
@@ -26,8 +31,6 @@ logger = logging.getLogger(__name__)
 _HEALTH_FIRST_S = 0.05  # pause between health checks of a starting child; doubles up to the next
 _HEALTH_LAST_S = 0.5
 _WATCH_S = 5.0  # pause between health checks of a child that is ready
-
-OnChange = Callable[[Mapping[str, ChildState]], None]
 
 
 class Supervisor:
@@ -40,14 +43,12 @@ class Supervisor:
         folder: Path,
         info: Mapping[str, object] | None = None,
         policy: RestartPolicy | None = None,
-        on_change: OnChange | None = None,
     ) -> None:
         self.folder = folder.absolute()
         self.info: dict[str, object] = dict(info or {})
         self.states: dict[str, ChildState] = {}
         self.unhealthy: dict[str, str] = {}
         self._policy = policy or RestartPolicy()
-        self._on_change = on_change
         self._specs: dict[str, Spec] = {}
         self._children: dict[str, Child] = {}
         self._stopping = False
@@ -269,8 +270,6 @@ class Supervisor:
                 **self.info,
             },
         )
-        if self._on_change is not None:
-            self._on_change(dict(self.states))
 
     def _phase(self) -> str:
         if self._stopping:
@@ -292,3 +291,26 @@ async def _end_of(child: Child) -> str:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def service_entry(
+    spec: Spec, state: ChildState, child: Child | None, *, unhealthy: str, log_path: Path
+) -> dict[str, object]:
+    """One child; `child` is None while it has no process."""
+    entry: dict[str, object] = {
+        "phase": state.phase.value,
+        "restarts": state.restarts,
+        "reason": state.reason or unhealthy,
+    }
+    if isinstance(spec, ChildSpec):
+        entry["urls"] = dict(spec.urls)
+        entry["log"] = str(log_path)
+        entry["stop_signal"] = int(spec.stop_signal)
+    if child is not None and child.identity is not None:
+        entry |= identity_entry(child.identity)
+    return entry
+
+
+def identity_entry(process: ProcessIdentity) -> dict[str, object]:
+    """What distinguishes a process from a later one with its pid."""
+    return {name: getattr(process, name) for name in ("pid", "start_ticks", "boot_id")}

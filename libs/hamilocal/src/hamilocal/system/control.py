@@ -15,8 +15,7 @@ from typing import Any
 from hamicommon.errors import Conflict, InvalidRequest
 from hamicommon.k8s.client import KubeApi
 
-from hamilocal.supervisor.children import detach
-from hamilocal.supervisor.identity import identity_of, is_alive
+from hamilocal.supervisor.children import detach, identity_of, is_alive
 from hamilocal.supervisor.state_file import (
     SupervisorError,
     end_stale,

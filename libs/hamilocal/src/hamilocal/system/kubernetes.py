@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from hamicommon.placement.host_scores import EXTENDER_WEIGHT
-
-from hamilocal.servers.control_plane.kube_scheduler import CURRENT, scheduler_config
 
 EXTENDER_TIMEOUT_S = 30
 SCORING_TIMEOUT_MS = 200
@@ -23,51 +20,47 @@ def scheduler_configuration(
     resources: Iterable[str],
     score_pods_without_cards: bool = False,
 ) -> dict[str, Any]:
-    """KubeSchedulerConfiguration with our extender, as a kube-scheduler of today reads it.
+    """KubeSchedulerConfiguration with our extender, as every kube-scheduler since 1.25 reads it.
 
-    `resources`: every extended resource that the extender decides (`Vendors.resource_names`).
-    `score_pods_without_cards`: it is also asked where those do the least harm.
+    Args:
+        kubeconfig_path: the scheduler's own.
+        extender_url: where hami-scheduler answers.
+        scheduler_name: of pods that ask for a card.
+        resources: every extended resource that the extender decides (`Vendors.resource_names`).
+        score_pods_without_cards: it is also asked where those do the least harm.
     """
-    extenders = [_extender(extender_url, resources)]
-    if score_pods_without_cards:
-        extenders.append(_scoring(extender_url))
-    return scheduler_config(
-        version=CURRENT,
-        kubeconfig=Path(kubeconfig_path),
-        extenders=extenders,
-        # Pods that ask for no card keep the default name; somebody has to place them too.
-        profiles=("default-scheduler", scheduler_name),
-    )
-
-
-def _extender(url: str, resources: Iterable[str]) -> dict[str, Any]:
-    return {
-        "urlPrefix": url,
+    https = extender_url.startswith("https")
+    shared = {"urlPrefix": extender_url, "enableHTTPS": https, "nodeCacheCapable": True}
+    ours = shared | {
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
         "bindVerb": "bind",
         "weight": 1,
-        "enableHTTPS": url.startswith("https"),
-        "nodeCacheCapable": True,
         "httpTimeout": f"{EXTENDER_TIMEOUT_S}s",
         "ignorable": False,
         "managedResources": managed_resources(resources),
     }
-
-
-def _scoring(url: str) -> dict[str, Any]:
-    """Asked for every pod, as it manages no resource."""
-    return {
-        "urlPrefix": url,
+    # It manages no resource, so it is asked for every pod.
+    scoring = shared | {
         "prioritizeVerb": "prioritize-without-cards",
         "weight": EXTENDER_WEIGHT,
-        "enableHTTPS": url.startswith("https"),
-        "nodeCacheCapable": True,
         "httpTimeout": f"{SCORING_TIMEOUT_MS}ms",
         "ignorable": True,
+    }
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": kubeconfig_path, "qps": 1000, "burst": 2000},
+        "leaderElection": {"leaderElect": False},
+        # Our scheduler requeues a pod when capacity becomes free; a longer back-off only delays it.
+        "podInitialBackoffSeconds": 1,
+        "podMaxBackoffSeconds": 1,
+        # Pods that ask for no card keep the default name; somebody has to place them too.
+        "profiles": [{"schedulerName": name} for name in ("default-scheduler", scheduler_name)],
+        "extenders": [ours, scoring] if score_pods_without_cards else [ours],
     }
 
 
 def managed_resources(names: Iterable[str]) -> list[dict[str, Any]]:
-    """As an extender's configuration has them: kube-scheduler does not count them itself."""
+    """An extender's `managedResources`: kube-scheduler does not count these itself."""
     return [{"name": name, "ignoredByScheduler": True} for name in names]

@@ -1,15 +1,89 @@
-"""What `hamictl up` was asked for; written for the supervisor, which is a process of its own."""
+"""Options of `hamictl up`, and the nodes that they ask for.
+
+They are written for the supervisor, which is a process of its own. A node has simulated cards, with
+the stand-in driver's configuration of them, or the cards of this machine.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from hamicommon import device_config as deviceconfig
 from hamicommon.vendors.registry import Vendors
 from pydantic import BaseModel, ConfigDict, Field
 
-from hamilocal.system.nodes import LocalNode, own_node, simulated_nodes
+# (SM count, compute capability) of the models people simulate; others count as the first.
+_MODELS: Mapping[str, tuple[int, tuple[int, int]]] = {
+    "A100": (108, (8, 0)),
+    "H100": (132, (9, 0)),
+    "H200": (132, (9, 0)),
+    "V100": (80, (7, 0)),
+    "T4": (40, (7, 5)),
+    "A10": (72, (8, 6)),
+    "L40": (142, (8, 9)),
+    "B200": (148, (10, 0)),
+}
+_MAX_THREADS_PER_SM = 2048
+# Namespace of our simulated uuids: the same folder, node and index always make the same card.
+_NAMESPACE = uuid.UUID("6f0c7c1e-2f3b-4a51-9f0e-9d1f0a5a7d10")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalNode:
+    """One node of a local system."""
+
+    name: str
+    gpus: int
+    """Simulated; of this machine's own cards nobody knows yet how many there are: at least 1."""
+    model: str
+    memory_mib: int
+    own_cards: bool = False
+    """The cards of this machine by its driver; `model` and `memory_mib` count for nothing."""
+
+
+def simulated_nodes(*, count: int, gpus: int, model: str, memory_mib: int) -> tuple[LocalNode, ...]:
+    """`count` equal nodes, named node-0, node-1, ..."""
+    return tuple(
+        LocalNode(name=f"node-{number}", gpus=gpus, model=model, memory_mib=memory_mib)
+        for number in range(count)
+    )
+
+
+def own_node() -> LocalNode:
+    """This machine as a node, with its own cards."""
+    return LocalNode(name="node-0", gpus=1, model="", memory_mib=0, own_cards=True)
+
+
+def fakegpu_config(node: LocalNode, *, system: str, state: str) -> dict[str, Any]:
+    """The stand-in driver's configuration for one node; `system` makes uuids unlike others'."""
+    sm_count, (major, minor) = next(
+        (shape for key, shape in _MODELS.items() if key in node.model), _MODELS["A100"]
+    )
+    return {
+        "state": state,
+        "driver_version": "570.124.06",
+        "cuda_version": 12080,
+        # Contexts take no memory here, so that a pod can use its slice to the last byte.
+        "context_mib": 0,
+        "devices": [
+            {
+                "uuid": f"GPU-{uuid.uuid5(_NAMESPACE, f'{system}/{node.name}/{index}')}",
+                "name": node.model,
+                "memory_mib": node.memory_mib,
+                "sm_count": sm_count,
+                "max_threads_per_sm": _MAX_THREADS_PER_SM,
+                "pci_bus_id": f"00000000:{index + 1:02X}:00.0",
+                "numa": 0 if index < (node.gpus + 1) // 2 else 1,
+                "major": major,
+                "minor": minor,
+            }
+            for index in range(node.gpus)
+        ],
+    }
 
 
 class UpOptions(BaseModel):

@@ -1,4 +1,4 @@
-"""Our services, the emulated Kubernetes and the simulated nodes, as children of the supervisor."""
+"""Children of the supervisor: embedded servers, emulated Kubernetes, our services, the nodes."""
 
 from __future__ import annotations
 
@@ -6,18 +6,64 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import orjson
 from hamicommon.bus.permissions import agent_user
 
-from hamilocal.supervisor.health import http_health
+from hamilocal.servers.data import nats, postgres, valkey
+from hamilocal.servers.data.nats import NatsUser, agent_nats_user, service_nats_users
+from hamilocal.supervisor.plan import ChildSpec, ServerPlan, http_health, server_child
 from hamilocal.supervisor.ports import LOOPBACK
-from hamilocal.supervisor.specs import ChildSpec
-from hamilocal.system.credentials import LocalCredentials
-from hamilocal.system.layout import Layout, Project
-from hamilocal.system.nodes import LocalNode, fakegpu_config
-from hamilocal.system.options import UpOptions
-from hamilocal.system.servers import DataServers
+from hamilocal.system.layout import Layout, LocalCredentials, Project
+from hamilocal.system.options import LocalNode, UpOptions, fakegpu_config
+
+ADMIN_USER = "admin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataServers:
+    """Where the three servers answer; the addresses carry credentials."""
+
+    postgres: ServerPlan
+    redis: ServerPlan
+    nats: ServerPlan
+    nats_admin_url: str
+
+    def children(self) -> tuple[ChildSpec, ...]:
+        """As specs; none depends on another."""
+        return tuple(server_child(plan) for plan in (self.postgres, self.redis, self.nats))
+
+
+def data_servers(
+    layout: Layout, credentials: LocalCredentials, nodes: tuple[str, ...], ports: dict[str, int]
+) -> DataServers:
+    """Prepares their folders; blocking (the first time Postgres makes its data folder)."""
+    admin = NatsUser(name=ADMIN_USER, password=credentials.secret(f"nats-{ADMIN_USER}"))
+    users = [admin, *service_nats_users(lambda name: credentials.secret(f"nats-{name}"))]
+    users += [
+        agent_nats_user(node, credentials.secret(f"nats-{agent_user(node)}")) for node in nodes
+    ]
+    bus = nats.prepare(layout.folder / "nats", port=ports["nats"], users=users)
+    return DataServers(
+        postgres=postgres.prepare(
+            layout.folder / "postgres",
+            port=ports["postgres"],
+            password=credentials.secret("postgres"),
+        ),
+        redis=valkey.prepare(
+            layout.folder / "redis", port=ports["redis"], password=credentials.secret("redis")
+        ),
+        nats=bus,
+        nats_admin_url=with_user(bus.url, ADMIN_USER, credentials.secret(f"nats-{ADMIN_USER}")),
+    )
+
+
+def with_user(url: str, user: str, password: str) -> str:
+    """The address with credentials in it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{parts.netloc}"))
+
 
 SCHEDULER_NAME = "hami-scheduler"
 

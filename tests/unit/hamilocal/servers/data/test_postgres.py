@@ -6,10 +6,11 @@ import socket
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.data import postgres, unprivileged
-from hamilocal.servers.processes import running, start
+from hamilocal.servers import binaries
+from hamilocal.servers.data import postgres
 from hamilocal.supervisor.plan import ServerError
 
+from tests.processes import running, start
 from tests.servers import psql
 
 pytestmark = pytest.mark.integration
@@ -85,7 +86,7 @@ def test_a_password_is_demanded_when_one_was_given(tmp_path: Path) -> None:
 def test_as_root_without_user_namespaces_it_runs_as_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = unprivileged.Unprivileged(prefix=unprivileged._SETPRIV, owner_uid=65534)
+    nobody = binaries.Unprivileged(prefix=binaries._SETPRIV, owner_uid=65534)
     monkeypatch.setattr(postgres, "unprivileged", lambda: nobody)
     tmp_path.chmod(0o700)
     plan = postgres.prepare(tmp_path / "data")

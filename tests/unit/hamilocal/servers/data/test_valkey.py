@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 import redis
 from hamilocal.servers.data import valkey
-from hamilocal.servers.processes import running
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from tests.processes import running
 
 pytestmark = pytest.mark.integration
 

@@ -1,15 +1,33 @@
-"""NATS with JetStream on a loopback port; streams are kept in the folder between runs."""
+"""NATS with JetStream on a loopback port: users, configuration file, readiness.
 
+Streams are kept in the folder between runs. The server reads JSON as one form of its own format, so
+nothing has to be quoted by hand.
+"""
+
+from __future__ import annotations
+
+import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from hamicommon.bus.permissions import (
+    METRICS_USER,
+    SCHEDULER_USER,
+    WEBHOOK_USER,
+    Permissions,
+    agent_permissions,
+    agent_user,
+    metrics_permissions,
+    scheduler_permissions,
+    webhook_permissions,
+)
+
 from hamilocal.servers.binaries import nats_server
-from hamilocal.servers.data.nats_config import NatsUser, render_nats_config
-from hamilocal.supervisor.plan import ServerPlan
-from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import nats_ready
+from hamilocal.supervisor.plan import NotReadyError, ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, connect, exchange, free_port
 
 
 def prepare(
@@ -42,3 +60,111 @@ def prepare(
         port=port,
         probe=partial(nats_ready, port, server_name=server_name),
     )
+
+
+def nats_ready(port: int, *, server_name: str) -> None:
+    """The NATS server with this name greets with an INFO line that offers JetStream."""
+    with connect(port) as connection:
+        received = b""
+        while b"\r\n" not in received:
+            received += exchange(connection, b"", at_least=1)
+    verb, _, body = received.partition(b" ")
+    if verb != b"INFO":
+        raise NotReadyError(f"port {port} answers, but not as a NATS server")
+    info = json.loads(body.partition(b"\r\n")[0])
+    if info.get("server_name") != server_name:
+        raise NotReadyError(
+            f"port {port} belongs to another NATS server, {info.get('server_name')}"
+        )
+    if not info.get("jetstream"):
+        raise NotReadyError(f"the NATS server on port {port} runs without JetStream")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NatsUser:
+    """One user of the bus: either a name with a password, or the public half of an nkey ("U...").
+
+    `publish` and `subscribe` are the subjects (with wildcards) it may use; None means every
+    subject, an empty tuple none. `allow_responses` lets it answer requests it has received,
+    whatever their reply subject.
+    """
+
+    name: str = ""
+    password: str = ""
+    nkey: str = ""
+    publish: tuple[str, ...] | None = None
+    subscribe: tuple[str, ...] | None = None
+    allow_responses: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.nkey) == bool(self.name and self.password):
+            raise ValueError(
+                f"NATS user {self.name or self.nkey!r}: give either name and password, or an nkey"
+            )
+
+
+def agent_nats_user(node: str, password: str) -> NatsUser:
+    """The user of a node's agent, with the rights of `hamicommon.bus.permissions`."""
+    return _limited(agent_user(node), password, agent_permissions(node))
+
+
+def service_nats_users(password: Callable[[str], str]) -> list[NatsUser]:
+    """The users of scheduler, metrics and webhook, with the rights that they have in a cluster."""
+    allowed = {
+        SCHEDULER_USER: scheduler_permissions(),
+        METRICS_USER: metrics_permissions(),
+        WEBHOOK_USER: webhook_permissions(),
+    }
+    return [_limited(name, password(name), rights) for name, rights in allowed.items()]
+
+
+def webhook_nats_user(password: str) -> NatsUser:
+    """The user of the webhook."""
+    return _limited(WEBHOOK_USER, password, webhook_permissions())
+
+
+def _limited(name: str, password: str, allowed: Permissions) -> NatsUser:
+    return NatsUser(
+        name=name,
+        password=password,
+        publish=allowed.publish,
+        subscribe=allowed.subscribe,
+        allow_responses=allowed.answers,
+    )
+
+
+def render_nats_config(
+    *, port: int, store_dir: str, server_name: str, users: Sequence[NatsUser] = ()
+) -> str:
+    """The text of the configuration file. Without users, everybody may do everything."""
+    config: dict[str, object] = {
+        "server_name": server_name,
+        "host": LOOPBACK,  # the server's own default is every interface
+        "port": port,
+        # Strict: an acknowledgement that a client has sent to the API is no request.
+        "jetstream": {"store_dir": store_dir, "strict": True},
+    }
+    if users:
+        config["authorization"] = {"users": [_user(user) for user in users]}
+    return json.dumps(config, indent=2) + "\n"
+
+
+def _user(user: NatsUser) -> dict[str, object]:
+    entry: dict[str, object] = (
+        {"nkey": user.nkey} if user.nkey else {"user": user.name, "password": user.password}
+    )
+    permissions: dict[str, object] = {}
+    if user.publish is not None:
+        permissions["publish"] = _allowed(user.publish)
+    if user.subscribe is not None:
+        permissions["subscribe"] = _allowed(user.subscribe)
+    if user.allow_responses:
+        permissions["allow_responses"] = True
+    if permissions:
+        entry["permissions"] = permissions
+    return entry
+
+
+def _allowed(subjects: tuple[str, ...]) -> dict[str, list[str]]:
+    # An empty allow list would mean "everything" to the server.
+    return {"allow": list(subjects)} if subjects else {"deny": [">"]}

@@ -7,27 +7,28 @@ default: fsync and synchronous_commit are on.
 
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 from functools import partial
 from pathlib import Path
 
-from hamilocal.servers.binaries import postgres_home
-from hamilocal.servers.data.unprivileged import (
+from hamilocal.servers.binaries import (
     Unprivileged,
     give_to,
+    postgres_home,
     reachable_folder,
     reachable_installation,
     unprivileged,
 )
-from hamilocal.supervisor.identity import identity_of
+from hamilocal.supervisor.children import identity_of
 from hamilocal.supervisor.plan import NotReadyError, ServerError, ServerPlan
-from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import postgres_ready
+from hamilocal.supervisor.ports import LOOPBACK, connect, exchange, free_port
 
 DATABASE = "hami"
 SUPERUSER = "hami"
 MAX_CONNECTIONS = 200
+_PROTOCOL_3 = 196608  # protocol version 3.0: major version in the upper half
 _LOCK_STATUS_LINE = 7  # of postmaster.pid, counted from 0 (PostgreSQL, pidfile.h)
 _INITDB_TIMEOUT_S = 120.0
 # What a database on a developer's machine needs; the rest stays at PostgreSQL's defaults.
@@ -177,3 +178,17 @@ def _run(argv: list[str], *, cwd: Path, stdin: str | None = None) -> None:
     if done.returncode != 0 or "ERROR:" in done.stderr or "FATAL:" in done.stderr:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-3:]
         raise ServerError(f"cannot make a PostgreSQL data folder in {cwd}: {' '.join(last)}")
+
+
+def postgres_ready(port: int, *, user: str, database: str) -> None:
+    """PostgreSQL takes a start-up packet (while it recovers it answers with error 57P03)."""
+    parameters = f"user\0{user}\0database\0{database}\0\0".encode()
+    packet = struct.pack("!ii", 8 + len(parameters), _PROTOCOL_3) + parameters
+    with connect(port) as connection:
+        reply = exchange(connection, packet, at_least=5)
+        # 'R' asks for authentication or grants it: only a server that takes sessions gets this far.
+        if reply[:1] != b"R":
+            text = reply[5:].split(b"\0")
+            message = next((field[1:] for field in text if field[:1] == b"M"), b"no answer")
+            raise NotReadyError(f"PostgreSQL on port {port}: {message.decode(errors='replace')}")
+        connection.sendall(struct.pack("!ci", b"X", 4))

@@ -4,9 +4,8 @@ from functools import partial
 from pathlib import Path
 
 from hamilocal.servers.binaries import valkey_server
-from hamilocal.supervisor.plan import ServerPlan
-from hamilocal.supervisor.ports import LOOPBACK, free_port
-from hamilocal.supervisor.probes import redis_ready
+from hamilocal.supervisor.plan import NotReadyError, ServerPlan
+from hamilocal.supervisor.ports import LOOPBACK, connect, exchange, free_port
 
 
 def prepare(
@@ -46,3 +45,17 @@ def prepare(
         port=port,
         probe=partial(redis_ready, port, folder=str(folder), password=password),
     )
+
+
+def redis_ready(port: int, *, folder: str, password: str | None = None) -> None:
+    """The server that keeps its files in `folder` answers commands (while it loads: LOADING)."""
+    login = "" if password is None else f"AUTH {password}\r\n"
+    with connect(port) as connection:
+        reply = exchange(connection, f"{login}CONFIG GET dir\r\nPING\r\n".encode(), at_least=5)
+        # An error answer begins with "-"; the last answer of a healthy server is the one to PING.
+        while not reply.endswith(b"+PONG\r\n") and b"\r\n-" not in reply and reply[:1] != b"-":
+            reply += exchange(connection, b"", at_least=1)
+    if not reply.endswith(b"+PONG\r\n"):
+        raise NotReadyError(f"Redis on port {port}: {reply.decode(errors='replace').strip()}")
+    if folder.encode() not in reply.split(b"\r\n"):
+        raise NotReadyError(f"port {port} belongs to another Redis server")

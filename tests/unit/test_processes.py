@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hamilocal.servers.processes import start
 from hamilocal.supervisor.plan import NotReadyError, ServerError, ServerPlan
 from hamilocal.supervisor.ports import free_port
+
+from tests.processes import start
 
 
 def a_plan(tmp_path: Path, program: str) -> ServerPlan:

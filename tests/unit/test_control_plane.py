@@ -7,11 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hamilocal.servers.control_plane.apiserver import KubeUser, node_user
-from hamilocal.servers.control_plane.assets import Assets, ControlPlane, control_plane, find_assets
-from hamilocal.servers.control_plane.kube_scheduler import config_version, scheduler_config
-from hamilocal.servers.processes import running
 from hamilocal.supervisor.plan import ServerError
+
+from tests.control_plane import (
+    Assets,
+    ControlPlane,
+    KubeUser,
+    config_version,
+    control_plane,
+    find_assets,
+    node_user,
+    scheduler_config,
+)
+from tests.processes import running
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,43 @@
 """Run a server plan: start, wait until it answers, stop cleanly.
 
-This is how tests and short commands run servers; the local system hands its plans to
-`hamilocal.supervisor` instead.
+Tests and benchmarks run servers so; the local system hands its plans to `hamilocal.supervisor`.
 """
 
 import os
 import signal
+import ssl
 import subprocess
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from hamilocal.supervisor.identity import identity_of
-from hamilocal.supervisor.plan import NotReadyError, RunningServer, ServerError, ServerPlan
+from hamilocal.supervisor.children import ProcessIdentity, identity_of
+from hamilocal.supervisor.plan import NotReadyError, ServerError, ServerPlan
 
+_PROBE_TIMEOUT_S = 1.0
 _POLL_S = 0.02  # servers are ready within 0.1-1 s; a probe costs a millisecond
 _LOG_TAIL_LINES = 5
 _LOG_TAIL_BYTES = 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningServer:
+    """A server that has answered its probe."""
+
+    name: str
+    url: str
+    port: int
+    process: ProcessIdentity
+    log_path: Path
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server itself (no shell or wrapper in between)."""
+        return self.process.pid
 
 
 class ServerProcess:
@@ -138,3 +159,21 @@ def _wait_until_ready(plan: ServerPlan, popen: subprocess.Popen[bytes]) -> Runni
 def _ending(popen: subprocess.Popen[bytes]) -> str:
     code = popen.returncode
     return f"with exit status {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+
+
+def http_ready(url: str, *, ca_file: Path | None = None, verify: bool = True) -> None:
+    """GET `url` answers 200."""
+    context = None
+    if url.startswith("https:"):
+        context = ssl.create_default_context(cafile=ca_file)
+        if not verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S, context=context) as answer:
+            answer.read()
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        raise NotReadyError(f"{url}: {exc}") from exc
+    except OSError as exc:
+        raise NotReadyError(f"{url}: {exc}") from exc

@@ -1,1 +1,0 @@
-"""A real or emulated control plane on loopback."""
