@@ -11,7 +11,7 @@ import uuid
 from hamicommon.domain.ids import NodeName
 from hamicommon.k8s.annotations import node_label
 from hamicommon.k8s.types import Json
-from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec, tolerate_lost_nodes
+from kubelocal.apiserver.kinds.defaults import default_pod_spec, tolerate_lost_nodes
 
 CARDS = 8
 MEMORY_MIB = 81_920

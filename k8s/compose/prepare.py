@@ -20,16 +20,15 @@ from hamicommon.errors import Conflict
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.settings import describe
 from hamicommon.vendors.registry import Vendors
-from hamilocal.servers.certificates import write_file
-from hamilocal.servers.control_plane.kubeconfig import kubeconfig
-from hamilocal.servers.data.nats_config import (
+from hamilocal.servers.certificates import kubeconfig, write_file
+from hamilocal.servers.data.nats import (
     agent_nats_user,
     render_nats_config,
     service_nats_users,
 )
-from hamilocal.system.credentials import ensure_credentials
-from hamilocal.system.kubernetes import scheduler_configuration
-from hamilocal.system.nodes import LocalNode, fakegpu_config
+from hamilocal.system.layout import ensure_credentials
+from hamilocal.system.options import LocalNode, fakegpu_config
+from hamilocal.system.system import scheduler_configuration
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 

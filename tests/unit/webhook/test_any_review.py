@@ -29,9 +29,9 @@ from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonpatch import apply_patch
-from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec
+from kubelocal.apiserver.kinds.defaults import default_pod_spec
 from kubelocal.apiserver.schema import fields
-from kubelocal.apiserver.validation.pods import validate_pod_spec
+from kubelocal.apiserver.validation import validate_pod_spec
 
 POD = "V1Pod"
 SLOWEST_S = 5.0

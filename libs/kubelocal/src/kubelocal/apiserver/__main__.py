@@ -10,8 +10,7 @@ from hamicommon.errors import HamiError
 from pydantic import ValidationError
 from pydantic_settings import CliApp
 
-from kubelocal.apiserver.server import serve
-from kubelocal.apiserver.settings import Settings
+from kubelocal.apiserver.server import Settings, serve
 
 
 def main() -> int:

@@ -1,12 +1,35 @@
-"""One call of the API after reading its path and query: what it is about, and on whose behalf."""
+"""One call of the API: its target by path and query, and its caller.
+
+Callers are known by bearer tokens from a file of `token,user,uid,"group1,group2"` lines, the format
+of kube-apiserver's --token-auth-file. A known token may do everything, an unknown one nothing.
+"""
 
 from __future__ import annotations
 
+import csv
+import hmac
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from kubelocal.apiserver.errors import ApiError, forbidden, not_found
-from kubelocal.apiserver.schema.resource import Resource
-from kubelocal.apiserver.users import User
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.errors import ApiError, forbidden, not_found, unauthorized
+from kubelocal.apiserver.schema.resources import Resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """The caller, as admission webhooks see it."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+
+    def info(self) -> Json:
+        """The `userInfo` of an AdmissionReview."""
+        info: Json = {"username": self.name, "groups": [*self.groups, "system:authenticated"]}
+        return info | ({"uid": self.uid} if self.uid else {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,3 +60,35 @@ class Caller:
     dry_run: bool = False
     field_validation: str = "Warn"
     warnings: list[str] = field(default_factory=list)
+
+
+# What the server itself does (garbage collection, namespaces) is done under this name.
+CONTROLLER = User(name="system:kube-controller-manager", groups=("system:masters",))
+
+
+def read_tokens(path: Path) -> dict[str, User]:
+    """{token: user}. Raises: InvalidRequest where a line has fewer than three columns."""
+    users: dict[str, User] = {}
+    with path.open(newline="") as file:
+        for number, row in enumerate(csv.reader(file, skipinitialspace=True), 1):
+            if not row or row[0].startswith("#"):
+                continue
+            if len(row) < 3:
+                raise InvalidRequest(
+                    f"{path}, line {number}: {len(row)} columns; expected token,user,uid"
+                )
+            groups = tuple(filter(None, row[3].split(","))) if len(row) > 3 else ()
+            users[row[0]] = User(name=row[1], uid=row[2], groups=groups)
+    if not users:
+        raise InvalidRequest(f"{path} holds no token; expected lines of token,user,uid")
+    return users
+
+
+def authenticate(authorization: str, tokens: dict[str, User]) -> User:
+    """The user behind an Authorization header. Raises: ApiError (401)."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        for token, user in tokens.items():
+            if hmac.compare_digest(token.encode(), given.strip().encode()):
+                return user
+    raise unauthorized()

@@ -12,12 +12,11 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kubelocal.apiserver.calls import ApiTarget, Caller
+from kubelocal.apiserver.calls import CONTROLLER, ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError
 from kubelocal.apiserver.schema.resources import STORED
 from kubelocal.apiserver.storage.objects import UNKNOWN, Stored
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
-from kubelocal.apiserver.users import CONTROLLER
 from kubelocal.apiserver.verbs.delete import Delete, Options
 
 logger = logging.getLogger(__name__)

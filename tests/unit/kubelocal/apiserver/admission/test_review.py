@@ -4,11 +4,10 @@ from typing import Any
 import orjson
 import pytest
 from kubelocal.apiserver.admission import review
-from kubelocal.apiserver.admission.cel import CelError
+from kubelocal.apiserver.admission.chain import CelError
 from kubelocal.apiserver.admission.review import BadAnswer, Write
-from kubelocal.apiserver.calls import ApiTarget, Caller
+from kubelocal.apiserver.calls import ApiTarget, Caller, User
 from kubelocal.apiserver.schema.resources import MUTATING_WEBHOOKS, NAMESPACES, NODES, PODS
-from kubelocal.apiserver.users import User
 
 CALLER = Caller(user=User(name="me"))
 POD = ApiTarget(resource=PODS, namespace="d", name="a")

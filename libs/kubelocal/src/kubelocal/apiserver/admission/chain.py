@@ -16,12 +16,10 @@ from hamicommon.errors import Unavailable
 from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.admission import review
-from kubelocal.apiserver.admission.cel import CelError
-from kubelocal.apiserver.admission.review import BadAnswer, Write
-from kubelocal.apiserver.admission.webhook_client import WebhookClient
+from kubelocal.apiserver.admission.review import BadAnswer, CelError, WebhookClient, Write
 from kubelocal.apiserver.calls import ApiTarget
 from kubelocal.apiserver.errors import forbidden, internal, not_found
-from kubelocal.apiserver.kinds.pod_defaults import tolerate_lost_nodes
+from kubelocal.apiserver.kinds.defaults import tolerate_lost_nodes
 from kubelocal.apiserver.schema import resources
 from kubelocal.apiserver.storage.store import ObjectStore
 

@@ -1,11 +1,16 @@
-"""What the server serves: `/api`, `/apis`, the resources of each group, `/version`."""
+"""What clients learn of the server: groups, resources, versions, and that it validates fields.
+
+Everything comes from the table in `resources`.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+
+import orjson
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.schema.resource import Resource
-from kubelocal.apiserver.schema.resources import RESOURCES
+from kubelocal.apiserver.schema.resources import RESOURCES, VERSION, Resource
 
 # The API level that is emulated: matchConditions and server-side field validation are final there.
 MAJOR, MINOR = 1, 32
@@ -20,65 +25,58 @@ _SUBRESOURCES = {
 
 
 def version() -> Json:
-    git_version = f"v{MAJOR}.{MINOR}.0+hamictl"
+    """The answer of `/version`."""
     return {
         "major": str(MAJOR),
         "minor": str(MINOR),
-        "gitVersion": git_version,
-        "gitCommit": "",
-        "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "",
-        "compiler": "",
+        "gitVersion": f"v{MAJOR}.{MINOR}.0+hamictl",
         "platform": "linux/amd64",
     }
 
 
-def answer(path: str, address: str) -> Json | None:
+def discover(path: str) -> Json | None:
     """The discovery document at `path`, or None where there is none."""
-    parts = [part for part in path.split("/") if part]
-    match parts:
+    groups = dict.fromkeys(each.group for each in RESOURCES if each.group)
+    match [part for part in path.split("/") if part]:
         case ["api"]:
-            return _core_versions(address)
+            return {"kind": "APIVersions", "versions": [VERSION]}
         case ["apis"]:
-            return {
-                "kind": "APIGroupList",
-                "apiVersion": "v1",
-                "groups": [_group(name) for name in _groups()],
-            }
+            listed = [_group(name) for name in groups]
+            return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
         case ["api", "v1"]:
-            return _resource_list("", "v1")
-        case ["apis", group] if group in _groups():
+            return _resource_list("")
+        case ["apis", group] if group in groups:
             return {"kind": "APIGroup", "apiVersion": "v1", **_group(group)}
-        case ["apis", group, "v1"] if group in _groups():
-            return _resource_list(group, "v1")
+        case ["apis", group, "v1"] if group in groups:
+            return _resource_list(group)
     return None
 
 
-def _core_versions(address: str) -> Json:
-    return {
-        "kind": "APIVersions",
-        "versions": ["v1"],
-        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}],
-    }
+@cache
+def openapi() -> bytes:
+    """OpenAPI v2 in protobuf (gnostic's `openapi.v2.Document`), as far as kubectl reads it.
 
-
-def _groups() -> list[str]:
-    return list(dict.fromkeys(each.group for each in RESOURCES if each.group))
+    client-go has no other form (discovery_client.go, `OpenAPISchema`). kubectl 1.20 to 1.36 ask it
+    before `apply` and `create` for one thing only: whether PATCH of the kind has a parameter
+    `fieldValidation`. The numbers are those of gnostic's OpenAPIv2.proto.
+    """
+    paths = b"".join(_message(2, _patch_of(each)) for each in RESOURCES if each.stored)
+    info = _text(1, "Kubernetes") + _text(2, str(version()["gitVersion"]))
+    return _text(1, "2.0") + _message(2, info) + _message(8, paths)
 
 
 def _group(name: str) -> Json:
-    version = {"groupVersion": f"{name}/v1", "version": "v1"}
-    return {"name": name, "versions": [version], "preferredVersion": version}
+    group_version = {"groupVersion": f"{name}/{VERSION}", "version": VERSION}
+    return {"name": name, "versions": [group_version], "preferredVersion": group_version}
 
 
-def _resource_list(group: str, version: str) -> Json:
+def _resource_list(group: str) -> Json:
     rows: list[Json] = []
     for resource in RESOURCES:
-        if (resource.group, resource.version) == (group, version):
+        if resource.group == group:
             rows.append(_row(resource))
-            rows += [_subrow(resource, name) for name in resource.subresources]
-    name = f"{group}/{version}" if group else version
+            rows += [_subresource_row(resource, name) for name in resource.subresources]
+    name = f"{group}/{VERSION}" if group else VERSION
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
@@ -88,21 +86,18 @@ def _resource_list(group: str, version: str) -> Json:
 
 
 def _row(resource: Resource) -> Json:
-    row: Json = {
+    return {
         "name": resource.plural,
-        "singularName": resource.singular,
+        "singularName": resource.kind.lower(),
         "namespaced": resource.namespaced,
         "kind": resource.kind,
         "verbs": _VERBS if resource.stored else ["create"],
+        "shortNames": [resource.short_name] if resource.short_name else [],
+        "categories": ["all"] if resource.in_all else [],
     }
-    if resource.short_names:
-        row["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        row["categories"] = list(resource.categories)
-    return row
 
 
-def _subrow(resource: Resource, name: str) -> Json:
+def _subresource_row(resource: Resource, name: str) -> Json:
     kind, verbs = _SUBRESOURCES[name]
     row: Json = {
         "name": f"{resource.plural}/{name}",
@@ -111,6 +106,37 @@ def _subrow(resource: Resource, name: str) -> Json:
         "kind": kind or resource.kind,
         "verbs": verbs,
     }
-    if name == "eviction":
-        row |= {"group": "policy", "version": "v1"}
-    return row
+    return row | ({"group": "policy", "version": "v1"} if name == "eviction" else {})
+
+
+def _patch_of(resource: Resource) -> bytes:
+    """A path with its PATCH operation: the parameters, and which kind it is about."""
+    parameters = b"".join(
+        # A ParametersItem that holds a Parameter that holds a query parameter.
+        _message(8, _message(1, _message(2, _message(3, _text(2, "query") + _text(4, name)))))
+        for name in ("dryRun", "fieldManager", "fieldValidation")
+    )
+    gvk = {"group": resource.group, "version": VERSION, "kind": resource.kind}
+    # Vendor extensions travel as YAML texts; JSON is YAML.
+    value = _message(2, _text(2, orjson.dumps(gvk).decode()))
+    extension = _message(13, _text(1, "x-kubernetes-group-version-kind") + value)
+    path = f"/{resource.store_key}/{{name}}"
+    return _text(1, path) + _message(2, _message(8, parameters + extension))
+
+
+def _text(number: int, value: str) -> bytes:
+    return _message(number, value.encode())
+
+
+def _message(number: int, payload: bytes) -> bytes:
+    """A length-delimited field."""
+    return _varint(number << 3 | 2) + _varint(len(payload)) + payload
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

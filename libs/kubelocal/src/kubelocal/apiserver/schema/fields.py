@@ -1,7 +1,7 @@
 """The shape of every served object: what is kept of a body, and what is refused while reading it.
 
 In: decoded JSON. Out: a fresh object with only known fields, nulls dropped, quantities and times in
-canonical form. The field table is `_generated/fields.json` (`schema_build`).
+canonical form. The field table is `_generated/fields.json` (`scripts/kubernetes-schema`).
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class FieldFindings:
 
 @cache
 def definitions() -> dict[str, Any]:
-    """{definition: {"fields": {name: type}, "required": [name]}}."""
+    """Every definition: {definition: {field: type}}."""
     loaded: dict[str, Any] = orjson.loads(_FILE.read_bytes())
     return loaded
 
 
 def field_type(definition: str, name: str) -> str:
     """The type's name of a field, or an empty string where there is no such field."""
-    found: str = definitions().get(definition, {"fields": {}})["fields"].get(name, "")
+    found: str = definitions().get(definition, {}).get(name, "")
     return found
 
 
@@ -69,7 +69,7 @@ def clean(definition: str, value: Any) -> tuple[Json, list[str]]:
 
 @cache
 def _struct(definition: str) -> Convert:
-    types: dict[str, str] = definitions()[definition]["fields"]
+    types: dict[str, str] = definitions()[definition]
     converters: dict[str, Convert] = {}
 
     def convert(value: Any, path: str, findings: FieldFindings) -> Json:

@@ -5,203 +5,164 @@ Everything else reads from here: discovery, OpenAPI, paths, field selectors, pri
 
 from __future__ import annotations
 
-from kubelocal.apiserver.schema.resource import Resource, rbac, review, webhooks, workload
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-_POD_FIELDS = {
-    "spec.nodeName": "",
-    "spec.restartPolicy": "",
-    "spec.schedulerName": "",
-    "spec.serviceAccountName": "",
-    "status.phase": "",
-    "status.podIP": "",
-    "status.nominatedNodeName": "",
-}
-_EVENT_FIELDS = {
-    f"involvedObject.{name}": ""
-    for name in ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
-} | {"reason": "", "reportingComponent": "", "source": "", "type": ""}
+VERSION = "v1"
+_APPS = "apps"
+_WEBHOOKS = "admissionregistration.k8s.io"
 
 
-RESOURCES: tuple[Resource, ...] = (
-    Resource(
-        plural="bindings", singular="binding", kind="Binding", schema="V1Binding", stored=False
-    ),
-    Resource(
-        plural="configmaps",
-        singular="configmap",
-        kind="ConfigMap",
-        schema="V1ConfigMap",
-        short_names=("cm",),
-    ),
-    Resource(
-        plural="endpoints",
-        singular="endpoints",
-        kind="Endpoints",
-        schema="V1Endpoints",
-        short_names=("ep",),
-        create_on_update=True,
-    ),
-    Resource(
-        plural="events",
-        singular="event",
-        kind="Event",
-        schema="CoreV1Event",
-        short_names=("ev",),
-        fields=_EVENT_FIELDS,
-        create_on_update=True,
-    ),
-    Resource(
-        plural="namespaces",
-        singular="namespace",
-        kind="Namespace",
-        schema="V1Namespace",
-        namespaced=False,
-        short_names=("ns",),
-        subresources=("status", "finalize"),
-        fields={"status.phase": ""},
-    ),
-    Resource(
-        plural="nodes",
-        singular="node",
-        kind="Node",
-        schema="V1Node",
-        namespaced=False,
-        short_names=("no",),
-        subresources=("status",),
-        fields={"spec.unschedulable": "false"},
-    ),
-    Resource(
-        plural="persistentvolumeclaims",
-        singular="persistentvolumeclaim",
-        kind="PersistentVolumeClaim",
-        schema="V1PersistentVolumeClaim",
-        short_names=("pvc",),
-        subresources=("status",),
-        returns_deleted=True,
-    ),
-    Resource(
-        plural="persistentvolumes",
-        singular="persistentvolume",
-        kind="PersistentVolume",
-        schema="V1PersistentVolume",
-        namespaced=False,
-        short_names=("pv",),
-        subresources=("status",),
-        returns_deleted=True,
-    ),
-    Resource(
-        plural="pods",
-        singular="pod",
-        kind="Pod",
-        schema="V1Pod",
-        short_names=("po",),
-        categories=("all",),
-        subresources=("status", "binding", "eviction", "ephemeralcontainers"),
-        fields=_POD_FIELDS,
-        returns_deleted=True,
-    ),
-    Resource(
-        plural="resourcequotas",
-        singular="resourcequota",
-        kind="ResourceQuota",
-        schema="V1ResourceQuota",
-        short_names=("quota",),
-        subresources=("status",),
-        returns_deleted=True,
-    ),
-    Resource(
-        plural="secrets",
-        singular="secret",
-        kind="Secret",
-        schema="V1Secret",
-        fields={"type": ""},
-    ),
-    Resource(
-        plural="serviceaccounts",
-        singular="serviceaccount",
-        kind="ServiceAccount",
-        schema="V1ServiceAccount",
-        short_names=("sa",),
-        returns_deleted=True,
-    ),
-    Resource(
-        plural="services",
-        singular="service",
-        kind="Service",
-        schema="V1Service",
-        short_names=("svc",),
-        categories=("all",),
-        subresources=("status",),
-        create_on_update=True,
-    ),
-    workload("DaemonSet", "V1DaemonSet", "ds"),
-    workload("Deployment", "V1Deployment", "deploy"),
-    workload("ReplicaSet", "V1ReplicaSet", "rs"),
-    workload("StatefulSet", "V1StatefulSet", "sts"),
-    review("authentication.k8s.io", "TokenReview"),
-    review("authorization.k8s.io", "SubjectAccessReview"),
-    Resource(
-        group="batch",
-        plural="jobs",
-        singular="job",
-        kind="Job",
-        schema="V1Job",
-        categories=("all",),
-        subresources=("status",),
-        fields={"status.successful": "0"},
-        generation=True,
-    ),
-    Resource(
-        group="coordination.k8s.io",
-        plural="leases",
-        singular="lease",
-        kind="Lease",
-        schema="V1Lease",
-        unconditional_update=False,
-        create_on_update=True,
-    ),
-    Resource(
-        group="events.k8s.io",
-        plural="events",
-        singular="event",
-        kind="Event",
-        schema="EventsV1Event",
-        short_names=("ev",),
-        fields=_EVENT_FIELDS,
-        storage="events",
-        create_on_update=True,
-    ),
-    Resource(
-        group="scheduling.k8s.io",
-        plural="priorityclasses",
-        singular="priorityclass",
-        kind="PriorityClass",
-        schema="V1PriorityClass",
-        namespaced=False,
-        short_names=("pc",),
-    ),
-    webhooks("MutatingWebhookConfiguration"),
-    webhooks("ValidatingWebhookConfiguration"),
-    rbac("ClusterRole", namespaced=False),
-    rbac("ClusterRoleBinding", namespaced=False),
-    rbac("Role", namespaced=True),
-    rbac("RoleBinding", namespaced=True),
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Resource:
+    """One row of the table.
+
+    `definition` names the schema where it is not `V1<kind>`; `fields` are the field-selector labels
+    beyond the metadata ones, with the value of an absent field; `generation`: a change of spec
+    counts it up.
+    """
+
+    kind: str
+    group: str = ""
+    plural: str
+    namespaced: bool = True
+    short_name: str = ""
+    in_all: bool = False
+    subresources: tuple[str, ...] = ()
+    fields: Mapping[str, str] = field(default_factory=dict)
+    definition: str = ""
+    generation: bool = False
+    stored: bool = True
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{VERSION}" if self.group else VERSION
+
+    @property
+    def schema(self) -> str:
+        """The definition in `fields`."""
+        return self.definition or f"V1{self.kind}"
+
+    @property
+    def store_key(self) -> str:
+        """The name of the collection in the store."""
+        return f"{self.group}/{self.plural}" if self.group else self.plural
+
+    @property
+    def has_status(self) -> bool:
+        return "status" in self.subresources
+
+    def field_labels(self) -> frozenset[str]:
+        """Every label that a field selector may name."""
+        names = {"metadata.name", *self.fields}
+        if self.namespaced:
+            names.add("metadata.namespace")
+        return frozenset(names)
+
+
+_POD_FIELDS = (
+    *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName"),
+    *("status.phase", "status.podIP", "status.nominatedNodeName"),
+)
+_EVENT_FIELDS = (
+    *("involvedObject.kind", "involvedObject.namespace", "involvedObject.name"),
+    *("involvedObject.uid", "involvedObject.fieldPath", "involvedObject.apiVersion"),
+    *("involvedObject.resourceVersion", "reason", "reportingComponent", "source", "type"),
 )
 
-BY_PATH = {(each.group, each.version, each.plural): each for each in RESOURCES}
-BY_KIND = {(each.api_version, each.kind): each for each in RESOURCES}
-# Collections in the store; of two faces of one collection the older one decides its shape.
-STORED = {each.store_key: each for each in reversed(RESOURCES) if each.stored}
 
-PODS = BY_PATH["", "v1", "pods"]
-NODES = BY_PATH["", "v1", "nodes"]
-NAMESPACES = BY_PATH["", "v1", "namespaces"]
-EVENTS = BY_PATH["", "v1", "events"]
-QUOTAS = BY_PATH["", "v1", "resourcequotas"]
-PRIORITY_CLASSES = BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]
-MUTATING_WEBHOOKS = BY_PATH["admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations"]
-TOKEN_REVIEWS = BY_PATH["authentication.k8s.io", "v1", "tokenreviews"]
-SUBJECT_ACCESS_REVIEWS = BY_PATH["authorization.k8s.io", "v1", "subjectaccessreviews"]
-VALIDATING_WEBHOOKS = BY_PATH[
-    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations"
-]
+def _workload(kind: str, short: str, group: str = _APPS) -> Resource:
+    """A controller of pods."""
+    return Resource(
+        kind=kind,
+        group=group,
+        plural=f"{kind.lower()}s",
+        short_name=short,
+        in_all=True,
+        subresources=("status",),
+        generation=True,
+    )
+
+
+def _webhooks(kind: str) -> Resource:
+    """A configuration of admission webhooks."""
+    return Resource(
+        kind=kind, group=_WEBHOOKS, plural=f"{kind.lower()}s", namespaced=False, generation=True
+    )
+
+
+PODS = Resource(
+    kind="Pod",
+    plural="pods",
+    short_name="po",
+    in_all=True,
+    subresources=("status", "binding", "eviction", "ephemeralcontainers"),
+    fields=dict.fromkeys(_POD_FIELDS, ""),
+)
+NODES = Resource(
+    kind="Node",
+    plural="nodes",
+    namespaced=False,
+    short_name="no",
+    subresources=("status",),
+    fields={"spec.unschedulable": "false"},
+)
+NAMESPACES = Resource(
+    kind="Namespace",
+    plural="namespaces",
+    namespaced=False,
+    short_name="ns",
+    subresources=("status", "finalize"),
+    fields={"status.phase": ""},
+)
+BINDINGS = Resource(kind="Binding", plural="bindings", stored=False)
+PRIORITY_CLASSES = Resource(
+    kind="PriorityClass",
+    group="scheduling.k8s.io",
+    plural="priorityclasses",
+    namespaced=False,
+    short_name="pc",
+)
+MUTATING_WEBHOOKS = _webhooks("MutatingWebhookConfiguration")
+VALIDATING_WEBHOOKS = _webhooks("ValidatingWebhookConfiguration")
+RESOURCES: tuple[Resource, ...] = (
+    BINDINGS,
+    Resource(kind="ConfigMap", plural="configmaps", short_name="cm"),
+    Resource(
+        kind="Event",
+        plural="events",
+        short_name="ev",
+        fields=dict.fromkeys(_EVENT_FIELDS, ""),
+        definition="CoreV1Event",
+    ),
+    NAMESPACES,
+    NODES,
+    Resource(
+        kind="PersistentVolumeClaim",
+        plural="persistentvolumeclaims",
+        short_name="pvc",
+        subresources=("status",),
+    ),
+    PODS,
+    Resource(
+        kind="ResourceQuota", plural="resourcequotas", short_name="quota", subresources=("status",)
+    ),
+    Resource(kind="Secret", plural="secrets", fields={"type": ""}),
+    Resource(kind="ServiceAccount", plural="serviceaccounts", short_name="sa"),
+    Resource(
+        kind="Service", plural="services", short_name="svc", in_all=True, subresources=("status",)
+    ),
+    _workload("DaemonSet", "ds"),
+    _workload("Deployment", "deploy"),
+    _workload("ReplicaSet", "rs"),
+    _workload("StatefulSet", "sts"),
+    _workload("Job", "", "batch"),
+    Resource(kind="Lease", group="coordination.k8s.io", plural="leases"),
+    PRIORITY_CLASSES,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+)
+
+BY_PATH = {(each.group, each.plural): each for each in RESOURCES}
+BY_KIND = {(each.api_version, each.kind): each for each in RESOURCES}
+STORED = {each.store_key: each for each in RESOURCES if each.stored}

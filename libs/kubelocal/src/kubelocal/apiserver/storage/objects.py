@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.schema.resource import Resource
-from kubelocal.apiserver.schema.resources import BY_KIND, STORED
+from kubelocal.apiserver.schema.resources import BY_KIND, STORED, Resource
 
 Key = tuple[str, str, str]  # (collection, namespace or "", name)
 # Stands for an owner of a kind that is not served: nobody knows whether it exists.

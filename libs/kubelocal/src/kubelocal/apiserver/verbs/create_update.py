@@ -16,25 +16,22 @@ from typing import Any, cast
 import orjson
 from hamicommon.k8s.types import Json
 
-from kubelocal.apiserver.admission import quota
 from kubelocal.apiserver.admission.chain import AdmissionChain
 from kubelocal.apiserver.admission.review import Write
 from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import (
     ApiError,
-    Cause,
     already_exists,
     bad_request,
     conflict,
     invalid,
     stale,
 )
+from kubelocal.apiserver.kinds import defaults
 from kubelocal.apiserver.kinds import patch as patching
-from kubelocal.apiserver.kinds import strategies
 from kubelocal.apiserver.storage.objects import Stored
 from kubelocal.apiserver.storage.store import ObjectStore, Transaction
-from kubelocal.apiserver.validation.causes import invalid as invalid_value
-from kubelocal.apiserver.validation.objects import validate_create, validate_update
+from kubelocal.apiserver.validation import invalid_value, validate_create, validate_update
 from kubelocal.apiserver.wire import bodies
 
 Change = Callable[[Json], Json]
@@ -96,29 +93,25 @@ class CreateUpdate:
         meta["creationTimestamp"] = now_text()
         meta.pop("generation", None)
         meta.pop("selfLink", None)
-        strategies.apply_defaults(target.resource, body)
-        strategies.prepare_create(target.resource, body)
+        defaults.apply_defaults(target.resource, body)
+        defaults.prepare_create(target.resource, body)
         self._admission.check_namespace(target)
         body = await self._admit_new(target, caller, body)
         if causes := validate_create(target.resource, body):
             raise invalid(target.resource.kind, target.resource.group, target.name, causes)
         return await commit(self._store, caller, lambda tx: self._insert(tx, target, body))
 
-    async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> tuple[Stored, bool]:
-        """PUT: the stored object, and whether it was created. Raises: ApiError."""
+    async def replace(self, target: ApiTarget, caller: Caller, sent: Json) -> Stored:
+        """PUT of an object that exists. Raises: ApiError."""
         body = bodies.read_object(target, caller, sent)
         _check_name(target, body["metadata"])
-        exists = self._store.get(target.collection, target.namespace, target.name) is not None
-        if not exists and target.resource.create_on_update and not target.subresource:
-            body["metadata"].setdefault("name", target.name)
-            return await self.create(target, caller, body), True
         frozen = orjson.dumps(body)
 
         def change(_: Json) -> Json:
             """It may run twice; each run needs its own copy."""
             return cast(Json, orjson.loads(frozen))
 
-        return await self.update(target, caller, change, replaces=True), False
+        return await self.update(target, caller, change, replaces=True)
 
     async def patch(self, target: ApiTarget, caller: Caller, media: str, patch: Any) -> Stored:
         """PATCH of one of the three types. Raises: ApiError."""
@@ -126,7 +119,7 @@ class CreateUpdate:
 
         def change(old: Json) -> Json:
             shown = bodies.for_webhook(resource, old)
-            patched = patching.apply_patch(media, resource.schema, shown, patch)
+            patched = patching.apply_patch(media, shown, patch)
             bodies.check_kind(resource, patched)
             return bodies.clean(resource, caller, patched, is_patched=True)
 
@@ -199,7 +192,7 @@ class CreateUpdate:
         admitted = await self._admission.admit(
             write, lambda body: bodies.finish(target, caller, body)
         )
-        return bodies.from_webhook(resource, admitted or {})
+        return bodies.from_webhook(admitted or {})
 
     def _insert(self, transaction: Transaction, target: ApiTarget, body: Json) -> Stored:
         resource = target.resource
@@ -207,13 +200,7 @@ class CreateUpdate:
             raise already_exists(resource.plural, resource.group, target.name)
         if resource.namespaced:
             self._admission.check_namespace(target)
-        if resource.kind == "Pod":
-            quota.charge(transaction, target, body)
-        stored = transaction.put(target.collection, body)
-        if resource.kind == "ResourceQuota":
-            quota.settle(transaction, target.namespace)
-            return self._current(transaction, target)
-        return stored
+        return transaction.put(target.collection, body)
 
     def _current(self, transaction: Transaction, target: ApiTarget) -> Stored:
         stored = transaction.get(target.collection, target.namespace, target.name)
@@ -234,18 +221,10 @@ class CreateUpdate:
         if uid != old.uid:
             cause = invalid_value("metadata.uid", uid, "field is immutable")
             raise invalid(resource.kind, resource.group, target.name, [cause])
-        version = meta.get("resourceVersion", "")
-        if version in ("", "0"):
-            if replaces and not resource.unconditional_update:
-                text = "Invalid value: 0x0: must be specified for an update"
-                cause = Cause(
-                    field="metadata.resourceVersion", reason="FieldValueInvalid", message=text
-                )
-                raise invalid(resource.plural, resource.group, target.name, [cause])
-        elif version != str(old.version):
+        if meta.get("resourceVersion", "") not in ("", "0", str(old.version)):
             raise stale(*names)
-        strategies.apply_defaults(resource, new)
-        strategies.prepare_update(resource, target.subresource, old.load(), new)
+        defaults.apply_defaults(resource, new)
+        defaults.prepare_update(resource, target.subresource, old.load(), new)
 
     def _revise(
         self, transaction: Transaction, target: ApiTarget, old: Stored, new: Json
@@ -260,17 +239,8 @@ class CreateUpdate:
         meta = new["metadata"]
         released = "deletionTimestamp" in meta and not meta.get("finalizers")
         if released and not meta.get("deletionGracePeriodSeconds"):
-            last = transaction.delete(target.collection, new)
-            if resource.kind == "Pod":
-                quota.settle(transaction, target.namespace)
-            return last
-        stored = transaction.put(target.collection, new)
-        ended = resource.kind == "Pod" and quota.has_ended(new) and not quota.has_ended(before)
-        limits_changed = resource.kind == "ResourceQuota" and new["spec"] != before.get("spec")
-        if ended or limits_changed:
-            quota.settle(transaction, target.namespace)
-            return self._current(transaction, target)
-        return stored
+            return transaction.delete(target.collection, new)
+        return transaction.put(target.collection, new)
 
 
 def _check_name(target: ApiTarget, meta: Json) -> None:

@@ -14,11 +14,10 @@ from hamicommon.k8s.types import Json
 
 from kubelocal.apiserver.calls import ApiTarget, Caller
 from kubelocal.apiserver.errors import ApiError, bad_request, unsupported_media_type
+from kubelocal.apiserver.kinds.defaults import apply_defaults
 from kubelocal.apiserver.kinds.patch import not_an_object
-from kubelocal.apiserver.kinds.strategies import apply_defaults
-from kubelocal.apiserver.output import forms
 from kubelocal.apiserver.schema import fields
-from kubelocal.apiserver.schema.resource import Resource
+from kubelocal.apiserver.schema.resources import VERSION, Resource
 from kubelocal.apiserver.wire import protobuf
 
 _JSON = "application/json"
@@ -82,14 +81,14 @@ def check_kind(resource: Resource, body: Json) -> None:
         )
     if kind != resource.kind:
         raise bad_request(
-            f'{kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+            f'{kind} in version "{VERSION}" cannot be handled as a {resource.kind}: '
             f"converting (v1.{kind}) to (core.{resource.kind}): unknown conversion"
         )
 
 
 def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = False) -> Json:
     """The known part of a body, in stored shape. Raises: ApiError 400, of a patch 422."""
-    cannot = f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+    cannot = f'{resource.kind} in version "{VERSION}" cannot be handled as a '
     try:
         cleaned, unknown = fields.clean(resource.schema, body)
     except fields.Unreadable as error:
@@ -103,7 +102,7 @@ def clean(resource: Resource, caller: Caller, body: Json, *, is_patched: bool = 
         caller.warnings.extend(f'unknown field "{path}"' for path in unknown)
     cleaned.pop("kind", None)
     cleaned.pop("apiVersion", None)
-    return forms.to_storage(resource, cleaned)
+    return cleaned
 
 
 def finish(target: ApiTarget, caller: Caller, body: Json) -> Json:
@@ -118,13 +117,12 @@ def finish(target: ApiTarget, caller: Caller, body: Json) -> Json:
 def for_webhook(resource: Resource, stored: Json) -> Json:
     """A stored body as webhooks get it."""
     head = {"kind": resource.kind, "apiVersion": resource.api_version}
-    return head | forms.from_storage(resource, stored)
+    return head | stored
 
 
-def from_webhook(resource: Resource, body: Json) -> Json:
+def from_webhook(body: Json) -> Json:
     """The stored shape of a body that has been through the webhooks."""
-    bare = {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
-    return forms.to_storage(resource, bare)
+    return {name: value for name, value in body.items() if name not in ("kind", "apiVersion")}
 
 
 def check_dry_run(values: list[str], kind: str) -> bool:

@@ -1,6 +1,6 @@
 import pytest
 from kubelocal.apiserver.errors import ApiError
-from kubelocal.apiserver.http import paths
+from kubelocal.apiserver.http import parse_path
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from kubelocal.apiserver.http import paths
 def test_paths_name_targets(
     path: str, plural: str, namespace: str, name: str, subresource: str
 ) -> None:
-    target = paths.parse(path)
+    target = parse_path(path)
     assert target.resource.plural == plural
     assert (target.namespace, target.name, target.subresource) == (namespace, name, subresource)
 
@@ -39,4 +39,4 @@ def test_paths_name_targets(
 )
 def test_other_paths_are_not_found(path: str) -> None:
     with pytest.raises(ApiError, match="could not find the requested resource"):
-        paths.parse(path)
+        parse_path(path)

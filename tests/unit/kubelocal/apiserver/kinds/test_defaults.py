@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from kubelocal.apiserver.kinds.pod_defaults import default_pod_spec, qos_class, tolerate_lost_nodes
+from kubelocal.apiserver.kinds.defaults import default_pod_spec, qos_class, tolerate_lost_nodes
 
 
 def spec(**resources: Any) -> dict[str, Any]:

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 from hamicommon.errors import InvalidRequest
+from kubelocal.apiserver.calls import authenticate, read_tokens
 from kubelocal.apiserver.errors import ApiError
-from kubelocal.apiserver.users import authenticate, read_tokens
 
 
 def test_tokens_name_users_and_groups(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from hamicommon.k8s.types import Json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kubelocal.apiserver.errors import ApiError
-from kubelocal.apiserver.kinds.strategic_merge import merge_patch, strategic_merge
+from kubelocal.apiserver.kinds.patch import merge_patch, strategic_merge
 
 
 def pod(*containers: Json) -> Json:
@@ -15,7 +15,7 @@ def pod(*containers: Json) -> Json:
 
 def merged(target: Json, patch: Json) -> Json:
     before = copy.deepcopy(target)
-    result = strategic_merge("V1Pod", target, patch)
+    result = strategic_merge(target, patch)
     assert target == before, "the target must not change"
     return result
 

@@ -1,16 +1,49 @@
-"""The cells that `kubectl get` shows of each kind; pure functions of a stored body.
+"""Forms of a stored object: with its kind, as a watch line, and as a row of a `Table`.
 
+A Table is what kubectl asks for to print; a kind without columns of its own shows name and age.
 Source: kubernetes `pkg/printers/internalversion`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
+import orjson
 from hamicommon.k8s.types import Json
+
+from kubelocal.apiserver.schema.resources import Resource
+from kubelocal.apiserver.storage.objects import Stored
+from kubelocal.apiserver.storage.store import WatchChange
+
+
+def whole(resource: Resource, stored: Stored) -> bytes:
+    """The object with its kind and apiVersion."""
+    return _head(resource) + stored.raw[1:]
+
+
+def line(resource: Resource, change: WatchChange, kind: str) -> bytes:
+    """The watch line of a change, encoded once for all watchers."""
+    encoded = change.lines.get(kind)
+    if encoded is None:
+        # To a watcher whose selection it leaves, the real server shows the state before; the
+        # version of the object is that of the change either way.
+        encoded = change.lines[kind] = watch_line(kind, whole(resource, change.now))
+    return encoded
+
+
+def watch_line(kind: str, whole_object: bytes) -> bytes:
+    return b'{"type":"' + kind.encode() + b'","object":' + whole_object + b"}\n"
+
+
+@cache
+def _head(resource: Resource) -> bytes:
+    kind = orjson.dumps({"kind": resource.kind, "apiVersion": resource.api_version})
+    return kind[:-1] + b","
+
 
 _NONE = "<none>"
 _UNKNOWN = "<unknown>"
@@ -18,7 +51,7 @@ _UNKNOWN = "<unknown>"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`wide` columns are shown by `-o wide` only."""
+    """One column of `kubectl get`; a `wide` one is shown by `-o wide` only."""
 
     name: str
     cell: Callable[[Json], Any]
@@ -145,30 +178,12 @@ def _source(event: Json) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _amounts(prefixes: tuple[str, ...], inverse: bool) -> Callable[[Json], str]:
-    def cell(quota: Json) -> str:
-        hard = quota.get("status", {}).get("hard", {})
-        used = quota.get("status", {}).get("used", {})
-        return ", ".join(
-            f"{name}: {used.get(name, '0')}/{hard[name]}"
-            for name in sorted(hard)
-            if name.startswith(prefixes) != inverse
-        )
-
-    return cell
-
-
 def _count(name: str) -> Callable[[Json], int]:
     return lambda body: len(body.get(name, {}))
 
 
 def _of(have: tuple[str, ...], want: tuple[str, ...]) -> Callable[[Json], str]:
     return lambda body: f"{dig(*have, absent=0)(body)}/{dig(*want, absent=0)(body)}"
-
-
-def _ports(service: Json) -> str:
-    ports = service.get("spec", {}).get("ports", [])
-    return ",".join(f"{p.get('port')}/{p.get('protocol', 'TCP')}" for p in ports) or _NONE
 
 
 NAME = Column("Name", dig("metadata", "name"))
@@ -220,20 +235,6 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
     ),
     "Lease": (NAME, Column("Holder", dig(_SPEC, "holderIdentity", absent="")), AGE),
-    "ResourceQuota": (
-        NAME,
-        AGE,
-        Column("Request", _amounts(("limits.",), inverse=True)),
-        Column("Limit", _amounts(("limits.",), inverse=False)),
-    ),
-    "Service": (
-        NAME,
-        Column("Type", dig(_SPEC, "type")),
-        Column("Cluster-IP", dig(_SPEC, "clusterIP")),
-        Column("External-IP", lambda body: _NONE),
-        Column("Port(s)", _ports),
-        AGE,
-    ),
     "Deployment": (
         NAME,
         Column("Ready", _of((_STATUS, "readyReplicas"), (_SPEC, "replicas"))),
@@ -248,10 +249,44 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("Global-Default", dig("globalDefault", absent=False), "boolean"),
         AGE,
     ),
-    "MutatingWebhookConfiguration": (NAME, Column("Webhooks", _count("webhooks"), "integer"), AGE),
-    "ValidatingWebhookConfiguration": (
-        NAME,
-        Column("Webhooks", _count("webhooks"), "integer"),
-        AGE,
-    ),
 }
+
+
+def table(
+    resource: Resource, objects: Iterable[Stored], meta: dict[str, str | int], include: str
+) -> bytes:
+    """`include` is the includeObject parameter: None, Metadata (default) or Object."""
+    columns = COLUMNS.get(resource.kind, (NAME, AGE))
+    rows = []
+    for stored in objects:
+        body = stored.load()
+        row: Json = {"cells": [column.cell(body) for column in columns]}
+        if include != "None":
+            row["object"] = _included(resource, body, include)
+        rows.append(row)
+    return orjson.dumps(
+        {
+            "kind": "Table",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": meta,
+            "columnDefinitions": [column.definition() for column in columns],
+            "rows": rows,
+        }
+    )
+
+
+def table_line(resource: Resource, change: WatchChange, kind: str, include: str) -> bytes:
+    """The watch line of a change, as a table of one row."""
+    meta: dict[str, str | int] = {"resourceVersion": str(change.now.version)}
+    return watch_line(kind, table(resource, [change.now], meta, include))
+
+
+def _included(resource: Resource, body: Json, include: str) -> Json:
+    if include == "Object":
+        head = {"kind": resource.kind, "apiVersion": resource.api_version}
+        return head | body
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": body["metadata"],
+    }

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from kubelocal.apiserver.output.columns import COLUMNS, age, pod_status
+from kubelocal.apiserver.output import COLUMNS, age, pod_status
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,0 @@
-"""How a stored object looks to a client: kind, list item, watch event, table."""
