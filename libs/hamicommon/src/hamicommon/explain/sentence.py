@@ -16,10 +16,10 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.explain.record import QuotaShort
-from hamicommon.explain.wording import cards, counted, group, listed, selection
+from hamicommon.explain.wording import cards, counted, listed, selection
 from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.placement.node_scores import NodeScores
-from hamicommon.placement.rules import REASONS, Rule
+from hamicommon.placement.rules import Rule
 from hamicommon.placement.unschedulable import ShortfallTable
 
 
@@ -108,7 +108,7 @@ def _wanted(request: PodRequest, table: ShortfallTable) -> DeviceRequest:
 
 def _groups(rules: Mapping[Rule, int]) -> str:
     ordered = sorted(rules.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count} {group(rule, REASONS.get(rule, ''))}" for rule, count in ordered)
+    return ", ".join(f"{count} {rule.row.group}" for rule, count in ordered)
 
 
 def _of_rule(
@@ -124,35 +124,18 @@ def _of_rule(
         largest = stock.largest_mib.get(table.vendor, 0)
         if asked > largest > 0:
             return f"{none} has {asked} MiB: the largest has {largest} MiB; ask for less"
-        return (
-            f"{none} has {asked} MiB free: the most free is {max(free, 0)} MiB; "
-            "ask for less, or wait until a pod ends"
-        )
+        return f"{none} has {asked} MiB free: the most free is {max(free, 0)} MiB; {rule.row.help}"
     if rule is Rule.CORES:
         return (
             f"{none} has {asked} % of its cores free: the most free is {max(free, 0)} %; "
-            "ask for less, or wait until a pod ends"
+            f"{rule.row.help}"
         )
     if rule is Rule.TYPE:
         types = listed(stock.types.get(table.vendor, ()))
         chosen = request.selections.get(table.vendor)
         asked_for = listed(phrase for _, phrase in selection(chosen)) if chosen else "the selection"
-        return f"{none} suits {asked_for}: they are {types}; change the pod's annotations"
-    helps = _HELPS.get(rule, "wait until a pod ends")
-    state = group(rule, REASONS.get(rule, str(rule)))
-    return f"{none} can take it: {int(np.count_nonzero(here))} {state}; {helps}"
-
-
-_HELPS = {
-    Rule.NOT_HEALTHY: "repair the cards",
-    Rule.CORDONED: "uncordon a card (annotation hami.io/device-cordon of its node)",
-    Rule.UUID: "change the pod's annotations",
-    Rule.EXCLUSIVE: "ask for less than 100 % of the cores, or wait until a card is idle",
-    Rule.MUTEX: "change the pod's policy, or wait until a card is idle",
-    Rule.MIG_TOPOLOGY: "ask for less memory, or wait until a pod ends",
-    Rule.CARD_OF_POD: "ask for less in all containers together, or wait until a card is idle",
-    Rule.MODE: "change the pod's annotations, or the size that it asks for",
-}
+        return f"{none} suits {asked_for}: they are {types}; {rule.row.help}"
+    return f"{none} can take it: {int(np.count_nonzero(here))} {rule.row.group}; {rule.row.help}"
 
 
 def placed_sentence(

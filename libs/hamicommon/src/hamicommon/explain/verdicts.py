@@ -15,7 +15,7 @@ from hamicommon.domain.requests import PodRequest
 from hamicommon.explain.changes.counterfactuals import counterfactuals
 from hamicommon.explain.circumstances import Circumstances, Counterfactual
 from hamicommon.explain.record import DecisionRecord, QuotaShort
-from hamicommon.explain.wording import UNITS, cards, group, listed, shortfall
+from hamicommon.explain.wording import cards, listed, shortfall
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import feasible
 from hamicommon.placement.node_scores import StrandedParts
@@ -198,7 +198,7 @@ def _cards_of(
                 CardVerdict(uuid=device.uuid, index=device.index, type=device.type, fits=True)
             )
             continue
-        unit = UNITS.get(one.rule, "")
+        unit = one.rule.row.unit
         verdicts.append(
             CardVerdict(
                 uuid=device.uuid,
@@ -238,7 +238,7 @@ def _why(
             parts.append(f"{cards(count)}: at most {shortfall(best, device.get(best.uuid))}")
         else:
             state = listed(dict.fromkeys(shortfall(one, device.get(one.uuid)) for one in of_rule))
-            parts.append(f"{cards(count)}: {state or group(rule, best.reason)}")
+            parts.append(f"{cards(count)}: {state}")
     fitting = len([uuid for uuid in device if uuid not in {one.uuid for one in short}])
     if limit is not None and fitting:
         parts.append(f"{cards(limit.fitting)} of the {most} wanted fit {limit.text}")

@@ -9,37 +9,6 @@ from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.unschedulable import Shortfall
 
-UNITS = {
-    Rule.MEMORY: "MiB",
-    Rule.CORES: "percent",
-    Rule.EXCLUSIVE: "percent",
-    Rule.SLOTS: "slots",
-    Rule.MUTEX: "slots",
-}
-"""Of `Shortfall.requested` and `available`; other rules compare no amounts."""
-
-GROUPS = {
-    Rule.NOT_HEALTHY: "unhealthy",
-    Rule.CORDONED: "cordoned",
-    Rule.TYPE: "of another type than asked for",
-    Rule.UUID: "ruled out by the uuids in the pod's annotations",
-    Rule.NOT_OFFERED: "just taken by another pod",
-    Rule.SLOTS: "with all slots taken",
-    Rule.MUTEX: "in use, while policy mutex wants an idle one",
-    Rule.MEMORY: "with too little free memory",
-    Rule.CORES: "with too few free cores",
-    Rule.EXCLUSIVE: "in use, while all of a card's cores are wanted",
-    Rule.CORES_EXHAUSTED: "with all cores granted",
-    Rule.CARD_OF_POD: "other than the one that the pod's earlier containers are on",
-    Rule.IN_USE: "in use, while the vendor gives whole cards only",
-    Rule.MIG_TOPOLOGY: "without a free place for a MIG instance of that size",
-    Rule.POD_CLASS: "in use by pods of another class",
-    Rule.QOS: "in use under another QoS policy",
-    Rule.SLICE_SIZE: "in use in slices of another size",
-    Rule.MODE: "not cut in the way that is asked for",
-}
-"""What a card is that fails the rule: "3 cards <...>"."""
-
 
 def cards(count: int) -> str:
     """`1 card`, `2 cards`."""
@@ -49,11 +18,6 @@ def cards(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 pod`, `2 pods`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def group(rule: Rule, reason: str) -> str:
-    """What cards are that fail the rule; rules that have no text here keep HAMi's."""
-    return GROUPS.get(rule, f"refused with {reason}")
 
 
 def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
@@ -69,7 +33,7 @@ def shortfall(short: Shortfall, device: GpuDevice | None) -> str:
         return f"unhealthy: {device.health_reason}"
     if rule is Rule.SLOTS and device is not None:
         return "its only slot taken" if device.slots == 1 else f"all {device.slots} slots taken"
-    return group(rule, short.reason)
+    return rule.row.group
 
 
 def asked(request: DeviceRequest) -> str:

@@ -22,18 +22,6 @@ from hamicommon.placement.vendor_policy import Need, VendorRules
 _PLAIN = frozenset({Rule.NOT_HEALTHY, Rule.CORDONED, Rule.SLOTS, Rule.MEMORY, Rule.CORES})
 """Rules that nearly every vendor has: what fits is then found without asking rule by rule."""
 
-_OF_USE = (
-    Rule.SLOTS,
-    Rule.IN_USE,
-    Rule.MUTEX,
-    Rule.MEMORY,
-    Rule.CORES,
-    Rule.EXCLUSIVE,
-    Rule.CORES_EXHAUSTED,
-    Rule.CARD_OF_POD,
-)
-"""Rules about what is granted on a card; before the first of them NOT_OFFERED is asked."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Ask:
@@ -252,10 +240,20 @@ def _matches(name: str, entries: Sequence[str]) -> bool:
     return any(entry.upper() in name for entry in entries if entry)
 
 
+_ALWAYS = tuple(rule for rule in Rule if rule.row.always)
+
+
 @lru_cache(maxsize=64)
 def _order_of(order: tuple[Rule, ...], same_card: bool) -> tuple[Rule, ...]:
-    """The vendor's order with CARD_OF_POD at the end, and NOT_OFFERED before the rules of use."""
-    if same_card:
-        order = (*order, Rule.CARD_OF_POD)
-    at = next((number for number, rule in enumerate(order) if rule in _OF_USE), len(order))
-    return (*order[:at], Rule.NOT_OFFERED, *order[at:])
+    """Return the vendor's order with the rules of every vendor.
+
+    Those about the card itself come before the vendor's first rule of use, those of use at the end.
+    """
+    at = next((number for number, rule in enumerate(order) if rule.row.of_use), len(order))
+    return (
+        *order[:at],
+        *(rule for rule in _ALWAYS if not rule.row.of_use),
+        *order[at:],
+        *((Rule.CARD_OF_POD,) if same_card else ()),
+        *(rule for rule in _ALWAYS if rule.row.of_use),
+    )

@@ -1,100 +1,275 @@
-"""The rules by number and HAMi's names of them (protocol 4.7)."""
+"""The rules by which a card is refused, and the reasons of whole nodes: one row each.
+
+A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its words; texts of
+explain, labels of metrics, the pages' terms and docs/reasons.md are made of it. What a rule asks of
+a card is in `predicates.py`, which vendor asks it in `VendorRules`. docs/add-a-rule.md leads
+through an example.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Number and all words of a rule."""
+
+    number: int
+    """In decision records: it never changes."""
+    reason: str = ""
+    """Code in the answer to kube-scheduler, in events and logs, and as a label of metrics."""
+    group: str = ""
+    """State of cards that fail the rule: `3 cards <group>`."""
+    term: str = ""
+    """Word of the pages for the reason of a pod that waits; rules of one code have one term."""
+    help: str = "wait until a pod ends"
+    """Step that the owner of a refused pod can take."""
+    unit: str = ""
+    """Unit of the amounts that the rule compares: MiB, percent or slots; empty: it has none."""
+    of_use: bool = False
+    """About what is granted on the card; such rules are asked after those about the card itself."""
+    always: bool = False
+    """Asked for the cards of every vendor; the others only where `VendorRules` names them."""
 
 
 class Rule(IntEnum):
-    """Why a card was refused. The numbers are in decision records: they never change."""
+    """A card's reason to be refused."""
 
-    FITS = 0
-    NOT_HEALTHY = 1
-    CORDONED = 2
-    TYPE = 3
-    UUID = 4
-    NOT_OFFERED = 5
-    """The caller left this card out, because another pod has just taken it."""
-    SLOTS = 6
-    MUTEX = 7
-    """In use, and the pod's policy contains `mutex`."""
-    MEMORY = 8
-    CORES = 9
-    EXCLUSIVE = 10
-    """A whole card's cores are asked for and somebody has a slice of it."""
-    CORES_EXHAUSTED = 11
-    """No share of cores is asked for, and all are promised to others."""
-    CARD_OF_POD = 13
-    """The pod's earlier containers are on another card, and the vendor wants one card per pod."""
-    IN_USE = 14
-    """In use, whatever the policy: the vendor gives whole cards only."""
-    MIG_TOPOLOGY = 15
+    row: Row
+
+    def __new__(cls, row: Row) -> Self:
+        """Make the member of the row's number."""
+        rule = int.__new__(cls, row.number)
+        rule._value_ = row.number
+        rule.row = row
+        return rule
+
+    @property
+    def reason(self) -> str:
+        """Code of the rule; empty for FITS and NO_CARD."""
+        return self.row.reason
+
+    FITS = Row(number=0)
+    NOT_HEALTHY = Row(
+        number=1,
+        reason="CardNotHealth",
+        group="unhealthy",
+        term="unhealthy cards",
+        help="repair the cards",
+    )
+    CORDONED = Row(
+        number=2,
+        reason="CardCordoned",
+        group="cordoned",
+        term="cordoned cards",
+        help="uncordon a card (annotation hami.io/device-cordon of its node)",
+    )
+    TYPE = Row(
+        number=3,
+        reason="CardTypeMismatch",
+        group="of another type than asked for",
+        term="type of card",
+        help="change the pod's annotations",
+    )
+    UUID = Row(
+        number=4,
+        reason="CardUuidMismatch",
+        group="ruled out by the uuids in the pod's annotations",
+        term="named card",
+        help="change the pod's annotations",
+    )
+    NOT_OFFERED = Row(
+        number=5,
+        reason="CardTakenByAnotherPod",
+        group="just taken by another pod",
+        term="taken by another pod",
+        always=True,
+    )
+    """The caller left this card out, because another pod has just taken it. The code is ours."""
+    SLOTS = Row(
+        number=6,
+        reason="CardTimeSlicingExhausted",
+        group="with all slots taken",
+        term="no slot left",
+        unit="slots",
+        of_use=True,
+    )
+    MUTEX = Row(
+        number=7,
+        reason="ExclusiveDeviceAllocateConflict",
+        group="in use, while policy mutex wants an idle one",
+        term="idle card wanted",
+        help="change the pod's policy, or wait until a card is idle",
+        unit="slots",
+        of_use=True,
+    )
+    MEMORY = Row(
+        number=8,
+        reason="CardInsufficientMemory",
+        group="with too little free memory",
+        term="memory",
+        help="ask for less, or wait until a pod ends",
+        unit="MiB",
+        of_use=True,
+    )
+    CORES = Row(
+        number=9,
+        reason="CardInsufficientCore",
+        group="with too few free cores",
+        term="cores",
+        help="ask for less, or wait until a pod ends",
+        unit="percent",
+        of_use=True,
+    )
+    EXCLUSIVE = Row(
+        number=10,
+        reason="ExclusiveDeviceAllocateConflict",
+        group="in use, while all of a card's cores are wanted",
+        term="idle card wanted",
+        help="ask for less than 100 % of the cores, or wait until a card is idle",
+        unit="percent",
+        of_use=True,
+    )
+    CORES_EXHAUSTED = Row(
+        number=11,
+        reason="CardComputeUnitsExhausted",
+        group="with all cores granted",
+        term="no core left",
+        of_use=True,
+    )
+    """No share of cores is asked for, and all are granted to others."""
+    CARD_OF_POD = Row(
+        number=13,
+        reason="CardNotFoundCustomFilterRule",
+        group="other than the one that the pod's earlier containers are on",
+        term="one card for all containers",
+        help="ask for less in all containers together, or wait until a card is idle",
+        of_use=True,
+    )
+    """The vendor wants one card per pod."""
+    IN_USE = Row(
+        number=14,
+        reason="ExclusiveDeviceAllocateConflict",
+        group="in use, while the vendor gives whole cards only",
+        term="idle card wanted",
+        unit="slots",
+        of_use=True,
+    )
+    MIG_TOPOLOGY = Row(
+        number=15,
+        reason="CardMigTopologyInfeasible",
+        group="without a free place for a MIG instance of that size",
+        term="no MIG profile free",
+        help="ask for less memory, or wait until a pod ends",
+    )
     """No MIG profile with enough memory has a placement that is still free."""
-    POD_CLASS = 16
-    """In use by pods of another class (MetaX)."""
-    QOS = 17
-    """In use under another QoS policy (MetaX)."""
-    SLICE_SIZE = 18
-    """In use in slices of another size (Kunlun)."""
-    MODE = 19
-    """Not cut in the way that is asked for (Ascend, Enflame)."""
-    NO_CARD = 255
+    POD_CLASS = Row(
+        number=16,
+        reason="CardAppClassMismatch",
+        group="in use by pods of another class",
+        term="another class of pods",
+    )
+    QOS = Row(
+        number=17,
+        reason="CardQosPolicyMismatch",
+        group="in use under another QoS policy",
+        term="another QoS policy",
+    )
+    SLICE_SIZE = Row(
+        number=18,
+        reason="CardSliceSizeMismatch",
+        group="in use in slices of another size",
+        term="another slice size",
+    )
+    """The code is ours."""
+    MODE = Row(
+        number=19,
+        reason="ModeNotFit",
+        group="not cut in the way that is asked for",
+        term="another way of cutting",
+        help="change the pod's annotations, or the size that it asks for",
+    )
+    NO_CARD = Row(number=255)
     """Not a card of the vendor asked for, or an empty place of the table."""
 
 
 RULES = {rule.value: rule for rule in Rule}
 """By number; quicker than asking the enumeration."""
 
-REASONS = {
-    Rule.NOT_HEALTHY: "CardNotHealth",
-    Rule.CORDONED: "CardCordoned",
-    Rule.TYPE: "CardTypeMismatch",
-    Rule.UUID: "CardUuidMismatch",
-    Rule.NOT_OFFERED: "CardTakenByAnotherPod",
-    Rule.SLOTS: "CardTimeSlicingExhausted",
-    Rule.MUTEX: "ExclusiveDeviceAllocateConflict",
-    Rule.MEMORY: "CardInsufficientMemory",
-    Rule.CORES: "CardInsufficientCore",
-    Rule.EXCLUSIVE: "ExclusiveDeviceAllocateConflict",
-    Rule.CORES_EXHAUSTED: "CardComputeUnitsExhausted",
-    Rule.CARD_OF_POD: "CardNotFoundCustomFilterRule",
-    Rule.IN_USE: "ExclusiveDeviceAllocateConflict",
-    Rule.MIG_TOPOLOGY: "CardMigTopologyInfeasible",
-    Rule.POD_CLASS: "CardAppClassMismatch",
-    Rule.QOS: "CardQosPolicyMismatch",
-    Rule.SLICE_SIZE: "CardSliceSizeMismatch",
-    Rule.MODE: "ModeNotFit",
-}
-"""HAMi's names, except those of NOT_OFFERED and SLICE_SIZE, which are ours."""
+REASONS = {rule: rule.reason for rule in Rule if rule.reason}
+"""Codes of the rules that refuse a card."""
+
+
+class NodeReason(NamedTuple):
+    """A reason of a whole node, or of a pod that no node was asked about."""
+
+    term: str
+    """Word of the pages."""
+    meaning: str
+    is_label: bool = True
+    """Label of metrics, too."""
+
 
 NUMA_NOT_FIT = "NumaNotFit"
 PARTIAL = "AllocatedCardsInsufficientRequest"
 NODE_INSUFFICIENT = "NodeInsufficientDevice"
 NODE_UNREGISTERED = "node unregistered"
 POD_REFUSED = "PodRefused"
-"""Begins the reason of every node where the pod itself is refused, whatever the cards are."""
 AGENT_SILENT = "node-agent silent"
-"""The reason of a node that is not offered, whatever its cards are."""
 NOT_ASKED = "not asked"
-"""Of a waiting pod that kube-scheduler never asked about: gated, or refused before."""
 OTHER = "other"
+
+NODE_REASONS = {
+    NUMA_NOT_FIT: NodeReason("NUMA", "cards that fit are on several NUMA nodes, one is wanted"),
+    PARTIAL: NodeReason("cards per node", "the node has fewer cards that fit than are wanted"),
+    NODE_INSUFFICIENT: NodeReason("cards per node", "the node has fewer cards than are wanted"),
+    NODE_UNREGISTERED: NodeReason("no cards registered", "nothing is known of the node's cards"),
+    POD_REFUSED: NodeReason(
+        "the pod itself", "begins the reason of every node where the pod can't be read"
+    ),
+    AGENT_SILENT: NodeReason(
+        "silent agents", "the node is not offered: its agent was not heard in time"
+    ),
+    NOT_ASKED: NodeReason(
+        "not asked about",
+        "kube-scheduler never asked about the pod: it is gated, or was refused before",
+        is_label=False,
+    ),
+    OTHER: NodeReason("other", "a reason that a vendor's rule wrote"),
+}
+
 REASON_LABELS = frozenset(
-    {*REASONS.values(), NUMA_NOT_FIT, PARTIAL, NODE_INSUFFICIENT, NODE_UNREGISTERED, POD_REFUSED}
-    | {AGENT_SILENT, OTHER}
+    {*REASONS.values(), *(code for code, row in NODE_REASONS.items() if row.is_label)}
 )
 """Reasons as labels of metrics."""
 
+TERMS: Mapping[str, str] = {
+    **{rule.reason: rule.row.term for rule in REASONS},
+    **{code: row.term for code, row in NODE_REASONS.items()},
+}
+
+
+def reason_term(code: str) -> str:
+    """Return the pages' word for a reason: `memory` for `CardInsufficientMemory`; unknown reasons
+    stay as they are."""
+    return TERMS.get(code, code)
+
 
 def reason_label(reason: str) -> str:
-    """The reason as the label of a metric: one of a fixed set, whatever a vendor's rule wrote."""
+    """Return the reason as a label of a metric: one of a fixed set, whatever a vendor's rule
+    wrote."""
     if reason in REASON_LABELS or not reason:
         return reason
     return POD_REFUSED if reason.startswith(f"{POD_REFUSED}:") else OTHER
 
 
 def text_of(reasons: Mapping[str, int], total: int) -> str:
-    """HAMi's reason of a node: `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as text."""
+    """Return HAMi's reason of a node: `1/4 CardNotHealth, 2/4 CardInsufficientMemory`, sorted as
+    text."""
     return ", ".join(
         sorted(f"{count}/{total} {reason}" for reason, count in reasons.items() if count)
     )

@@ -49,7 +49,7 @@ class Shortfall:
     @property
     def reason(self) -> str:
         """HAMi's name of the rule."""
-        return REASONS[self.rule]
+        return self.rule.reason
 
 
 class GroupLimit(NamedTuple):
@@ -199,17 +199,13 @@ class Refused:
         """(nodes, places) each: what was asked of the refused card, and what it had free."""
         cards, need = self.cards, self.ask.need
         requested, available = np.zeros(codes.shape, np.int64), np.zeros(codes.shape, np.int64)
-        wanted: tuple[tuple[tuple[Rule, ...], Int | int, Int], ...] = (
-            ((Rule.MEMORY,), need.memory_on(cards), cards.free_memory),
-            ((Rule.CORES, Rule.EXCLUSIVE), need.core_on(cards), need.free_core_of(cards)),
-            (
-                (Rule.SLOTS, Rule.MUTEX, Rule.IN_USE),
-                need.slots_on(cards),
-                cards.free_slots,
-            ),
+        wanted: tuple[tuple[str, Int | int, Int], ...] = (
+            ("MiB", need.memory_on(cards), cards.free_memory),
+            ("percent", need.core_on(cards), need.free_core_of(cards)),
+            ("slots", need.slots_on(cards), cards.free_slots),
         )
-        for rules, asked, free in wanted:
-            here = np.isin(codes, rules)
+        for unit, asked, free in wanted:
+            here = np.isin(codes, [rule for rule in REASONS if rule.row.unit == unit])
             np.copyto(requested, asked, where=here)
             np.copyto(available, free, where=here)
         return requested, available

@@ -145,6 +145,8 @@ class VendorRules:
     reuses_card: bool = False
     """One container may get several slices of one card, so its count may exceed the cards."""
     chooser: Chooser | None = None
+    chooser_rules: tuple[Rule, ...] = ()
+    """Rules by which the chooser refuses cards, besides those of `order`."""
     chooser_decides: bool | Callable[[DeviceRequest, Selection], bool] = False
     """False: a node with as many fitting cards as wanted surely fits, and the chooser only picks
     which; it is asked of the best node alone. True: it is asked of every node. See `decides`."""
@@ -164,6 +166,11 @@ class VendorRules:
     """A choice holds only while the card is as it was seen (a bitmask of cores, a class of pods,
     equal partitions): the ledger then grants on that version of the card alone, because its
     counters can't show that two choices clash."""
+
+    def can_refuse(self, rule: Rule) -> bool:
+        """Whether a card of the vendor can be refused by the rule."""
+        own = (*self.order, *self.chooser_rules)
+        return rule in own or rule.row.always or (self.same_card and rule is Rule.CARD_OF_POD)
 
     def decides(self, request: DeviceRequest, selection: Selection) -> bool:
         """Whether `chooser` must be asked of every node for this request."""

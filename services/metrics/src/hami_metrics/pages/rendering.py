@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from hamicommon.placement.rules import reason_term
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from hami_metrics.pages.views.elements import amounts
 from hami_metrics.pages.views.elements.moments import PageMoment
-from hami_metrics.pages.views.elements.reasons import reason_term
 
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"

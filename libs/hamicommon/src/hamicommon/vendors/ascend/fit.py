@@ -56,6 +56,7 @@ def rules_for(vendor: str, *, pairs: bool) -> VendorRules:
     return VendorRules(
         need=_need,
         chooser=partial(choose_chips, networked=networked, pairs=pairs),
+        chooser_rules=(Rule.MODE,),
         chooser_decides=decides,
         applies=applies,
         scorer=score_networks if networked else None,

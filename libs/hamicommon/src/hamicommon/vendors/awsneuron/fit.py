@@ -179,6 +179,7 @@ RULES = VendorRules(
     # A slice is two cores at most, and a device may have more of them.
     reuses_card=True,
     chooser=choose_devices,
+    chooser_rules=(Rule.IN_USE,),
     chooser_decides=True,
     exact=True,
 )

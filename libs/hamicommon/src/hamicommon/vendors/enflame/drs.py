@@ -128,6 +128,7 @@ RULES = VendorRules(
     ),
     need=need,
     chooser=choose_card,
+    chooser_rules=(Rule.MODE,),
     chooser_decides=True,
 )
 

@@ -99,6 +99,7 @@ RULES = VendorRules(
         Rule.MEMORY,
     ),
     chooser=choose_cards,
+    chooser_rules=(Rule.SLICE_SIZE,),
     chooser_decides=True,
     exact=True,
 )

@@ -209,8 +209,16 @@ RULES = VendorRules(
     order=(Rule.CORDONED, Rule.UUID, Rule.SLOTS, Rule.MUTEX, Rule.MEMORY),
     need=need,
     chooser=choose_cards,
+    # Health, class and policy come before those of `order`, cores after them.
+    chooser_rules=(
+        Rule.NOT_HEALTHY,
+        Rule.POD_CLASS,
+        Rule.QOS,
+        Rule.CORES,
+        Rule.EXCLUSIVE,
+        Rule.CORES_EXHAUSTED,
+    ),
     chooser_decides=True,
     scorer=node_score,
     exact=True,
 )
-"""Health, class and policy come before, cores after these; the chooser asks them."""

@@ -184,6 +184,7 @@ def _slices_on(usage: DeviceUsage) -> list[MigSlice]:
 
 RULES = VendorRules(
     chooser=choose_slices,
+    chooser_rules=(Rule.MIG_TOPOLOGY,),
     chooser_decides=True,
     applies=may_take_mig,
     reuses_card=True,
