@@ -11,6 +11,7 @@ from hami_scheduler.adapters.postgres.allocations import store as postgres_store
 from hami_scheduler.ports.ledger import AgentInventory
 from hamicommon.domain.devices import NodeInventory
 from hamicommon.domain.ids import PodUid
+from hamicommon.domain.requests import Policy
 from hamicommon.errors import CapacityConflict, Conflict
 from hamicommon.ledger.model import StateStep
 
@@ -121,9 +122,10 @@ async def test_slots_are_as_limited_as_memory(harness: Harness) -> None:
 async def test_policy_mutex_wants_an_empty_card(harness: Harness) -> None:
     await harness.add(card("0"))
     await harness.store.begin(draft("p", container(("0", 1, 1))))
+    idle_only = Policy(gpu=("mutex",))
 
     with pytest.raises(CapacityConflict):
-        await harness.store.begin(draft("q", container(("0", 1, 1)), mutex=True))
+        await harness.store.begin(draft("q", container(("0", 1, 1)), policy=idle_only))
 
 
 @pytest.mark.parametrize("change", [{"healthy": False}], ids=["unhealthy"])

@@ -11,6 +11,7 @@ from hamicommon.placement.rules import (
     OTHER,
     POD_REFUSED,
     REASON_LABELS,
+    RULES,
     TERMS,
     Rule,
     reason_label,
@@ -22,7 +23,7 @@ REFUSING = [rule for rule in Rule if rule not in (Rule.FITS, Rule.NO_CARD)]
 
 @pytest.mark.parametrize("rule", REFUSING)
 def test_every_rule_has_all_of_its_words(rule: Rule) -> None:
-    assert Rule(rule.row.number) is rule
+    assert RULES[rule.row.number] is rule
     assert all((rule.reason, rule.row.group, rule.row.term, rule.row.help))
     assert rule.row.unit in ("", "MiB", "percent", "slots")
     assert rule.reason in REASON_LABELS

@@ -228,7 +228,7 @@ def test_a_chooser_that_decides_is_asked_of_every_node_it_applies_to() -> None:
 
 
 def test_a_refusal_of_the_chooser_may_be_without_counts() -> None:
-    rules = VendorRules(chooser=lambda ask: NotChosen(plain="as it is"), chooser_decides=True)
+    rules = VendorRules(chooser=lambda ask: NotChosen(uncounted="as it is"), chooser_decides=True)
 
     assert reason(pod(x()), view_of({"n": [x_card("x")]}, X=rules)) == "as it is"
 

@@ -113,8 +113,8 @@ def picked(answer: Chosen | NotChosen) -> list[str]:
 def refused(answer: Chosen | NotChosen, total: int) -> str:
     """The refusal as HAMi writes it; `total` cards of the vendor are on the node."""
     assert isinstance(answer, NotChosen), answer
-    if answer.plain:
-        return answer.plain
+    if answer.uncounted:
+        return answer.uncounted
     over = total if answer.total is None else answer.total
     return ", ".join(sorted(f"{count}/{over} {name}" for name, count in answer.reasons.items()))
 

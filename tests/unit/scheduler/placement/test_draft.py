@@ -79,7 +79,7 @@ def test_a_draft_carries_what_the_vendors_write_on_the_pod_and_what_quotas_count
         "hami.io/vgpu-devices-allocated": ";x,NVIDIA,300,30:;",
     }
     assert draft.quota == {"nvidia.com/gpumem": 300, "nvidia.com/gpucores": 30}
-    assert draft.mutex
+    assert draft.policy == Policy(gpu=("binpack", "mutex"))
     assert (draft.seen, draft.core_totals) == ({}, {})
 
 

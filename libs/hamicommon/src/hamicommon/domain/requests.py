@@ -64,6 +64,9 @@ class Selection:
     """What only the vendor understands of the pod's annotations (a QoS policy, a class)."""
 
 
+ANY_CARD = Selection()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWeights:
     """`hami.io/device-scoring-weights`."""
@@ -87,6 +90,11 @@ class Policy:
     numa_first: bool = False
     """Cards are ordered by NUMA node first, whatever the vendor (`nvidia.com/numa-bind`)."""
 
+    @property
+    def mutex(self) -> bool:
+        """True when the pod takes idle cards only."""
+        return "mutex" in self.gpu
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRequest:
@@ -99,7 +107,11 @@ class HostRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
-    """A pod as the engine sees it: init containers first, then app containers, as in the spec."""
+    """A pod as the engine sees it: init containers first, then app containers, as in the spec.
+
+    A field that changes which cards a pod gets belongs into `containers`, `selections` or `policy`:
+    nodes' answers are kept by these (`placement/walks/walked.py`).
+    """
 
     uid: PodUid
     namespace: str
@@ -114,3 +126,7 @@ class PodRequest:
     def wants_devices(self) -> bool:
         """True when at least one container asks for at least one card."""
         return any(container.requests for container in self.containers)
+
+    def selection_of(self, vendor: str) -> Selection:
+        """Return which cards of the vendor the pod's annotations allow."""
+        return self.selections.get(vendor, ANY_CARD)

@@ -1,8 +1,8 @@
 """Costs of nodes and cards under the node policy `fragmentation`, kept until a row changes.
 
 Costs are kept per shape of pod and row of the view, and only rows that have changed since are asked
-again, as vendors' answers are (`cluster/cache.py`). A plain pod (one request, the standard loop) is
-answered from arrays; any other pod walks over the changed rows.
+again, as vendors' answers are (`cluster/cache.py`). A pod of one request that the
+standard loop serves is answered from arrays; any other pod walks over the changed rows.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hamicommon.placement.choice.vendor_chooser import asks_chooser
 from hamicommon.placement.cluster.cache import ByRow, Latest
 from hamicommon.placement.cluster.cards import Cards, Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.filter import ANY_CARD, fit_with_places
+from hamicommon.placement.filter import fit_with_places
 from hamicommon.placement.node_policies import FRAGMENTATION, STEP_MILLI
 from hamicommon.placement.node_scores import Parts
-from hamicommon.placement.predicates import Ask, needs, type_codes
+from hamicommon.placement.predicates import Ask
 from hamicommon.placement.walks.walked import WalkedShape, shape_key
 
 _MAX_SHAPES = 256
@@ -50,7 +50,7 @@ class _ShapeCosts(WalkedShape):
     """Costs of one shape of pod by row of the view, and the cards that it would take."""
 
     def __init__(self, rows: int, lots: int, ask: Ask | None) -> None:
-        """Make room; `ask`: of a plain pod, which is answered from arrays."""
+        """Make room; `ask`: of a pod that is answered from arrays."""
         super().__init__(rows)
         self.ask = ask
         self.cost = np.zeros(rows)
@@ -126,14 +126,14 @@ class Fragmentation:
         scarce = of_model[now.model[rows]] * known.taken[rows] if of_model.any() else none
         return Costs(rows, known.cost[rows], whole, scarce, known)
 
-    def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards, cpu_milli: int) -> Floats:
+    def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards) -> Floats:
         """Score cards: the less a slice strands there, the higher; see `NodePolicy`.
 
         Of several cards that are asked for together the fullest are taken.
         """
         if ask.request.count > 1:
             return -(cards.free_core + cards.free_memory).astype(np.float32)
-        now = states_of(cards, view.free_cpu(rows) - cpu_milli)
+        now = states_of(cards, view.free_cpu(rows) - ask.cpu_milli)
         fitting = ask.fits(cards)
         could = outcomes(now, cards, ask.need, 1, fitting)
         cost = np.full(fitting.shape, np.inf)
@@ -178,12 +178,12 @@ class Fragmentation:
         """Ask the rows that have changed since the last pod of this shape."""
         key = shape_key(request), request.host.cpu_milli
         lots = len(tables.lots.cards)
-        known = self._known.get(key, lambda: _ShapeCosts(view.room, lots, _plain(request, view)))
+        known = self._known.get(key, lambda: _ShapeCosts(view.room, lots, _only_ask(request, view)))
         changed = view.changed(rows)
         stale = known.stale(rows, changed)
         asked = rows[stale]
         if len(asked):
-            if known.ask is None or _asks_chooser(known.ask, request, view, asked):
+            if known.ask is None or asks_chooser(request, view, asked):
                 self._walk(known, tables, request, view, asked, ())
             else:
                 self._ask(known, tables, known.ask, request, view, asked)
@@ -199,7 +199,7 @@ class Fragmentation:
         view: ClusterView,
         rows: Int,
     ) -> None:
-        """Ask a plain pod's request of all rows at once."""
+        """Ask the pod's only request of all rows at once."""
         cards = view.table(rows)
         fitting = ask.fits(cards)
         fits = fitting.sum(axis=1) >= ask.request.count
@@ -306,12 +306,7 @@ def _in_steps(cost: Float64) -> Floats:
     return steps * np.float32(-STEP_MILLI)
 
 
-def _asks_chooser(ask: Ask, request: PodRequest, view: ClusterView, rows: Int) -> bool:
-    selection = request.selections.get(ask.request.vendor, ANY_CARD)
-    return asks_chooser(ask.request, selection, view, rows)
-
-
-def _plain(request: PodRequest, view: ClusterView) -> Ask | None:
+def _only_ask(request: PodRequest, view: ClusterView) -> Ask | None:
     """Prepare the only request of a pod that takes the first cards that fit, in our order.
 
     None: it has several, or other wishes.
@@ -319,15 +314,7 @@ def _plain(request: PodRequest, view: ClusterView) -> Ask | None:
     asked: list[DeviceRequest] = [one for c in request.containers for one in c.requests]
     if len(asked) != 1 or request.policy.gpu != (FRAGMENTATION,) or request.policy.numa_first:
         return None
-    [wanted] = asked
-    selection = request.selections.get(wanted.vendor, ANY_CARD)
+    selection = request.selection_of(asked[0].vendor)
     if selection.use_uuids or selection.avoid_uuids or selection.numa_bind:
         return None
-    rules = view.rules(wanted.vendor)
-    return Ask(
-        request=wanted,
-        rules=rules,
-        type_codes=type_codes(view.models, wanted.vendor, selection),
-        need=needs(view.models, wanted, selection, rules),
-        mutex=False,
-    )
+    return Ask.of(request, asked[0], view)

@@ -126,7 +126,7 @@ def _amounts_of(cards: Cards) -> Int:
 
 
 class StatesAfter(NamedTuple):
-    """States that a plain pod could leave rows in; every row has one or more."""
+    """States that a pod of one request could leave rows in; every row has one or more."""
 
     states: States
     row: Int

@@ -20,6 +20,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.requests import Policy
 from hamicommon.placement.vendor_policy import VendorRules
 
 QuotaAmounts = Mapping[str, int]
@@ -43,11 +44,10 @@ class Draft:
     placement: Placement
     lease_s: float
     """How long it may stay in its first state; 0: without a deadline."""
-    mutex: bool = False
-    """Policy `mutex`: the cards must be empty."""
     quota: QuotaAmounts = field(default_factory=dict)
-    policy: Mapping[str, object] = field(default_factory=dict)
-    """Kept in the row for people."""
+    policy: Policy | None = None
+    """Judged once more on the locked cards; its names are kept in the row for people. None: the pod
+    was not placed here."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     """See `Allocation.annotations`."""
     seen: Mapping[GpuUuid, int] = field(default_factory=dict)

@@ -15,16 +15,14 @@ import numpy as np
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.choice.slices import Choice, Stock
 from hamicommon.placement.choice.vendor_chooser import VendorChoosers
 from hamicommon.placement.cluster.cards import Bools, Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.predicates import Ask, needs, type_codes, typed_as
+from hamicommon.placement.predicates import Ask, typed_as
 from hamicommon.placement.unschedulable import Step
-
-ANY_CARD = Selection()
 
 
 class Fitted(NamedTuple):
@@ -108,18 +106,14 @@ class _Walk:
 
     def _ask(self, stock: Stock, container: int, wanted: DeviceRequest, *, pick: bool) -> None:
         """Asks one request of all rows; those that can't take it drop out."""
-        selection = self.request.selections.get(wanted.vendor, ANY_CARD)
-        ask = self._prepared(stock, wanted, selection)
+        ask = self._prepared(stock, wanted)
         asking = VendorChoosers(
             ask=ask,
-            selection=selection,
-            policy=self.request.policy,
             view=self.view,
             rows=self.rows,
             cards=stock.cards,
             prior=stock.order,
             spent=tuple(stock.spent),
-            cpu_milli=self.request.host.cpu_milli,
         )
         choice = Choice(asking, pick=pick)
         kept = np.flatnonzero(choice.fits)
@@ -147,24 +141,20 @@ class _Walk:
         stock.spent.append(picks)
         picks.spend(stock.cards)
 
-    def _prepared(self, stock: Stock, wanted: DeviceRequest, selection: Selection) -> Ask:
-        view, rules = self.view, self.view.rules(wanted.vendor)
-        barred = None
+    def _prepared(self, stock: Stock, wanted: DeviceRequest) -> Ask:
+        view = self.view
+        ask = Ask.of(self.request, wanted, view)
+        selection = ask.selection
         if selection.use_uuids:
-            barred = ~view.chosen(selection.use_uuids, self.rows)
+            ask.barred = ~view.chosen(selection.use_uuids, self.rows)
         if selection.avoid_uuids:
             avoided = view.chosen(selection.avoid_uuids, self.rows)
-            barred = avoided if barred is None else barred | avoided
-        return Ask(
-            request=wanted,
-            rules=rules,
-            type_codes=type_codes(view.models, wanted.vendor, selection),
-            need=needs(view.models, wanted, selection, rules),
-            mutex="mutex" in self.request.policy.gpu,
-            barred=barred,
-            taken=view.marks(self.without, self.rows) if self.without else None,
-            elsewhere=self._elsewhere(stock, wanted.vendor) if rules.same_card else None,
-        )
+            ask.barred = avoided if ask.barred is None else ask.barred | avoided
+        if self.without:
+            ask.taken = view.marks(self.without, self.rows)
+        if ask.rules.same_card:
+            ask.elsewhere = self._elsewhere(stock, wanted.vendor)
+        return ask
 
     def _elsewhere(self, stock: Stock, vendor: str) -> Bools | None:
         """Cards other than the one that the vendor's earlier containers are all on.

@@ -59,7 +59,7 @@ class NodePolicy(Protocol):
     ) -> NodeCosts:
         """Find which of the rows take the pod, and score them."""
 
-    def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards, cpu_milli: int) -> Floats:
+    def cards(self, ask: Ask, view: ClusterView, rows: Int, cards: Cards) -> Floats:
         """Score the cards of these rows for a request, by row and place; the highest is the best.
 
         Args:
@@ -67,7 +67,6 @@ class NodePolicy(Protocol):
             view: where the rows are from.
             rows: the rows.
             cards: their cards as the container meets them.
-            cpu_milli: what the whole pod asks of the host.
         """
 
     def hosts(self, cpu_milli: int, view: ClusterView, rows: Int) -> Floats:

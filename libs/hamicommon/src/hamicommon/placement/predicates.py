@@ -1,38 +1,43 @@
 """The fit rules: which card can take one slice of a request, and the reason when it can't.
 
-`Ask` puts one request to a table of cards, of the whole cluster or of one node. The rules and their
-order are the vendor's (`VendorRules`; protocol 1.0.4 for most); the first that fails is the card's
-reason. `filter.py` walks the containers of a pod over it.
+`Ask` puts one request to a table of cards, of the whole cluster or of one node; `Ask.of` is the
+only place that makes one. The rules and their order are the vendor's (`VendorRules`; protocol 1.0.4
+for most); the first that fails is the card's reason. `filter.py` walks the containers of a pod over
+it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 
 from hamicommon.domain.devices import GpuDevice
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import DeviceRequest, PodRequest, Policy, Selection
 from hamicommon.placement.cluster.cards import Bools, Cards, Codes, Int
+from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import Need, VendorRules
 
-_PLAIN = frozenset({Rule.NOT_HEALTHY, Rule.CORDONED, Rule.SLOTS, Rule.MEMORY, Rule.CORES})
+_COMMON = frozenset({Rule.NOT_HEALTHY, Rule.CORDONED, Rule.SLOTS, Rule.MEMORY, Rule.CORES})
 """Rules that nearly every vendor has: what fits is then found without asking rule by rule."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Ask:
-    """One request, ready to be put to a table of cards."""
+    """One request of a pod, ready to be put to a table of cards."""
 
     request: DeviceRequest
+    selection: Selection
+    policy: Policy
+    cpu_milli: int
+    """CPU that the whole pod asks of the host."""
     rules: VendorRules
     type_codes: Codes
     """By model: FITS, TYPE or NO_CARD."""
     need: Needs
-    mutex: bool
     barred: Bools | None = None
     """(nodes, places): cards that the uuid annotations rule out."""
     taken: Bools | None = None
@@ -40,14 +45,24 @@ class Ask:
     elsewhere: Bools | None = None
     """(nodes, places): cards other than the one that the pod's earlier containers are on."""
 
+    @classmethod
+    def of(cls, pod: PodRequest, request: DeviceRequest, view: ClusterView) -> Ask:
+        """Ask for `request` of the pod; the caller adds what depends on the table's rows."""
+        selection, rules = pod.selection_of(request.vendor), view.rules(request.vendor)
+        return cls(
+            request=request,
+            selection=selection,
+            policy=pod.policy,
+            cpu_milli=pod.host.cpu_milli,
+            rules=rules,
+            type_codes=type_codes(view.models, request.vendor, selection),
+            need=_needs(view.models, request, selection, rules),
+        )
+
     def take(self, rows: Int) -> Ask:
         """The same for some of the table's rows."""
-        return Ask(
-            request=self.request,
-            rules=self.rules,
-            type_codes=self.type_codes,
-            need=self.need,
-            mutex=self.mutex,
+        return replace(
+            self,
             barred=None if self.barred is None else self.barred[rows],
             taken=None if self.taken is None else self.taken[rows],
             elsewhere=None if self.elsewhere is None else self.elsewhere[rows],
@@ -56,7 +71,7 @@ class Ask:
     def fits(self, cards: Cards) -> Bools:
         """(nodes, places): the cards that fail no rule."""
         asked = frozenset(self._order)
-        if not asked >= _PLAIN:
+        if not asked >= _COMMON:
             fitting: Bools = self.judge(cards) == Rule.FITS
             return fitting
         fits = cards.free_memory >= self.need.memory_on(cards)
@@ -65,7 +80,7 @@ class Ask:
         fits &= cards.status == 0
         if self.type_codes[1:].any():
             fits &= self.type_codes[cards.model] == Rule.FITS
-        for rule in asked - _PLAIN - {Rule.TYPE}:
+        for rule in asked - _COMMON - {Rule.TYPE}:
             failing = self._fails(rule, cards)
             if failing is not None:
                 fits &= ~failing
@@ -104,7 +119,7 @@ class Ask:
             case Rule.IN_USE:
                 return cards.free_slots < cards.slots
             case Rule.MUTEX:
-                return cards.free_slots < cards.slots if self.mutex else None
+                return cards.free_slots < cards.slots if self.policy.mutex else None
             case Rule.MEMORY:
                 return cards.free_memory < self.need.memory_on(cards)
             case Rule.CORES:
@@ -196,7 +211,7 @@ def _amounts(by_model: Iterable[int | None]) -> Int | int:
     return np.array([amount or 0 for amount in amounts], np.int64)
 
 
-def needs(
+def _needs(
     models: Sequence[GpuDevice | None],
     request: DeviceRequest,
     selection: Selection,

@@ -8,7 +8,7 @@ import numpy as np
 
 from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.domain.requests import PodRequest, Selection
+from hamicommon.domain.requests import PodRequest
 from hamicommon.placement.cluster.cards import Floats, Int
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.filter import fit_with_picks
@@ -77,7 +77,7 @@ def _score(
             [share for share in container.shares if share.vendor == vendor]
             for container in containers
         ],
-        request.selections.get(vendor, Selection()),
+        request.selection_of(vendor),
         request.policy.node,
     )
 

@@ -25,6 +25,7 @@ from hamicommon.placement.rules import (
     NUMA_NOT_FIT,
     PARTIAL,
     REASONS,
+    RULES,
     Rule,
     text_of,
 )
@@ -133,7 +134,7 @@ class Refused:
         counts[:, 0] = (self.codes != Rule.NO_CARD).sum(axis=1)
         for rule in np.flatnonzero(np.bincount(self.codes.ravel(), minlength=256)).tolist():
             if rule in REASONS:
-                counts[:, _COLUMN[REASONS[Rule(rule)]]] += (self.codes == rule).sum(
+                counts[:, _COLUMN[REASONS[RULES[rule]]]] += (self.codes == rule).sum(
                     axis=1, dtype=np.uint16
                 )
         if self.dropped is not None:
@@ -160,7 +161,7 @@ class Refused:
             total = int(totals[number])
             if answer is not None and (reuses or count <= total):
                 counted = total if answer.total is None else answer.total
-                texts[number] = answer.plain or text_of(answer.reasons, counted)
+                texts[number] = answer.uncounted or text_of(answer.reasons, counted)
 
     def group_limits(self) -> dict[int, GroupLimit]:
         """By number of the node, where cards that fit must be together in some way."""

@@ -94,7 +94,7 @@ class NotChosen:
     """
 
     reasons: Mapping[str, int] = field(default_factory=dict)
-    plain: str = ""
+    uncounted: str = ""
     """In place of `reasons`: one that HAMi writes without counts (`NodeInsufficientDevice`)."""
     total: int | None = None
     """Denominator; None: the number of the vendor's cards on the node."""

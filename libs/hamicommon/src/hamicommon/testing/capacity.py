@@ -68,10 +68,10 @@ class LedgerCapacity:
         """The version of the card's row."""
         return self._cards[uuid].version
 
-    def _check(self, node: NodeName, wanted: Sequence[CardDemand], *, mutex: bool) -> None:
+    def _check(self, node: NodeName, wanted: Sequence[CardDemand]) -> None:
         for want in wanted:
             card = self._cards.get(want.uuid)
-            if card is None or not card.can_take(node, want, mutex=mutex):
+            if card is None or not card.can_take(node, want):
                 raise CapacityConflict(
                     want.uuid, f"card {want.uuid} on {node} can no longer hold the slice"
                 )

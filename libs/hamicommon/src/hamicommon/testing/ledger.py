@@ -88,7 +88,7 @@ class FakeLedger(LedgerRows, LedgerCapacity):
             raise Conflict(f"pod {draft.pod_uid} has a grant already")
         if entry.guarded:
             self._check_quota(draft.namespace, draft.quota)
-            self._check(node, wanted, mutex=draft.mutex)
+            self._check(node, wanted)
         for want in wanted:
             card = self._cards.get(want.uuid)
             if card is None or card.node != node:

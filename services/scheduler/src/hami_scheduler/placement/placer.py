@@ -38,7 +38,6 @@ from hami_scheduler.placement.decisions.decision import DecisionTrace
 from hami_scheduler.placement.decisions.decision_log import DecisionQueue
 
 ACTOR = "scheduler"
-_ANY = Selection()
 
 
 def draft_of(
@@ -62,9 +61,8 @@ def draft_of(
         pod_name=request.name,
         placement=placement,
         lease_s=lease_s,
-        mutex="mutex" in request.policy.gpu,
         quota=quota_amounts(placement.containers, vendors),
-        policy={"node": request.policy.node, "gpu": list(request.policy.gpu)},
+        policy=request.policy,
         annotations=vendors_annotations(placement, devices, request.selections, vendors, now=now),
         seen={name: state.version for name, state in cards.items()} if exact else {},
         core_totals=_core_totals(request, placement, cards, vendors),
@@ -126,7 +124,7 @@ def _core_totals(
         wanted = {item.vendor: item for item in asked.requests}
         for share in given.shares:
             if share.vendor in own:
-                selection = request.selections.get(share.vendor, _ANY)
+                selection = request.selection_of(share.vendor)
                 device = cards[share.uuid].usage.device
                 need = own[share.vendor](wanted[share.vendor], selection, device)
                 if need.of_core is not None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Footprint, footprints
 from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
+from hamicommon.domain.requests import Policy
 from hamicommon.ledger.model import CardCounters, Draft, Rules
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.vendor_policy import VendorRules
@@ -21,6 +22,7 @@ from hamicommon.placement.vendor_policy import VendorRules
 WHOLE_CARD_CORE_PERCENT = 100
 
 _STANDARD = VendorRules()
+_ANY_CARD = Policy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,8 @@ class CardDemand:
     slots: int
     memory_mib: int
     core_percent: int
+    policy: Policy = _ANY_CARD
+    """The pod's own wishes about cards."""
     exclusive: bool = False
     """A container wants all cores of the card: nobody else may be there (protocol 1.0.4, 13)."""
     coreless: bool = False
@@ -51,7 +55,11 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 def wanted_by(draft: Draft, rules: Rules) -> tuple[CardDemand, ...]:
     """`demands` of a draft."""
     return demands(
-        draft.placement.containers, rules, seen=draft.seen, core_totals=draft.core_totals
+        draft.placement.containers,
+        rules,
+        policy=draft.policy or _ANY_CARD,
+        seen=draft.seen,
+        core_totals=draft.core_totals,
     )
 
 
@@ -59,6 +67,7 @@ def demands(
     containers: tuple[ContainerGrant, ...],
     rules: Rules = _NONE,
     *,
+    policy: Policy = _ANY_CARD,
     seen: Mapping[GpuUuid, int] = _NONE,
     core_totals: Mapping[GpuUuid, int] = _NONE,
 ) -> tuple[CardDemand, ...]:
@@ -72,6 +81,7 @@ def demands(
             card,
             slices[card.uuid],
             rules,
+            policy,
             seen=seen.get(card.uuid),
             core_total=core_totals.get(card.uuid),
         )
@@ -83,6 +93,7 @@ def _demand(
     card: Footprint,
     slices: Sequence[tuple[ContainerGrant, DeviceShare]],
     rules: Rules,
+    policy: Policy,
     *,
     seen: int | None,
     core_total: int | None,
@@ -97,6 +108,7 @@ def _demand(
         slots=card.slots,
         memory_mib=card.memory_mib,
         core_percent=card.core_percent,
+        policy=policy,
         exclusive=whole and not exact and Rule.EXCLUSIVE in own.order,
         coreless=min(cores) == 0 and not exact and Rule.CORES_EXHAUSTED in own.order,
         respects_cordon=Rule.CORDONED in own.order,
@@ -133,11 +145,8 @@ class CardRow:
     holdings: dict[AllocationId, list[Mapping[str, Any]]] = field(default_factory=dict)
     """`{"role", "detail"}` of every slice that has a detail, by its grant."""
 
-    def can_take(self, node: NodeName, want: CardDemand, *, mutex: bool) -> bool:
-        """Whether a new grant of `want` on this node fits (protocol 1.0.4, rules 8 to 14).
-
-        `mutex`: the card must be empty.
-        """
+    def can_take(self, node: NodeName, want: CardDemand) -> bool:
+        """Whether a new grant of `want` on this node fits (protocol 1.0.4, rules 8 to 14)."""
         cores = self.core_percent if want.core_total is None else want.core_total
         return (
             self.node == node
@@ -147,7 +156,7 @@ class CardRow:
             and self.used_slots + want.slots <= self.slots
             and self.used_memory_mib + want.memory_mib <= self.memory_mib
             and self.used_core_percent + want.core_percent <= cores
-            and not (mutex and self.used_slots > 0)
+            and not (want.policy.mutex and self.used_slots > 0)
             and not (want.exclusive and cores == WHOLE_CARD_CORE_PERCENT and self.used_slots > 0)
             and not (want.coreless and cores != 0 and self.used_core_percent == cores)
             and (not want.details or self._has_places_for(want))

@@ -47,7 +47,7 @@ class Choice:
         self.order: Int | None = None
         """(rows, places); made where it is needed of all rows."""
         self._walk: picking.NumaWalk | None = None
-        ask, cards, selection = asking.ask, asking.cards, asking.selection
+        ask, cards, selection = asking.ask, asking.cards, asking.ask.selection
         if pick or selection.numa_bind:
             self.order = asking.order(slice(None))
         self._fitting = ask.fits(cards)
@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def _by_topology(self) -> bool:
-        return "topology-aware" in self._asking.policy.gpu
+        return "topology-aware" in self._asking.ask.policy.gpu
 
     def picks(self, kept: Int, container: int) -> Picks:
         """What the rows `kept` give."""
@@ -94,10 +94,10 @@ class Choice:
         special = kept[self._special[kept]]
         self.asked.choose(special, self.order[special])
         chosen = [self.asked.chosen.get(position) for position in kept.tolist()]
-        plain = np.array([answer is None for answer in chosen])
+        standard = np.array([answer is None for answer in chosen])
         places = np.zeros((len(kept), count), np.int64)
-        if plain.any():
-            places[plain] = self._places(kept[plain], count)
+        if standard.any():
+            places[standard] = self._places(kept[standard], count)
         picks = self._standard(places, kept, container)
         picks.chosen = chosen
         for number, answer in enumerate(chosen):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hamicommon.domain.devices import DeviceUsage
-from hamicommon.domain.requests import DeviceRequest, Policy, Selection
+from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
 from hamicommon.placement.choice import ordering
 from hamicommon.placement.choice.picks import Picks, Shares
 from hamicommon.placement.cluster.cache import Answers
@@ -41,8 +41,6 @@ class VendorChoosers:
     """One request, ready to be put to the nodes of the walk."""
 
     ask: Ask
-    selection: Selection
-    policy: Policy
     view: ClusterView
     rows: Int
     cards: Cards
@@ -50,25 +48,23 @@ class VendorChoosers:
     """(rows, places): the order in which the container before left the cards."""
     spent: Sequence[Picks]
     """By the pod's earlier containers, on the same cards."""
-    cpu_milli: int = 0
-    """What the pod asks of the host."""
 
     def order(self, positions: Int | slice) -> Int:
         """(positions, places): places from the least to the most preferred."""
-        cards, request = self.cards.take(positions), self.ask.request
+        cards, request, policy = self.cards.take(positions), self.ask.request, self.ask.policy
         prior = None if self.prior is None else self.prior[positions]
-        own = node_policy(self.policy.gpu[0], self.view) if len(self.policy.gpu) == 1 else None
+        own = node_policy(policy.gpu[0], self.view) if len(policy.gpu) == 1 else None
         if own is not None:
             ask = self.ask.take(np.arange(len(self.rows))[positions])
-            scores = own.cards(ask, self.view, self.rows[positions], cards, self.cpu_milli)
+            scores = own.cards(ask, self.view, self.rows[positions], cards)
         else:
             counted = typed_as(self.view.models, request.vendor)
-            scores = ordering.card_scores(cards, self.policy.weights, request, counted)
-        return ordering.order(cards, scores, self.policy, self._numa_first, prior)
+            scores = ordering.card_scores(cards, policy.weights, request, counted)
+        return ordering.order(cards, scores, policy, self._numa_first, prior)
 
     @property
     def _numa_first(self) -> bool:
-        return self.policy.numa_first or self.selection.numa_bind
+        return self.ask.policy.numa_first or self.ask.selection.numa_bind
 
     def rows_that_need_it(self) -> Bools:
         """(rows,): where the vendor wants the chooser asked."""
@@ -78,7 +74,7 @@ class VendorChoosers:
         makeups = view.makeups(self.rows)
         applies = np.zeros(int(makeups.max(initial=0)) + 1, np.bool_)
         for makeup in np.flatnonzero(np.bincount(makeups)).tolist():
-            applies[makeup] = _applies(self.ask.request, self.selection, view, makeup)
+            applies[makeup] = _applies(self.ask.request, self.ask.selection, view, makeup)
         needed: Bools = applies[makeups]
         return needed
 
@@ -87,7 +83,8 @@ class VendorChoosers:
         if self.spent:
             return Answers(self.view.room)
         # Whatever the pod's policy about nodes is.
-        shape: Hashable = (self.ask.request, self.selection, replace(self.policy, node=""))
+        policy = replace(self.ask.policy, node="")
+        shape: Hashable = (self.ask.request, self.ask.selection, policy)
         return self.view.memory.answers(shape, self.view.room)
 
     def has_cards_left_out(self, positions: Int) -> Bools:
@@ -123,8 +120,8 @@ class VendorChoosers:
         )
         asked = NodeAsk(
             request=self.ask.request,
-            selection=self.selection,
-            policies=self.policy.gpu,
+            selection=self.ask.selection,
+            policies=self.ask.policy.gpu,
             cards=tuple([_met(usages[place], earlier) for place in places]),
             rules=tuple([RULES[codes[place]] for place in places]),
             earlier=earlier,
@@ -150,12 +147,18 @@ class VendorChoosers:
         return answer
 
 
-def asks_chooser(wanted: DeviceRequest, selection: Selection, view: ClusterView, rows: Int) -> bool:
-    """Whether the vendor's chooser has to be asked of one of the rows."""
-    if view.rules(wanted.vendor).chooser is None:
-        return False
-    makeups = set(view.makeups(rows).tolist())
-    return any(_applies(wanted, selection, view, makeup) for makeup in makeups)
+def asks_chooser(pod: PodRequest, view: ClusterView, rows: Int) -> bool:
+    """Whether a vendor's chooser has to be asked of one of the rows."""
+    makeups: set[int] = set()
+    for container in pod.containers:
+        for wanted in container.requests:
+            if view.rules(wanted.vendor).chooser is None:
+                continue
+            makeups = makeups or set(view.makeups(rows).tolist())
+            selection = pod.selection_of(wanted.vendor)
+            if any(_applies(wanted, selection, view, makeup) for makeup in makeups):
+                return True
+    return False
 
 
 def _applies(wanted: DeviceRequest, selection: Selection, view: ClusterView, makeup: int) -> bool:

@@ -157,7 +157,7 @@ def shape_of(request: PodRequest) -> PodShape | None:
     if not asked:
         return None
     largest = max(asked, key=_size)
-    selection = request.selections.get(largest.vendor, _ANY)
+    selection = request.selection_of(largest.vendor)
     if selection.use_uuids or selection.avoid_uuids:
         # Single cards by name are no kind of demand.
         selection = replace(selection, use_uuids=(), avoid_uuids=())

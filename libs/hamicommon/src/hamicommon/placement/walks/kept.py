@@ -12,7 +12,7 @@ from hamicommon.placement.choice.vendor_chooser import asks_chooser
 from hamicommon.placement.cluster.cache import Latest
 from hamicommon.placement.cluster.cards import Int
 from hamicommon.placement.cluster.view import ClusterView
-from hamicommon.placement.filter import ANY_CARD, fit_with_places
+from hamicommon.placement.filter import fit_with_places
 from hamicommon.placement.walks.walked import WalkedShape, shape_key
 
 _SHAPES = 64
@@ -60,11 +60,8 @@ def _up_to_date(known: WalkedShape, request: PodRequest, view: ClusterView, rows
     asked = rows[stale]
     if not len(asked):
         return True
-    for container in request.containers:
-        for wanted in container.requests:
-            selection = request.selections.get(wanted.vendor, ANY_CARD)
-            if asks_chooser(wanted, selection, view, asked):
-                return False
+    if asks_chooser(request, view, asked):
+        return False
     known.fits[asked] = False
     fitting, found = fit_with_places(request, view, asked, ())
     if len(fitting):

@@ -47,7 +47,7 @@ def cores_of(mask: int) -> int:
 def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
     """One device with enough free cores, or neighbours that are wholly free."""
     if not ask.cards:
-        return NotChosen(plain=NODE_INSUFFICIENT)
+        return NotChosen(uncounted=NODE_INSUFFICIENT)
     each = min(cores_of(card.device.core_percent) for card in ask.cards)
     wanted = _asked_cores(ask.request)
     if wanted is None:
@@ -63,7 +63,7 @@ def choose_devices(ask: NodeAsk) -> Chosen | NotChosen:
     else:
         count, cores = wanted // each, None
     if count > len(ask.cards):
-        return NotChosen(plain=NODE_INSUFFICIENT)
+        return NotChosen(uncounted=NODE_INSUFFICIENT)
     if count > 1:
         return _neighbours(ask, count)
     return _one_device(ask, cores)

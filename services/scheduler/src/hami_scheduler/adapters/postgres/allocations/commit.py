@@ -195,7 +195,7 @@ def _grant(
         raise Conflict(f"pod {draft.pod_uid} has a grant already")
     if entry.guarded:
         ledger.check_quota(draft.namespace, draft.quota)
-        ledger.check_cards(node, wanted, mutex=draft.mutex)
+        ledger.check_cards(node, wanted)
     else:
         ledger.check_present(node, wanted)
     ledger.count_quota(draft.namespace, draft.quota, 1)

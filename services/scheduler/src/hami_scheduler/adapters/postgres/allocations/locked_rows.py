@@ -95,11 +95,11 @@ class LockedRows:
                     namespace, resource, limit=quota.limit, used=quota.used, wanted=wanted
                 )
 
-    def check_cards(self, node: NodeName, wanted: Sequence[CardDemand], *, mutex: bool) -> None:
+    def check_cards(self, node: NodeName, wanted: Sequence[CardDemand]) -> None:
         """Raises: CapacityConflict, which names the first card that can't take its part."""
         for want in wanted:
             card = self._cards.get(want.uuid)
-            if card is None or not card.can_take(node, want, mutex=mutex):
+            if card is None or not card.can_take(node, want):
                 raise CapacityConflict(
                     want.uuid,
                     f"card {want.uuid} on {node} can no longer hold {want.memory_mib} of memory "

@@ -16,6 +16,7 @@ from hamicommon.domain.allocations import (
 )
 from hamicommon.domain.ids import AllocationId, PodUid
 from hamicommon.domain.pod_owner import PodOwner
+from hamicommon.domain.requests import Policy
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.model import Entry, StateStep
 
@@ -153,7 +154,12 @@ async def insert_grants(
             (
                 *(draft.allocation_id, draft.pod_uid, draft.namespace, draft.pod_name),
                 *(draft.placement.node, entry.state.value, entry.origin.value, entry.reason),
-                *(dict(draft.policy), draft.placement.score, draft.traceparent, draft.lease_s),
+                *(
+                    _policy_json(draft.policy),
+                    draft.placement.score,
+                    draft.traceparent,
+                    draft.lease_s,
+                ),
                 dict(draft.annotations),
                 None if draft.owner is None else _owner_json(draft.owner),
             )
@@ -220,6 +226,10 @@ def share_rows(containers: Sequence[ContainerGrant]) -> list[tuple[Any, ...]]:
 def _stored_role(container: ContainerGrant) -> str:
     """The role in `allocation_containers`; that it is a sidecar is stored with its slices."""
     return "init" if container.role == "init" else "app"
+
+
+def _policy_json(policy: Policy | None) -> dict[str, Any]:
+    return {} if policy is None else {"node": policy.node, "gpu": list(policy.gpu)}
 
 
 def _owner_json(owner: PodOwner) -> dict[str, Any]:
