@@ -21,7 +21,7 @@ down: ## stop what `make up ARGS=--detach` started
 lint: setup checks types ## ruff, clang-format, mypy strict, import contracts, generated stubs, chart and boards, house terms
 checks:
 	@$(BIN)/clang-format --dry-run --Werror $(C_SOURCES)
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/codespell $(TERMS)
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && scripts/declared && $(BIN)/python scripts/compile-requirements --check && scripts/proto --check && $(BIN)/python scripts/chart --check && $(BIN)/python scripts/dashboards --check && $(BIN)/python scripts/site/annotations_page.py --check && $(BIN)/codespell $(TERMS)
 types:
 	@$(BIN)/mypy
 cases:

@@ -1,8 +1,8 @@
-"""Writes the site's reference from the source: settings, metrics, commands, HTTP APIs.
+"""Writes the site's reference from the source: settings, metrics, reasons, commands, HTTP APIs.
 
 `python scripts/site/reference.py FOLDER`, with the members installed (`make docs` does). What
 stands here is in the classes' own descriptions and the commands' own help: change it there. Its
-neighbours make the pages of settings and metrics; here are those of commands and HTTP APIs.
+neighbours make the pages of settings, metrics and reasons; here are those of commands and APIs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hamictl.verbs.examples import EXAMPLES
 from markup import table, text_of
 from metrics_page import metrics_page
 from prometheus_client import CollectorRegistry
+from reasons_page import reasons_page
 from settings_page import settings_page
 from typer.main import get_command
 
@@ -133,6 +134,7 @@ def main() -> None:
     for name, page in (
         ("settings", settings_page),
         ("metrics", metrics_page),
+        ("reasons", reasons_page),
         ("hamictl", commands_page),
         ("api", apis_page),
     ):

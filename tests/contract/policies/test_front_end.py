@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hamicommon.k8s.annotations import FRONT_END
+from hamicommon.k8s.pod_annotations import FRONT_END
 from hamicommon.k8s.types import Json
 
 from tests.contract.policies.guarded import PLURALS, Guarded
@@ -35,22 +35,22 @@ def labelled(guarded: Guarded, kubernetes_assets: Assets) -> Guarded:
         pytest.skip("policies that change objects are in Kubernetes 1.36 and newer")
     for body in yaml.safe_load_all(POLICY.read_text()):
         guarded.make(PLURALS[body["kind"]], body)
-    for name, labels in (("claims", {FRONT_END: "dra"}), ("plain", {})):
+    for name, labels in (("claims", {FRONT_END.name: "dra"}), ("plain", {})):
         guarded.make(PLURALS["Namespace"], {"metadata": {"name": name, "labels": labels}})
-    wait(lambda: FRONT_END in annotations(guarded, "claims"), "the policy holds")
+    wait(lambda: FRONT_END.name in annotations(guarded, "claims"), "the policy holds")
     return guarded
 
 
 def test_pods_of_a_labelled_namespace_ask_by_claims_and_keep_their_annotations(
     labelled: Guarded,
 ) -> None:
-    assert annotations(labelled, "claims") == {FRONT_END: "dra"}
-    assert annotations(labelled, "claims", mine="1") == {FRONT_END: "dra", "mine": "1"}
+    assert annotations(labelled, "claims") == {FRONT_END.name: "dra"}
+    assert annotations(labelled, "claims", mine="1") == {FRONT_END.name: "dra", "mine": "1"}
 
 
 def test_a_pod_goes_before_its_namespace(labelled: Guarded) -> None:
     written = {FRONT_END.replace("/", "__"): "limits"}
-    assert annotations(labelled, "claims", **written) == {FRONT_END: "limits"}
+    assert annotations(labelled, "claims", **written) == {FRONT_END.name: "limits"}
 
 
 def test_other_namespaces_are_left_alone(labelled: Guarded) -> None:

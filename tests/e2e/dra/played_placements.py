@@ -19,7 +19,8 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.events import InventoryDevice
-from hamicommon.k8s.annotations import NVIDIA_MODE, annotations_of
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.pod_annotations import NVIDIA_MODE
 from hamicommon.k8s.types import Json
 from hamicommon.simulation.cluster import MIG, Cluster, read_cluster
 from hamicommon.vendors.pod_request import DEFAULT_POLICY, PodRequests
@@ -184,7 +185,7 @@ def asking(case: Case, *, prefix: str, modes: str = "") -> Json:
     """The case's pod, for the case's nodes alone; `modes` of cards, where it names none."""
     own, written = case.pod, dict(annotations_of(case.pod))
     if modes:
-        written.setdefault(NVIDIA_MODE, modes)
+        written.setdefault(NVIDIA_MODE.name, modes)
     nodes = [str(node) for node in case.cluster.nodes]
     term = {"matchExpressions": [{"key": HOST, "operator": "In", "values": nodes}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}

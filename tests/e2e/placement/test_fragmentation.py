@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hamicommon.k8s.annotations import NODE_POLICY
+from hamicommon.k8s.pod_annotations import NODE_POLICY
 
 from tests.e2e.conftest import running_system
 from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
@@ -15,7 +15,7 @@ from tests.e2e.system import System, a_pod, hamictl, slice_of, wait
 pytestmark = pytest.mark.e2e
 
 HALF_MIB = 40_960
-BY_FRAGMENTATION = {NODE_POLICY: "fragmentation"}
+BY_FRAGMENTATION = {NODE_POLICY.name: "fragmentation"}
 USUAL_PODS = """
 - {part: 60, gpu: 1, gpucores: 100}
 - {part: 40, gpumem_mib: 40960}

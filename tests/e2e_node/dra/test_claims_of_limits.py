@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from hamicommon.k8s.annotations import CLAIM_SHAPE, FRONT_END
+from hamicommon.k8s.annotations import CLAIM_SHAPE
+from hamicommon.k8s.pod_annotations import FRONT_END
 from hamicommon.k8s.types import Json
 
 from tests import measured
@@ -39,7 +40,7 @@ def old(
     """A pod by limits, with the annotation that makes a claim of them."""
     pod = system.pod_like(name, limits)
     pod["spec"]["schedulerName"] = "default-scheduler"
-    pod["metadata"]["annotations"] = {FRONT_END: "dra", **annotations}
+    pod["metadata"]["annotations"] = {FRONT_END.name: "dra", **annotations}
     return pod
 
 
@@ -69,7 +70,7 @@ def test_a_dry_run_shows_the_claim_and_creates_nothing(claiming: NodeSystem) -> 
         old(system, "dry", slice_of(1024, 10)),
         {
             **old(system, "", slice_of(1024, 10)),
-            "metadata": {"generateName": "dry-", "annotations": {FRONT_END: "dra"}},
+            "metadata": {"generateName": "dry-", "annotations": {FRONT_END.name: "dra"}},
         },
     ):
         shown = system.api.post(f"{PODS}?dryRun=All", json=pod)
@@ -132,7 +133,7 @@ def test_init_containers_several_cards_and_two_containers_are_converted(
         init=slice_of(700, 5),
     )
     pod["spec"]["schedulerName"] = "default-scheduler"
-    pod["metadata"]["annotations"] = {FRONT_END: "dra"}
+    pod["metadata"]["annotations"] = {FRONT_END.name: "dra"}
     pod["spec"]["initContainers"][0]["command"] = ["bash", "-c", "cat /etc/hami/limits"]
     assert system.create(pod).status_code == 201
     pod = system.wait_for_phase("many", "Running")
@@ -170,7 +171,7 @@ def test_a_converted_deployment_rolled_again_and_again_leaks_nothing(
     system, labels = claiming, {"app": "rolled"}
     pod = old(system, "rolled", slice_of(1024, 5))
     template = {
-        "metadata": {"labels": labels, "annotations": {FRONT_END: "dra"}},
+        "metadata": {"labels": labels, "annotations": {FRONT_END.name: "dra"}},
         "spec": pod["spec"],
     }
     deployment = {
@@ -233,13 +234,13 @@ def test_a_namespace_converts_its_pods_and_takes_all_with_it(
         for plural, body in zip(plurals, bodies, strict=True):
             made = system.api.post(f"{admission}/{plural}", json=body)
             assert made.status_code == 201, made.text
-        labelled = {"name": "converted", "labels": {FRONT_END: "dra"}}
+        labelled = {"name": "converted", "labels": {FRONT_END.name: "dra"}}
         made = system.api.post("/api/v1/namespaces", json={"metadata": labelled})
         assert made.status_code == 201, made.text
         plain = system.pod_like("plain", slice_of(1024, 5))
         plain["spec"]["schedulerName"] = "default-scheduler"
         own = json.loads(json.dumps(plain))
-        own["metadata"] = {"name": "own", "annotations": {FRONT_END: "limits"}}
+        own["metadata"] = {"name": "own", "annotations": {FRONT_END.name: "limits"}}
 
         def known() -> bool:
             shown = system.api.post(f"{space}/pods?dryRun=All", json=plain)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hamicommon.k8s.annotations import FRONT_END
+from hamicommon.k8s.pod_annotations import FRONT_END
 
 from tests import measured
 from tests.e2e.system import hamictl, slice_of, wait
@@ -55,7 +55,7 @@ def test_one_trace_goes_from_admission_over_the_claim_to_the_first_kernel(
     system = claiming
     pod = system.pod_like("traced", slice_of(1024, 5))
     pod["spec"]["schedulerName"] = "default-scheduler"
-    pod["metadata"]["annotations"] = {FRONT_END: "dra"}
+    pod["metadata"]["annotations"] = {FRONT_END.name: "dra"}
     made = system.create(pod)
     assert made.status_code == 201, made.text
     system.wait_for_phase("traced", "Running")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hamicommon.placement.rules import TERMS
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -88,10 +89,8 @@ def test_the_navigation_names_pages_that_exist() -> None:
     named = PAGES.arranged_pages(nav)
 
     assert len(named) == len(set(named))
-    written = {"reference/settings.md", "reference/metrics.md"} | {
-        "reference/hamictl.md",
-        "reference/api.md",
-    }
+    names = ("settings", "metrics", "reasons", "hamictl", "api")
+    written = {f"reference/{name}.md" for name in names}
     missing = [
         page
         for page in named
@@ -128,6 +127,13 @@ def test_the_reference_has_every_setting_with_its_default(reference: Any) -> Non
         for name, field in settings.model_fields.items():
             if not settings_page.is_group(field):
                 assert f"`{settings_page.variable_of(prefix, name, field)}`" in page
+
+
+def test_the_reference_has_every_reason_with_what_helps(reference: Any) -> None:
+    page = reference.reasons_page()
+
+    assert "| `CardNotHealth` | unhealthy | unhealthy cards |  | repair the cards | all |" in page
+    assert [code for code in TERMS if f"| `{code}` |" not in page] == []
 
 
 def test_the_reference_has_every_verb_metric_and_path(reference: Any) -> None:

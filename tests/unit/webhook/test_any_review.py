@@ -22,9 +22,8 @@ from hamicommon.admission.cache import AdmissionCache
 from hamicommon.admission.quota import QuotaUse
 from hamicommon.admission.verdicts import AdmissionRules, Knowledge
 from hamicommon.device_config import DeviceConfig, NvidiaConfig
-from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.owned_keys import scheduler_owned
+from hamicommon.vendors.annotation_table import scheduler_owned, user_annotations
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +90,7 @@ annotations = st.dictionaries(
     st.sampled_from(
         (
             *sorted(scheduler_owned(VENDORS)),
-            *(keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.NVIDIA_USE_TYPE),
+            *(row.name for row in user_annotations(VENDORS)),
             *("huawei.com/vnpu-mode", "metax-tech.com/sgpu-app-class", "hami.io/other"),
         )
     ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from hamicommon import events
-from hamicommon.k8s import annotations
+from hamicommon.k8s import annotations, pod_annotations
 
 from tests.integration.scheduler.world import World
 from tests.waiting import eventually
@@ -91,11 +91,11 @@ NUL = "A\0B"
 @pytest.mark.parametrize(
     "key",
     [
-        annotations.NVIDIA_USE_TYPE,
-        annotations.NVIDIA_AVOID_UUID,
-        annotations.GPU_POLICY,
-        annotations.SCORING_WEIGHTS,
-        annotations.NVIDIA_MODE,
+        "nvidia.com/use-gputype",
+        "nvidia.com/nouse-gpuuuid",
+        pod_annotations.GPU_POLICY.name,
+        pod_annotations.SCORING_WEIGHTS.name,
+        pod_annotations.NVIDIA_MODE.name,
         annotations.TRACEPARENT,
         annotations.NVIDIA_ALLOCATED,
     ],

@@ -14,7 +14,8 @@ from hamicommon.domain.requests import Role
 from hamicommon.dra.claims import allocated_devices, container_claims
 from hamicommon.dra.conversion import ENTRY, is_converted
 from hamicommon.dra.shapes import shape_from
-from hamicommon.k8s.annotations import CLAIM_SHAPE, FRONT_END
+from hamicommon.k8s.annotations import CLAIM_SHAPE
+from hamicommon.k8s.pod_annotations import FRONT_END
 from hamicommon.k8s.types import Json
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -36,7 +37,7 @@ def asking(
         each["name"] = f"c{number}"
     if init:
         made["spec"]["initContainers"] = list(init)
-    made["metadata"]["annotations"] = {FRONT_END: "dra", **(annotations or {})}
+    made["metadata"]["annotations"] = {FRONT_END.name: "dra", **(annotations or {})}
     return made
 
 
@@ -44,7 +45,7 @@ def converted(given_: Json) -> Json:
     """The pod after admission, which has no limits of ours any more."""
     verdict = mutate(deepcopy(given_), ON, ABOUT)
     assert verdict.allowed, verdict.message
-    assert not [text for text in verdict.warnings if FRONT_END in text]
+    assert not [text for text in verdict.warnings if FRONT_END.name in text]
     after = patched(given_, verdict)
     assert is_converted(after)
     assert "nvidia.com" not in json.dumps([each.get("resources") for each in containers_of(after)])
@@ -162,7 +163,7 @@ def stays(given_: Json, reason: str, rules_: AdmissionRules = ON) -> None:
     before = deepcopy(given_)
     verdict = mutate(given_, rules_, ABOUT)
     assert verdict.allowed
-    [warning] = [text for text in verdict.warnings if FRONT_END in text]
+    [warning] = [text for text in verdict.warnings if FRONT_END.name in text]
     assert reason in warning
     assert "keeps its limits" in warning
     after = patched(before, verdict)
@@ -184,7 +185,10 @@ def test_a_pod_of_our_scheduler_keeps_an_amount_of_nothing_by_which_we_bind_it()
 
 def test_limits_stay_where_claims_are_off_or_the_value_is_unknown() -> None:
     stays(asking(container({GPU: 1})), "off in this installation", rules())
-    stays(asking(container({GPU: 1}), annotations={FRONT_END: "claims"}), "limits or dra is wanted")
+    stays(
+        asking(container({GPU: 1}), annotations={FRONT_END.name: "claims"}),
+        "limits or dra is wanted",
+    )
 
 
 def test_more_cards_than_a_claim_may_have_stay_limits() -> None:

@@ -8,7 +8,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
-from hamicommon.vendors.owned_keys import scheduler_owned
+from hamicommon.vendors.annotation_table import scheduler_owned
 from hamicommon.vendors.registry import Vendors
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -91,7 +91,7 @@ def test_a_binding_is_written_with_node_phase_and_both_times() -> None:
         "hami.io/bind-phase": "allocating",
         "hami.io/bind-time": "1700000002",
     }
-    assert written.keys() <= keys.SCHEDULER_OWNED
+    assert written.keys() <= scheduler_owned(VENDORS)
 
 
 def test_device_keys_of_every_vendor_are_the_schedulers() -> None:

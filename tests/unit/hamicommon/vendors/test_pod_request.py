@@ -8,7 +8,6 @@ from hamicommon.domain.requests import Policy, ScoreWeights
 from hamicommon.errors import InvalidRequest
 from hamicommon.vendors.pod_request import (
     host_request,
-    parse_weights,
     pod_policy,
     pod_request,
     wants_devices,
@@ -118,7 +117,7 @@ def test_wrong_weights_are_no_matter_for_a_pod_without_a_card() -> None:
 )  # fmt: skip
 def test_malformed_weights_are_refused_with_what_would_be_right(text) -> None:
     with pytest.raises(InvalidRequest, match="for example slot=1,core=1,memory=1"):
-        parse_weights(text)
+        pod_policy({"hami.io/device-scoring-weights": text})
 
 
 def test_a_malformed_amount_refuses_the_pod_and_names_the_place() -> None:

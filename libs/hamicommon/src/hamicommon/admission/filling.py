@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hamicommon.admission.verdicts import AdmissionRules
-from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
 from hamicommon.dra.claims import VENDOR
-from hamicommon.dra.conversion import FRONT_ENDS, NotClaimable, convert, front_end_of
+from hamicommon.dra.conversion import NotClaimable, convert, front_end_of
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_annotations import FRONT_END
 from hamicommon.k8s.quantities import parse_exact
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.registry import Vendors
@@ -47,11 +46,9 @@ def by_claim(pod: Json, request: PodRequest | None, rules: AdmissionRules) -> tu
     wanted = front_end_of(pod)
     if not wanted or request is None:
         return ()
-    where = f"annotation {keys.FRONT_END} is '{clip(wanted)}'"
-    if wanted not in FRONT_ENDS:
-        return (f"{where}: {' or '.join(FRONT_ENDS)} is wanted; the pod keeps its limits",)
     if wanted != "dra":
         return ()
+    where = f"annotation {FRONT_END.name} is 'dra'"
     if not rules.claims:
         return (f"{where}, which is off in this installation; the pod keeps its limits",)
     try:

@@ -35,9 +35,9 @@ from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.quantities import is_zero
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import NoContainers, check_pod
+from hamicommon.vendors.annotation_table import scheduler_owned
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
-from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.pod_request import check_containers, pod_request, wants_devices
 from hamicommon.vendors.registry import Vendors
 

@@ -8,31 +8,25 @@ from __future__ import annotations
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import DeviceRequest, PodRequest
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.annotations import annotations_of
+from hamicommon.k8s.pod_annotations import PRELOAD
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.nvidia import nvidia
 from hamicommon.vendors.pod_request import pod_request
 from hamicommon.vendors.registry import Vendors
 
-_PRELOADS = ("true", "false")
-
 
 def check_preload(pod: Json, vendors: Vendors) -> None:
     """Raises: InvalidRequest when the pod's annotation asks for what it can't have."""
-    wanted = keys.annotations_of(pod).get(keys.PRELOAD)
-    if wanted is None:
-        return
-    where = f"annotation {keys.PRELOAD} is '{clip(wanted)}'"
-    if wanted not in _PRELOADS:
-        raise InvalidRequest(f"{where}: {' or '.join(_PRELOADS)} is wanted")
-    if wanted == "true":
+    if PRELOAD.read(annotations_of(pod)) != "false":
         return
     part = _part_of_a_card(pod_request(pod, vendors))
     if part:
         raise InvalidRequest(
-            f"{where} and container '{clip(part)}' asks for a part of a card: only a pod whose "
-            "containers have whole cards runs without libvgpu; leave the annotation out, or ask "
-            "for cards without an amount of memory and with no cores or 100"
+            f"annotation {PRELOAD.name} is 'false' and container '{clip(part)}' asks for a part "
+            "of a card: only a pod whose containers have whole cards runs without libvgpu; leave "
+            "the annotation out, or ask for cards without an amount of memory and with no cores "
+            "or 100"
         )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Selection
+from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest
 from hamicommon.dra.claims import VENDOR
 from hamicommon.dra.shapes import (
     MOST_CARDS,
@@ -23,18 +23,14 @@ from hamicommon.dra.shapes import (
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_annotations import FRONT_END, NVIDIA_ANNOTATIONS, USER_ANNOTATIONS
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json, JsonMapping
 
-FRONT_ENDS = ("limits", "dra")
 ENTRY = "hami"
 """The claim's name in the pod's spec."""
-_NOT_STATED = (
-    keys.NODE_POLICY,
-    keys.GPU_POLICY,
-    keys.SCORING_WEIGHTS,
-    keys.NVIDIA_NUMA_BIND,
-    keys.NVIDIA_MODE,
+_NOT_STATED = tuple(
+    row.name for row in (*USER_ANNOTATIONS, *NVIDIA_ANNOTATIONS) if not row.in_claims
 )
 """Annotations for which a claim has nothing."""
 
@@ -45,7 +41,7 @@ class NotClaimable(InvalidRequest):
 
 def front_end_of(pod: JsonMapping) -> str:
     """The value of the pod's annotation; empty: none."""
-    return str(keys.annotations_of(pod).get(keys.FRONT_END, ""))
+    return str(FRONT_END.read(keys.annotations_of(pod)) or "")
 
 
 def is_converted(pod: JsonMapping) -> bool:
@@ -80,7 +76,7 @@ def convert(
     """
     _check(pod, request)
     slices, numbers = _slices(request)
-    chosen = request.selections.get(VENDOR, Selection())
+    chosen = request.selection_of(VENDOR)
     shape = ClaimShape(
         slices=slices,
         use_types=chosen.use_types,

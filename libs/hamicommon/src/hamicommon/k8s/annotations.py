@@ -1,8 +1,9 @@
 """Keys and values of HAMi's annotations, to the byte, and our own.
 
 Everything here is pure text <-> domain. The scheduler writes pod annotations before the binding,
-the node-agent the node's; foreign device plugins and HAMi's tools read both. The node register's
-formats are in `node_register.py` and are re-exported here. Facts: protocol 2.
+the node-agent the node's; foreign device plugins and HAMi's tools read both. What people write on
+pods, and the table of all pod annotations, is in `pod_annotations.py`; the node register's formats
+are in `node_register.py` and are re-exported here. Facts: protocol 2.
 """
 
 from __future__ import annotations
@@ -65,22 +66,6 @@ RETRY_AT = "hami.io/retry-at"
 CLAIM_SHAPE = "hami.io/claim-shape"
 """What a converted pod's ResourceClaimTemplate is made of (`hamicommon.dra`); from the webhook."""
 
-# Pod: written by users.
-FRONT_END = "hami.io/front-end"
-"""`dra`: what the pod asks for by limits is to be a ResourceClaim. Also a namespace's label."""
-PRELOAD = "hami.io/preload"
-"""`false`: the pod has whole cards only and is to run without libvgpu; `true`: with it, where the
-node would leave it out."""
-NODE_POLICY = "hami.io/node-scheduler-policy"
-GPU_POLICY = "hami.io/gpu-scheduler-policy"
-SCORING_WEIGHTS = "hami.io/device-scoring-weights"
-NVIDIA_USE_TYPE = "nvidia.com/use-gputype"
-NVIDIA_AVOID_TYPE = "nvidia.com/nouse-gputype"
-NVIDIA_USE_UUID = "nvidia.com/use-gpuuuid"
-NVIDIA_AVOID_UUID = "nvidia.com/nouse-gpuuuid"
-NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
-NVIDIA_MODE = "nvidia.com/vgpu-mode"
-
 # Node.
 NVIDIA_REGISTER = "hami.io/node-nvidia-register"
 NVIDIA_PAIR_SCORES = "hami.io/node-nvidia-score"
@@ -103,23 +88,6 @@ _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 PHASE_ALLOCATING = "allocating"
 PHASE_SUCCESS = "success"
 PHASE_FAILED = "failed"
-
-SCHEDULER_OWNED = frozenset(
-    {
-        ASSIGNED_NODE,
-        ASSIGNED_TIME,
-        BIND_PHASE,
-        BIND_TIME,
-        MIG_ALLOCATIONS,
-        NVIDIA_TO_ALLOCATE,
-        NVIDIA_ALLOCATED,
-        GRANT,
-        TRACEPARENT,
-        CREATED_BY,
-        RETRY_AT,
-    }
-)
-"""Keys that only the scheduler (and the webhook) may set: dropped from a pod when it is created."""
 
 
 def annotations_of(obj: Mapping[str, Any]) -> dict[str, str]:

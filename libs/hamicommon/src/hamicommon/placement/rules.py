@@ -1,7 +1,7 @@
 """The rules by which a card is refused, and the reasons of whole nodes: one row each.
 
 A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its words; texts of
-explain, labels of metrics, the pages' terms and docs/reasons.md are made of it. What a rule asks of
+explain, labels of metrics, the pages' terms and the reference are made of it. What a rule asks of
 a card is in `predicates.py`, which vendor asks it in `VendorRules`. docs/add-a-rule.md leads
 through an example.
 """

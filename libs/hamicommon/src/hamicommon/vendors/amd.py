@@ -19,7 +19,7 @@ from hamicommon.placement.vendor_policy import Need, VendorRules
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.shares import ShareVendor
-from hamicommon.vendors.interface.standard import lists_some, selection
+from hamicommon.vendors.interface.standard import lists_some
 from hamicommon.vendors.interface.vendor import NO_ANNOTATIONS, Admitted, AnnotationKeys
 
 NAME = "AMD"
@@ -28,6 +28,10 @@ _KEYS = AnnotationKeys(
     register="hami.io/node-amd-register",
     to_allocate="hami.io/amd-devices-to-allocate",
     allocated="hami.io/amd-devices-allocated",
+    use_types="amd.com/use-gputype",
+    avoid_types="amd.com/nouse-gputype",
+    use_uuids="amd.com/use-gpu-uuid",
+    avoid_uuids="amd.com/nouse-gpu-uuid",
     lock=keys.NODE_LOCK,
 )
 _ORDER = (
@@ -91,16 +95,6 @@ class Amd(RegisteredVendor, ShareVendor):
             memory_mib=memory,
             memory_percent=None if memory else 100,
             core_percent=100 if percent is None else percent,
-        )
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
-        return selection(
-            annotations,
-            use_types="amd.com/use-gputype",
-            avoid_types="amd.com/nouse-gputype",
-            use_uuids="amd.com/use-gpu-uuid",
-            avoid_uuids="amd.com/nouse-gpu-uuid",
         )
 
     def plugin_alive(self, node: Json) -> bool:

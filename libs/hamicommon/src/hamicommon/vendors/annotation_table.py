@@ -1,16 +1,66 @@
-"""Annotations that only our services may set on a pod, whatever its vendor."""
+"""All annotations of pods that the vendors served here and the services read or write."""
 
 from __future__ import annotations
 
-from hamicommon.k8s.annotations import SCHEDULER_OWNED
+from collections.abc import Iterator
+from typing import Any
+
+from hamicommon.k8s.pod_annotations import (
+    USER_ANNOTATIONS,
+    WRITTEN_ANNOTATIONS,
+    PodAnnotation,
+    UserAnnotation,
+    card_list,
+)
+from hamicommon.vendors.interface.vendor import AnnotationKeys, Vendor
 from hamicommon.vendors.registry import Vendors
 
 
+def user_annotations(vendors: Vendors) -> tuple[UserAnnotation[Any], ...]:
+    """Return the annotations that people may write, each once; worked out once."""
+    known: tuple[UserAnnotation[Any], ...] | None = vendors.memory.get(user_annotations)
+    if known is None:
+        rows = [*USER_ANNOTATIONS, *(row for each in vendors for row in _chosen(each.keys))]
+        known = tuple({row.name: row for row in rows}.values())
+        vendors.memory[user_annotations] = known
+    return known
+
+
+def written_annotations(vendors: Vendors) -> tuple[PodAnnotation, ...]:
+    """Return the annotations that only the services write."""
+    rows = [*WRITTEN_ANNOTATIONS, *(row for each in vendors for row in _written(each))]
+    return tuple({row.name: row for row in rows}.values())
+
+
 def scheduler_owned(vendors: Vendors) -> frozenset[str]:
-    """SCHEDULER_OWNED with what every vendor writes on a placed pod; worked out once."""
+    """Return the annotations that are dropped from a pod when it is created; worked out once."""
     known: frozenset[str] | None = vendors.memory.get(scheduler_owned)
     if known is None:
-        written = [(v.keys.to_allocate, v.keys.allocated, *v.keys.extra) for v in vendors]
-        known = SCHEDULER_OWNED.union(key for each in written for key in each if key)
+        known = frozenset(row.name for row in written_annotations(vendors) if row.is_dropped)
         vendors.memory[scheduler_owned] = known
     return known
+
+
+def _chosen(names: AnnotationKeys) -> Iterator[UserAnnotation[Any]]:
+    for name, holds in (
+        (names.use_types, "types of which a card's must contain one"),
+        (names.avoid_types, "types of which a card's may contain none"),
+        (names.use_uuids, "uuids that a card must have one of"),
+        (names.avoid_uuids, "uuids that no card may have"),
+    ):
+        if name:
+            yield card_list(name, holds)
+    yield from names.choices
+
+
+def _written(vendor: Vendor) -> Iterator[PodAnnotation]:
+    names = vendor.keys
+    for name, holds in (
+        (names.to_allocate, f"slices of {vendor.name} that the node has to hand out"),
+        (names.allocated, f"slices of {vendor.name}"),
+        *((name, "what the plugin reads besides") for name in names.extra),
+    ):
+        if name:
+            yield PodAnnotation(
+                name=name, writer="scheduler", reader="the vendor's device plugin", holds=holds
+            )

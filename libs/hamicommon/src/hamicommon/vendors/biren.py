@@ -20,6 +20,8 @@ _KEYS = AnnotationKeys(
     handshake="hami.io/node-handshake-biren",
     to_allocate="hami.io/Biren-devices-to-allocate",
     allocated="hami.io/Biren-devices-allocated",
+    use_uuids="birentech.com/use-gpuuuid",
+    avoid_uuids="birentech.com/nouse-gpuuuid",
     lock=keys.NODE_LOCK,
 )
 _RULES = VendorRules(order=SLOT_ORDER, need=no_amounts)
@@ -33,5 +35,4 @@ class Biren(SlotVendor):
 
     name = NAME
     keys = _KEYS
-    uuid_domain = "birentech.com"
     rules = _RULES

@@ -24,6 +24,8 @@ PROFILE = "CAMBRICON_DSMLU_PROFILE"
 KEYS = AnnotationKeys(
     to_allocate="hami.io/cambricon-mlu-devices-to-allocate",
     allocated="hami.io/cambricon-mlu-devices-allocated",
+    use_uuids="cambricon.com/use-gpuuuid",
+    avoid_uuids="cambricon.com/nouse-gpuuuid",
     extra=(ASSIGNED, PROFILE),
     lock="cambricon.com/dsmlu.lock",
 )
@@ -38,7 +40,6 @@ class Cambricon(ShareVendor):
     name = NAME
     keys = KEYS
     memory_factor = FACTOR
-    uuid_domain = "cambricon.com"
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """A card per hundred of the listed cores, each with its part of the listed memory.

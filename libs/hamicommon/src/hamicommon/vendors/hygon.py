@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hamicommon.device_config import HygonConfig
-from hamicommon.domain.requests import Selection
 from hamicommon.k8s.annotations import NODE_LOCK
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.shares import ShareVendor
-from hamicommon.vendors.interface.standard import selection
 from hamicommon.vendors.interface.vendor import AnnotationKeys
 
 NAME = "DCU"
@@ -20,6 +17,10 @@ KEYS = AnnotationKeys(
     handshake="hami.io/node-handshake-dcu",
     to_allocate="hami.io/dcu-devices-to-allocate",
     allocated="hami.io/dcu-devices-allocated",
+    use_types="hygon.com/use-dcutype",
+    avoid_types="hygon.com/nouse-dcutype",
+    use_uuids="hygon.com/use-gpuuuid",
+    avoid_uuids="hygon.com/nouse-gpuuuid",
     lock=NODE_LOCK,
 )
 
@@ -37,13 +38,3 @@ class Hygon(RegisteredVendor, ShareVendor):
     def memory_factor(self) -> int:
         """As configured, at least 1."""
         return max(self.config.memory_factor, 1)
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By registered type and by uuid."""
-        return selection(
-            annotations,
-            use_types="hygon.com/use-dcutype",
-            avoid_types="hygon.com/nouse-dcutype",
-            use_uuids="hygon.com/use-gpuuuid",
-            avoid_uuids="hygon.com/nouse-gpuuuid",
-        )

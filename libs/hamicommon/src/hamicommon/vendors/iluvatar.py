@@ -5,18 +5,17 @@ Facts: protocol 1.5. Memory is asked for in units of 256 MiB.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from hamicommon.device_config import IluvatarChip
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import DeviceRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.registered import RegisteredVendor
 from hamicommon.vendors.interface.shares import ShareVendor
-from hamicommon.vendors.interface.standard import selection, set_env
+from hamicommon.vendors.interface.standard import set_env
 from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys
 
 UNIT_MIB = 256
@@ -32,6 +31,8 @@ def _keys(vendor: str) -> AnnotationKeys:
         handshake=f"hami.io/node-handshake-{vendor}",
         to_allocate=f"hami.io/{vendor}-devices-to-allocate",
         allocated=f"hami.io/{vendor}-devices-allocated",
+        use_uuids=f"hami.io/use-{vendor}-uuid",
+        avoid_uuids=f"hami.io/no-use-{vendor}-uuid",
         lock=keys.NODE_LOCK,
     )
 
@@ -58,14 +59,6 @@ class Iluvatar(RegisteredVendor, ShareVendor):
     def keys(self) -> AnnotationKeys:
         """Names of its annotations."""
         return _keys(self.name)
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which cards the pod's annotations allow."""
-        return selection(
-            annotations,
-            use_uuids=f"hami.io/use-{self.name}-uuid",
-            avoid_uuids=f"hami.io/no-use-{self.name}-uuid",
-        )
 
     def mutate(self, container: Json, pod: Json) -> Admitted:
         """Several cards are taken whole; the runtime learns the container's name.

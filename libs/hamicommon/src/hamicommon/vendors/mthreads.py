@@ -37,7 +37,11 @@ NODE = "mthreads.com/predicate-node"
 NUMBER = "mthreads.com/request-gpu-num"
 
 KEYS = AnnotationKeys(
-    allocated="hami.io/mthreads-vgpu-devices-allocated", extra=(INDEX, TIME, NODE)
+    allocated="hami.io/mthreads-vgpu-devices-allocated",
+    extra=(INDEX, TIME, NODE),
+    # Not .com, as its other keys.
+    use_uuids="mthreads.ai/use-gpuuuid",
+    avoid_uuids="mthreads.ai/nouse-gpuuuid",
 )
 RULES = VendorRules(same_card=True)
 
@@ -52,7 +56,6 @@ class Mthreads(ShareVendor):
     keys = KEYS
     rules = RULES
     memory_factor = FACTOR
-    uuid_domain = "mthreads.ai"  # not .com, as its other keys
 
     def parse_request(
         self, container: Json, annotations: Mapping[str, str] = NO_ANNOTATIONS

@@ -7,11 +7,9 @@ the pod as a whole.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from hamicommon.clipping import clip
 from hamicommon.domain.ids import PodUid
 from hamicommon.domain.requests import (
     ContainerRequest,
@@ -19,20 +17,21 @@ from hamicommon.domain.requests import (
     HostRequest,
     PodRequest,
     Policy,
-    ScoreWeights,
 )
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_annotations import (
+    GPU_POLICY,
+    NODE_POLICY,
+    NVIDIA_NUMA_BIND,
+    SCORING_WEIGHTS,
+)
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import parse_ceil, parse_milli
 from hamicommon.k8s.types import Json, JsonMapping
 from hamicommon.placement.node_policies import FRAGMENTATION
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
-
-_COUNT = re.compile(r"[0-9]{1,10}")
-
-_OTHER_POLICIES = ("spread", FRAGMENTATION)
 
 DEFAULT_POLICY = Policy()
 """HAMi's defaults: nodes binpack, cards spread."""
@@ -175,40 +174,14 @@ def pod_policy(annotations: Mapping[str, str], defaults: Policy = DEFAULT_POLICY
 
     Raises: InvalidRequest when the weights are malformed.
     """
-    node = annotations.get(keys.NODE_POLICY, "").strip()
-    # Empty entries stay: `binpack,` is a list and so ordered as one (protocol 4.6).
-    gpu = keys.split_list(annotations.get(keys.GPU_POLICY, ""))
-    weights = annotations.get(keys.SCORING_WEIGHTS)
+    node, gpu = NODE_POLICY.read(annotations), GPU_POLICY.read(annotations)
     if node == FRAGMENTATION and not gpu:
         gpu = (FRAGMENTATION,)
     return Policy(
-        node=(node if node in _OTHER_POLICIES else "binpack") if node else defaults.node,
+        node=node or defaults.node,
         gpu=gpu or defaults.gpu,
-        weights=defaults.weights if weights is None else parse_weights(weights),
-        numa_first=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
-    )
-
-
-def parse_weights(text: str) -> ScoreWeights:
-    """Reads `slot=a,core=b,memory=c`: all three, in any order, whole numbers, not all zero.
-
-    Raises: InvalidRequest with the value and what would be right.
-    """
-    found: dict[str, int] = {}
-    for entry in text.split(","):
-        name, _, value = (part.strip() for part in entry.partition("="))
-        if name not in ("slot", "core", "memory") or name in found or not _COUNT.fullmatch(value):
-            raise _bad_weights(text)
-        found[name] = int(value)
-    if len(found) != 3 or not any(found.values()) or max(found.values()) > 2**31 - 1:
-        raise _bad_weights(text)
-    return ScoreWeights(**found)
-
-
-def _bad_weights(text: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"annotation {keys.SCORING_WEIGHTS} is '{clip(text)}': each of slot, core and memory once, "
-        "with a whole number, not all 0, is wanted, for example slot=1,core=1,memory=1"
+        weights=SCORING_WEIGHTS.read(annotations) or defaults.weights,
+        numa_first=NVIDIA_NUMA_BIND.read(annotations) or False,
     )
 
 

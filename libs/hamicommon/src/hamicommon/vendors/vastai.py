@@ -27,6 +27,8 @@ _KEYS = AnnotationKeys(
     handshake="hami.io/node-handshake-va",
     to_allocate="hami.io/Vastai-devices-to-allocate",
     allocated="hami.io/Vastai-devices-allocated",
+    use_uuids="vastaitech.com/use-gpuuuid",
+    avoid_uuids="vastaitech.com/nouse-gpuuuid",
     lock=keys.NODE_LOCK,
 )
 
@@ -107,5 +109,4 @@ class Vastai(SlotVendor):
 
     name = NAME
     keys = _KEYS
-    uuid_domain = "vastaitech.com"
     rules = _RULES

@@ -17,10 +17,15 @@ import orjson
 import typer
 import yaml
 from hamicommon import device_config as deviceconfig
-from hamicommon.admission.mistakes.warnings import CARD_POLICIES, NODE_POLICIES, one_of
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_annotations import (
+    CARD_POLICIES,
+    GPU_POLICY,
+    NODE_POLICIES,
+    NODE_POLICY,
+    one_of,
+)
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_node
 from hamicommon.simulation.cases import Simulator
@@ -113,7 +118,7 @@ def policy_of(node: str, gpu: str) -> Policy:
     Raises: InvalidRequest when a policy is unknown: on a command line it is mistyped."""
     if node not in NODE_POLICIES:
         raise InvalidRequest(f"--node-policy is {node!r}: {one_of(NODE_POLICIES)} is wanted")
-    policy = pod_policy({keys.NODE_POLICY: node, keys.GPU_POLICY: gpu})
+    policy = pod_policy({NODE_POLICY.name: node, GPU_POLICY.name: gpu})
     for entry in policy.gpu:
         if entry and entry not in CARD_POLICIES:
             raise InvalidRequest(

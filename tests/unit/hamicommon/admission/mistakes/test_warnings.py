@@ -11,7 +11,7 @@ from hamicommon.admission.mutation import mutate
 from hamicommon.admission.verdicts import AdmissionRules
 from hamicommon.vendors.registry import Vendors
 
-VENDORS = Vendors.from_config(device_config.load(None))
+VENDORS = Vendors.from_config(device_config.load(None), enable_ascend=True)
 
 
 def a_pod(annotations: dict[str, str], **limits: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock
 
 from hami_node_agent.adapters.kubernetes.pod_fields import CONFIG_HASH, MIRROR, kept_of
 from hami_node_agent.adapters.kubernetes.pods import NodePods
-from hamicommon.k8s.annotations import PRELOAD
+from hamicommon.k8s.pod_annotations import PRELOAD
 
 RESOURCE = "nvidia.com/gpu"
 WHOLE: dict[str, Any] = {
@@ -21,7 +21,7 @@ WHOLE: dict[str, Any] = {
         "annotations": {
             MIRROR: "h",
             CONFIG_HASH: "static",
-            PRELOAD: "false",
+            PRELOAD.name: "false",
             "example.com/note": "long",
         },
     },

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 from hami_node_agent.adapters.kubernetes.pod_fields import literal_env
-from hamicommon.k8s.annotations import PRELOAD
+from hamicommon.k8s.pod_annotations import PRELOAD
 
 
 @pytest.mark.parametrize(
     ("annotations", "env", "found"),
     [
-        ({PRELOAD: "false"}, [], {"CUDA_DISABLE_CONTROL": "true"}),
-        ({PRELOAD: "true"}, [], {"CUDA_DISABLE_CONTROL": "false"}),
+        ({PRELOAD.name: "false"}, [], {"CUDA_DISABLE_CONTROL": "true"}),
+        ({PRELOAD.name: "true"}, [], {"CUDA_DISABLE_CONTROL": "false"}),
         (
-            {PRELOAD: "false"},
+            {PRELOAD.name: "false"},
             [{"name": "CUDA_DISABLE_CONTROL", "value": "false"}],
             {"CUDA_DISABLE_CONTROL": "false"},
         ),
-        ({PRELOAD: "nonsense"}, [{"name": "A", "value": "b"}], {"A": "b"}),
+        ({PRELOAD.name: "nonsense"}, [{"name": "A", "value": "b"}], {"A": "b"}),
         (None, [], {}),
     ],
 )

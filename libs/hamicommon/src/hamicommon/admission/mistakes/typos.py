@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
-from typing import TypeVar, overload
 
 from hamicommon.clipping import clip
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.types import Json
+from hamicommon.vendors.annotation_table import scheduler_owned, user_annotations
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.vendor import Vendor
-from hamicommon.vendors.owned_keys import scheduler_owned
 from hamicommon.vendors.registry import Vendors
-
-T = TypeVar("T")
 
 MAX_NAMES = 256
 """Resources, and annotations, of a pod that are compared with ours: each takes some 0.1 ms."""
@@ -63,7 +60,8 @@ def _names_of(vendors: Vendors) -> _Names:
     """Worked out once: every pod is compared with them."""
     names: _Names | None = vendors.memory.get(_Names)
     if names is None:
-        read, resources = user_annotations(vendors), vendors.resource_names
+        read = frozenset(row.name for row in user_annotations(vendors))
+        resources = vendors.resource_names
         names = vendors.memory[_Names] = _Names(
             resources=frozenset(resources),
             resources_by_domain=_by_domain(resources),
@@ -160,33 +158,6 @@ def _annotations(pod: Json, vendors: Vendors) -> Iterator[str]:
         if meant or (domain in names and local.startswith(_SELECTING)):
             hint = f": was {meant} meant?" if meant else ""
             yield f"annotation {key} is read by nobody here{hint}"
-
-
-class _Recording(dict[str, str]):
-    """No annotations at all, but it remembers which were asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: set[str] = set()
-
-    @overload
-    def get(self, key: str, default: None = None, /) -> str | None: ...
-    @overload
-    def get(self, key: str, default: str, /) -> str: ...
-    @overload
-    def get(self, key: str, default: T, /) -> str | T: ...
-    def get(self, key: str, default: object = None, /) -> object:
-        self.asked.add(key)
-        return default
-
-
-def user_annotations(vendors: Vendors) -> frozenset[str]:
-    """The annotations that users may write: those of every pod, and those that vendors read."""
-    recording = _Recording()
-    for vendor in vendors:
-        vendor.select(recording)
-    own = {keys.PRELOAD, keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS}
-    return frozenset(recording.asked | own)
 
 
 def _by_domain(names: Iterable[str]) -> dict[str, list[str]]:

@@ -14,67 +14,20 @@ from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.pod_object import containers_of
 from hamicommon.k8s.quantities import is_zero
 from hamicommon.k8s.types import Json
-from hamicommon.vendors.ascend.ascend import MODE_ANNOTATION as VNPU_MODE
-from hamicommon.vendors.ascend.fit import HAMI_CORE as VNPU_SOFT
+from hamicommon.vendors.annotation_table import user_annotations
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.registry import Vendors
-
-NODE_POLICIES = ("binpack", "spread", "fragmentation")
-CARD_MODES = ("hami-core", "mig", "mps")
-GO_TRUE = ("1", "t", "T", "TRUE", "true", "True")
-GO_FALSE = ("0", "f", "F", "FALSE", "false", "False")
-CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa", "fragmentation")
-
-
-def one_of(names: tuple[str, ...]) -> str:
-    """`a, b or c`."""
-    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def remarks(pod: Json, vendors: Vendors) -> tuple[str, ...]:
     """All remarks about a pod that asks for cards, in a fixed order."""
     annotations = keys.annotations_of(pod)
     return (
-        *_policies(annotations),
-        *_modes(annotations),
+        *(text for row in user_annotations(vendors) for text in row.remarks(annotations)),
         *_selections(annotations, vendors),
         *_twice(pod, vendors),
         *_no_memory(pod, vendors),
     )
-
-
-def _policies(annotations: dict[str, str]) -> Iterator[str]:
-    node = annotations.get(keys.NODE_POLICY, "").strip()
-    if node and node not in NODE_POLICIES:
-        yield (
-            f"annotation {keys.NODE_POLICY} is '{clip(node)}': {one_of(NODE_POLICIES)} is "
-            "wanted; it is taken as binpack"
-        )
-    for entry in keys.split_list(annotations.get(keys.GPU_POLICY, "")):
-        if entry and entry not in CARD_POLICIES:
-            yield (
-                f"annotation {keys.GPU_POLICY} has '{clip(entry)}': a comma list of "
-                f"{', '.join(CARD_POLICIES)} is wanted; the unknown entry is left out, and "
-                "without another one it is taken as spread"
-            )
-
-
-def _modes(annotations: dict[str, str]) -> Iterator[str]:
-    bind = annotations.get(keys.NVIDIA_NUMA_BIND, "")
-    if bind and bind not in (*GO_TRUE, *GO_FALSE):
-        yield (
-            f"annotation {keys.NVIDIA_NUMA_BIND} is '{clip(bind)}': true or false is wanted; "
-            "it is taken as false"
-        )
-    mode = annotations.get(keys.NVIDIA_MODE, "")
-    if mode and not any(known in mode for known in CARD_MODES):
-        yield (
-            f"annotation {keys.NVIDIA_MODE} is '{clip(mode)}': {', '.join(CARD_MODES)} or a list "
-            "of them is wanted; no card of another mode is given"
-        )
-    soft = annotations.get(VNPU_MODE, "")
-    if soft and soft != VNPU_SOFT:
-        yield f"annotation {VNPU_MODE} is '{clip(soft)}': {VNPU_SOFT} is wanted; it is left out"
 
 
 def _selections(annotations: dict[str, str], vendors: Vendors) -> Iterator[str]:

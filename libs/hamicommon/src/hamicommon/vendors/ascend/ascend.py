@@ -17,6 +17,7 @@ from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.requests import Selection
 from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.pod_annotations import UserAnnotation
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 from hamicommon.vendors.ascend.admission import ASCEND_VISIBLE, admit, hide_chips, template_for
@@ -27,7 +28,14 @@ from hamicommon.vendors.interface.shares import ShareVendor
 from hamicommon.vendors.interface.standard import device_annotations, selection
 from hamicommon.vendors.interface.vendor import Admitted, AnnotationKeys, Placed, ResourceNames
 
-MODE_ANNOTATION = "huawei.com/vnpu-mode"
+VNPU_MODE = UserAnnotation(
+    name="huawei.com/vnpu-mode",
+    parse=str,
+    wanted=HAMI_CORE,
+    holds="chips are cut in software, on nodes that support it",
+    is_known=lambda text: text == HAMI_CORE,
+    otherwise="it is left out",
+)
 SOFT_SLICES_ANNOTATION = "hami-vnpu-core"
 """On a node: `true` when its chips can be cut in software; else the configuration decides."""
 
@@ -42,6 +50,9 @@ def _keys(vendor: str) -> AnnotationKeys:
         to_allocate=f"hami.io/{vendor}-devices-to-allocate",
         allocated=f"hami.io/{vendor}-devices-allocated",
         extra=(_TIME, _runtime_key(vendor)),
+        use_uuids=f"hami.io/use-{vendor}-uuid",
+        avoid_uuids=f"hami.io/no-use-{vendor}-uuid",
+        choices=(VNPU_MODE,),
         lock=keys.NODE_LOCK,
     )
 
@@ -88,13 +99,9 @@ class Ascend(RegisteredVendor, ShareVendor):
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which chips the pod's annotations allow, and whether it wants soft slices."""
-        chosen = selection(
-            annotations,
-            use_uuids=f"hami.io/use-{self.name}-uuid",
-            avoid_uuids=f"hami.io/no-use-{self.name}-uuid",
-        )
-        mode = annotations.get(MODE_ANNOTATION, "")
-        return replace(chosen, traits={MODE: HAMI_CORE}) if mode == HAMI_CORE else chosen
+        chosen = selection(annotations, self.keys)
+        soft = VNPU_MODE.read(annotations) == HAMI_CORE
+        return replace(chosen, traits={MODE: HAMI_CORE}) if soft else chosen
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The chips in the node's register annotation, each with whether it can be cut in software.
@@ -156,5 +163,5 @@ class Ascend(RegisteredVendor, ShareVendor):
         Raises: InvalidRequest when the container asks for something that can never be given.
         """
         request = self.parse_request(container)
-        soft = keys.annotations_of(pod).get(MODE_ANNOTATION) == HAMI_CORE
+        soft = VNPU_MODE.read(keys.annotations_of(pod)) == HAMI_CORE
         return admit(container, pod, request, chip=self.chip, config=self.config, soft=soft)

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from hamicommon.device_config import INT32_MAX, AwsNeuronConfig
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
-from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.domain.requests import DeviceRequest
 from hamicommon.errors import InvalidRequest
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.awsneuron.fit import (
@@ -32,7 +32,6 @@ from hamicommon.vendors.interface.standard import (
     StandardVendor,
     device_annotations,
     listed,
-    selection,
 )
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
@@ -50,6 +49,9 @@ NODE = "aws.amazon.com/predicate-node"
 
 _KEYS = AnnotationKeys(
     allocated="hami.io/aws-neuron-devices-allocated",
+    # Of no effect on a request for several devices.
+    use_uuids="aws.amazon.com/use-neuron-uuid",
+    avoid_uuids="aws.amazon.com/nouse-neuron-uuid",
     extra=(IDS, RESOURCE_TYPE, ALLOC_TIME, ALLOCATED, NODE),
 )
 _INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -111,14 +113,6 @@ class AwsNeuron(StandardVendor):
                 f"{USUAL_CORES}, got {cores}"
             )
         return cores
-
-    def select(self, annotations: Mapping[str, str]) -> Selection:
-        """Which devices the pod's annotations allow; of no effect on a request for several."""
-        return selection(
-            annotations,
-            use_uuids="aws.amazon.com/use-neuron-uuid",
-            avoid_uuids="aws.amazon.com/nouse-neuron-uuid",
-        )
 
     def node_devices(self, node: Json) -> tuple[GpuDevice, ...]:
         """The devices that the kubelet reports; empty when it reports none.

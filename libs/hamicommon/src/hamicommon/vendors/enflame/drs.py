@@ -55,6 +55,8 @@ CONTAINERS = "assigned-containers"
 KEYS = AnnotationKeys(
     register=CAPACITY,
     allocated="hami.io/enflame-vgpu-devices-allocated",
+    use_uuids="enflame.com/use-gpuuuid",
+    avoid_uuids="enflame.com/nouse-gpuuuid",
     extra=(ASSIGNED, TIME, INDEX, ID, MINOR, SIZE, CONTAINERS),
 )
 
@@ -142,7 +144,6 @@ class EnflameDrs(StandardVendor):
     name = NAME
     keys = KEYS
     rules = RULES
-    uuid_domain = "enflame.com"
 
     @property
     def resources(self) -> ResourceNames:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
@@ -29,23 +29,14 @@ MOST_CARDS = 1024
 class StandardVendor(Vendor, Protocol):
     """What most vendors do; a vendor's module has the rest and what differs."""
 
-    uuid_domain: ClassVar[str] = ""
-    """Of the pod's annotations `<domain>/use-gpuuuid` and `/nouse-gpuuuid`; empty: it has none."""
-
     @property
     def rules(self) -> VendorRules:
         """The standard loop."""
         return STANDARD_RULES
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
-        """By uuid, where the vendor has annotations for that."""
-        if not self.uuid_domain:
-            return Selection()
-        return selection(
-            annotations,
-            use_uuids=f"{self.uuid_domain}/use-gpuuuid",
-            avoid_uuids=f"{self.uuid_domain}/nouse-gpuuuid",
-        )
+        """By the lists of types and uuids that the vendor has."""
+        return selection(annotations, self.keys)
 
     def node_pair_scores(self, node: Json) -> PairScores:
         """Nothing is known of how the cards are connected."""
@@ -82,24 +73,17 @@ def device_annotations(placed: Placed, vendor: str, written: AnnotationKeys) -> 
     return {key: devices for key in (written.to_allocate, written.allocated) if key}
 
 
-def selection(
-    annotations: Mapping[str, str],
-    *,
-    use_types: str = "",
-    avoid_types: str = "",
-    use_uuids: str = "",
-    avoid_uuids: str = "",
-) -> Selection:
-    """Reads comma lists under these annotation keys; an empty key is one the vendor has not."""
+def selection(annotations: Mapping[str, str], names: AnnotationKeys) -> Selection:
+    """Read the comma lists of cards; a list without a name is one that the vendor has not."""
 
     def entries(key: str) -> tuple[str, ...]:
         return keys.split_list(annotations.get(key, "")) if key else ()
 
     return Selection(
-        use_types=entries(use_types),
-        avoid_types=entries(avoid_types),
-        use_uuids=entries(use_uuids),
-        avoid_uuids=entries(avoid_uuids),
+        use_types=entries(names.use_types),
+        avoid_types=entries(names.avoid_types),
+        use_uuids=entries(names.use_uuids),
+        avoid_uuids=entries(names.avoid_uuids),
     )
 
 

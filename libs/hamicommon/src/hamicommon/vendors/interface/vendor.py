@@ -17,6 +17,7 @@ from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Placement
 from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, card_id
 from hamicommon.domain.requests import DeviceRequest, Selection
+from hamicommon.k8s.pod_annotations import UserAnnotation
 from hamicommon.k8s.types import Json
 from hamicommon.placement.vendor_policy import VendorRules
 
@@ -46,7 +47,7 @@ class ResourceNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnotationKeys:
-    """Where the vendor's state is written; empty where it has none of the kind."""
+    """Names of the vendor's annotations; empty where it has none of the kind."""
 
     register: str = ""
     """On the node: its cards."""
@@ -58,6 +59,13 @@ class AnnotationKeys:
     """On the pod: its slices, for good."""
     extra: tuple[str, ...] = ()
     """On the pod: what else the vendor writes there."""
+    use_types: str = ""
+    """On the pod, by people: a comma list of types that its cards must have one of."""
+    avoid_types: str = ""
+    use_uuids: str = ""
+    avoid_uuids: str = ""
+    choices: tuple[UserAnnotation[Any], ...] = ()
+    """On the pod, by people: what else the vendor reads there."""
     pair_scores: str = ""
     """On the node: how well its cards are connected."""
     lock: str = ""

@@ -25,6 +25,7 @@ from hamicommon.vendors.interface.vendor import (
     ResourceNames,
 )
 from hamicommon.vendors.kunlun.xpu import (
+    CHOICES,
     LINKED,
     choose_by_graph,
     kunlun_selection,
@@ -40,6 +41,7 @@ KEYS = AnnotationKeys(
     handshake="hami.io/node-handshake-xpu",
     to_allocate="hami.io/xpu-devices-to-allocate",
     allocated="hami.io/xpu-devices-allocated",
+    choices=CHOICES,
     lock=NODE_LOCK,
 )
 

@@ -13,7 +13,7 @@ from hamicommon.device_config import KunlunConfig
 from hamicommon.domain.allocations import DeviceShare
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.requests import Selection
-from hamicommon.k8s.annotations import split_list
+from hamicommon.k8s.pod_annotations import card_list
 from hamicommon.k8s.types import Json
 from hamicommon.placement.rules import NUMA_NOT_FIT, REASONS, Rule
 from hamicommon.placement.vendor_policy import Chosen, NodeAsk, NotChosen, VendorRules
@@ -27,10 +27,17 @@ MEMORY_MIB = 98304
 """Of every card: the node reports none."""
 INDEX = "BAIDU_COM_DEVICE_IDX"
 
-KEYS = AnnotationKeys(allocated="hami.io/kunlun-allocated", extra=(INDEX,))
+USE_UUIDS = (
+    card_list("hami.io/use-xpu-uuid", "uuids that a card must have one of"),
+    card_list("baidu.com/use-gpuuuid", "the same; both lists hold"),
+)
+AVOID_UUIDS = (
+    card_list("hami.io/no-use-xpu-uuid", "uuids that no card may have"),
+    card_list("baidu.com/nouse-gpuuuid", "the same; both lists hold"),
+)
+CHOICES = (*USE_UUIDS, *AVOID_UUIDS)
 
-USE_UUIDS = ("hami.io/use-xpu-uuid", "baidu.com/use-gpuuuid")
-AVOID_UUIDS = ("hami.io/no-use-xpu-uuid", "baidu.com/nouse-gpuuuid")
+KEYS = AnnotationKeys(allocated="hami.io/kunlun-allocated", extra=(INDEX,), choices=CHOICES)
 NOWHERE = ""
 """No card's uuid: what two lists without a common entry allow."""
 
@@ -43,12 +50,11 @@ _SCORES = {-1: 3000.0, 0: 2000.0, 1: 1000.0, 2: 0.0}
 
 def kunlun_selection(annotations: Mapping[str, str]) -> Selection:
     """By uuid; a card must pass both pairs of annotations, for `kunlun` and `XPU` alike."""
-    lists = [split_list(annotations.get(key, "")) for key in USE_UUIDS]
-    given = [entries for entries in lists if entries]
+    given = [entries for each in USE_UUIDS if (entries := each.read(annotations))]
     use = given[0] if given else ()
     for entries in given[1:]:
         use = tuple(uuid for uuid in use if uuid in entries) or (NOWHERE,)
-    avoid = tuple(uuid for key in AVOID_UUIDS for uuid in split_list(annotations.get(key, "")))
+    avoid = tuple(uuid for each in AVOID_UUIDS for uuid in each.read(annotations) or ())
     return Selection(use_uuids=use, avoid_uuids=avoid)
 
 

@@ -20,7 +20,8 @@ from hamicommon.domain.devices import GpuDevice
 from hamicommon.domain.ids import GpuUuid
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.annotations import NODE_LOCK, annotations_of
+from hamicommon.k8s.annotations import NODE_LOCK, annotations_of, is_true
+from hamicommon.k8s.pod_annotations import UserAnnotation, choice, flag, one_of
 from hamicommon.k8s.quantities import canonical, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
@@ -43,9 +44,6 @@ from hamicommon.vendors.metax.sgpu_fit import (
     detail_of,
 )
 
-CLASS_KEY = "metax-tech.com/sgpu-app-class"
-QOS_KEY = "metax-tech.com/sgpu-qos-policy"
-TOPOLOGY_KEY = "metax-tech.com/sgpu-topology-aware"
 DEVICES = "metax-tech.com/gpu-devices-allocated"
 TIME = "metax-tech.com/predicate-time"
 
@@ -53,16 +51,38 @@ CLASSES = (ONLINE, OFFLINE)
 POLICIES = ("best-effort", "fixed-share", "burst-share")
 DEFAULT_POLICY = "best-effort"
 
+APP_CLASS = UserAnnotation(
+    name="metax-tech.com/sgpu-app-class",
+    parse=choice(*CLASSES),
+    wanted=one_of(CLASSES),
+    refusal=f"must be set one of [{', '.join(CLASSES)}]",
+    holds="class of the pod: cards are shared within a class",
+)
+QOS_POLICY = UserAnnotation(
+    name="metax-tech.com/sgpu-qos-policy",
+    parse=choice(*POLICIES),
+    wanted=one_of(POLICIES),
+    refusal=f"must be set one of [{', '.join(POLICIES)}]",
+    holds="cards are shared under one policy; without it best-effort; online pods have none",
+)
+TOPOLOGY_AWARE = UserAnnotation(
+    name="metax-tech.com/sgpu-topology-aware",
+    parse=flag,
+    wanted="true or false",
+    refusal="must be true or false",
+    holds="whether cards of one link zone are preferred; the installation's setting without it",
+)
+
 KEYS = AnnotationKeys(
     register="metax-tech.com/node-gpu-devices",
     to_allocate="hami.io/metax-sgpu-devices-to-allocate",
     allocated="hami.io/metax-sgpu-devices-allocated",
+    use_uuids="metax-tech.com/use-gpuuuid",
+    avoid_uuids="metax-tech.com/nouse-gpuuuid",
     extra=(DEVICES, TIME),
+    choices=(APP_CLASS, QOS_POLICY, TOPOLOGY_AWARE),
     lock=NODE_LOCK,
 )
-
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +94,6 @@ class MetaxSgpu(StandardVendor):
     name = NAME
     keys = KEYS
     rules = RULES
-    uuid_domain = "metax-tech.com"
 
     @property
     def resources(self) -> ResourceNames:
@@ -137,10 +156,10 @@ class MetaxSgpu(StandardVendor):
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """By uuid; class, policy and whether link zones count are traits."""
-        pod_class = annotations.get(CLASS_KEY, "")
+        pod_class = annotations.get(APP_CLASS.name, "")
         by_default = str(self.config.sgpu_topology_aware).lower()
-        aware = annotations.get(TOPOLOGY_KEY, by_default) in _TRUE
-        policy = annotations.get(QOS_KEY, "")
+        aware = is_true(annotations.get(TOPOLOGY_AWARE.name, by_default))
+        policy = annotations.get(QOS_POLICY.name, "")
         traits = {
             CLASS: pod_class,
             QOS: "" if pod_class == ONLINE else policy,
@@ -194,32 +213,25 @@ class MetaxSgpu(StandardVendor):
             return Admitted(wants=False)
         written = annotations_of(pod)
         request = self.parse_request(container, written)
-        pod_class = written.get(CLASS_KEY)
+        pod_class = written.get(APP_CLASS.name)
         if pod_class is not None and (request is None or request.count != 1):
             raise InvalidRequest(
                 f"app-class pod must request single device: {self.resources.count} is "
-                f"{request.count if request else 0} with {CLASS_KEY} {clip(pod_class)}"
+                f"{request.count if request else 0} with {APP_CLASS.name} {clip(pod_class)}"
             )
-        if written.get(CLASS_KEY) != ONLINE and QOS_KEY not in written:
-            pod.setdefault("metadata", {})["annotations"] = written | {QOS_KEY: DEFAULT_POLICY}
+        if written.get(APP_CLASS.name) != ONLINE and QOS_POLICY.name not in written:
+            pod.setdefault("metadata", {})["annotations"] = {
+                **written,
+                QOS_POLICY.name: DEFAULT_POLICY,
+            }
         return Admitted(wants=True)
 
 
 def _check_annotations(annotations: Mapping[str, str]) -> None:
     """Raises InvalidRequest when the pod's class, policy or flag is none that there is."""
-    pod_class = annotations.get(CLASS_KEY)
-    if pod_class is not None and pod_class not in CLASSES:
-        raise InvalidRequest(
-            f"{CLASS_KEY} must be set one of [{', '.join(CLASSES)}], not '{clip(pod_class)}'"
-        )
-    policy = annotations.get(QOS_KEY)
-    if pod_class != ONLINE and policy is not None and policy not in POLICIES:
-        raise InvalidRequest(
-            f"{QOS_KEY} must be set one of [{', '.join(POLICIES)}], not '{clip(policy)}'"
-        )
-    topology = annotations.get(TOPOLOGY_KEY)
-    if topology is not None and topology not in _TRUE | _FALSE:
-        raise InvalidRequest(f"{TOPOLOGY_KEY} must be true or false, not '{clip(topology)}'")
+    if APP_CLASS.read(annotations) != ONLINE:
+        QOS_POLICY.read(annotations)
+    TOPOLOGY_AWARE.read(annotations)
 
 
 def _without_zeros(**fields: str | int) -> dict[str, str | int]:

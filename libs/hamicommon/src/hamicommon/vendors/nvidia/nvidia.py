@@ -14,12 +14,18 @@ from hamicommon.domain.allocations import ContainerGrant
 from hamicommon.domain.requests import DeviceRequest, Selection
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s import mig
+from hamicommon.k8s.pod_annotations import NVIDIA_ANNOTATIONS, NVIDIA_MODE, NVIDIA_NUMA_BIND
 from hamicommon.k8s.quantities import INT64_MAX, parse_int
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.interface import amounts
 from hamicommon.vendors.interface.guarded import GuardedVariable
 from hamicommon.vendors.interface.registered import RegisteredVendor
-from hamicommon.vendors.interface.standard import answers_handshake, device_annotations, set_env
+from hamicommon.vendors.interface.standard import (
+    answers_handshake,
+    device_annotations,
+    selection,
+    set_env,
+)
 from hamicommon.vendors.interface.vendor import (
     NO_ANNOTATIONS,
     Admitted,
@@ -45,6 +51,11 @@ KEYS = AnnotationKeys(
     handshake=keys.NVIDIA_HANDSHAKE,
     to_allocate=keys.NVIDIA_TO_ALLOCATE,
     allocated=keys.NVIDIA_ALLOCATED,
+    use_types="nvidia.com/use-gputype",
+    avoid_types="nvidia.com/nouse-gputype",
+    use_uuids="nvidia.com/use-gpuuuid",
+    avoid_uuids="nvidia.com/nouse-gpuuuid",
+    choices=NVIDIA_ANNOTATIONS,
     pair_scores=keys.NVIDIA_PAIR_SCORES,
     lock=keys.NODE_LOCK,
 )
@@ -99,13 +110,10 @@ class Nvidia(RegisteredVendor):
 
     def select(self, annotations: Mapping[str, str]) -> Selection:
         """Which cards the pod's annotations allow."""
-        return Selection(
-            use_types=keys.split_list(annotations.get(keys.NVIDIA_USE_TYPE, "")),
-            avoid_types=keys.split_list(annotations.get(keys.NVIDIA_AVOID_TYPE, "")),
-            use_uuids=keys.split_list(annotations.get(keys.NVIDIA_USE_UUID, "")),
-            avoid_uuids=keys.split_list(annotations.get(keys.NVIDIA_AVOID_UUID, "")),
-            mode=annotations.get(keys.NVIDIA_MODE, ""),
-            numa_bind=keys.is_true(annotations.get(keys.NVIDIA_NUMA_BIND, "")),
+        return replace(
+            selection(annotations, KEYS),
+            mode=NVIDIA_MODE.read(annotations) or "",
+            numa_bind=NVIDIA_NUMA_BIND.read(annotations) or False,
         )
 
     def node_pair_scores(self, node: Json) -> PairScores:

@@ -11,8 +11,9 @@ from typing import Any
 
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.errors import InvalidRequest
-from hamicommon.k8s.annotations import MIG_ALLOCATIONS, PRELOAD
+from hamicommon.k8s.annotations import MIG_ALLOCATIONS
 from hamicommon.k8s.mig import decode_reservations
+from hamicommon.k8s.pod_annotations import PRELOAD
 from hamicommon.k8s.types import Json
 from hamicommon.vendors.nvidia.guarded import CONTROL_ENV
 
@@ -26,10 +27,10 @@ MIRROR = "kubernetes.io/config.mirror"
 CONFIG_HASH = "kubernetes.io/config.hash"
 
 _METADATA = ("name", "namespace", "uid", "resourceVersion")
-_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, PRELOAD, MIRROR, CONFIG_HASH)
+_ANNOTATIONS = (GRANT_ANNOTATION, MIG_ALLOCATIONS, PRELOAD.name, MIRROR, CONFIG_HASH)
 _CONTAINERS = ("initContainers", "containers")
 STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-_PRELOADS = ("true", "false")
+_CONTROL_BY_PRELOAD = {"true": {CONTROL_ENV: "false"}, "false": {CONTROL_ENV: "true"}}
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
@@ -85,8 +86,8 @@ def literal_env(pod: Json, container: str) -> dict[str, str]:
 
 
 def _control_of(pod: Json) -> dict[str, str]:
-    wanted = (pod["metadata"].get("annotations") or {}).get(PRELOAD)
-    return {CONTROL_ENV: {"true": "false", "false": "true"}[wanted]} if wanted in _PRELOADS else {}
+    wanted = (pod["metadata"].get("annotations") or {}).get(PRELOAD.name)
+    return _CONTROL_BY_PRELOAD.get(str(wanted), {})
 
 
 def mig_devices_of(pod: Json) -> list[MigDevice]:

@@ -1,0 +1,306 @@
+"""The table of pod annotations: who writes and reads each, its value, and what a bad one does.
+
+What people write is read by its row alone (`UserAnnotation.read`), so that parsing, the sentence of
+a refusal or a warning, and docs/annotations.md cannot differ. Rows of one vendor are in its module
+(`AnnotationKeys`); `vendors/annotation_table.py` puts all of them together. Formats of what the
+services write are in `annotations.py`. docs/add-a-rule.md leads through an example.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
+
+from hamicommon.clipping import clip
+from hamicommon.domain.requests import ScoreWeights
+from hamicommon.errors import InvalidRequest
+from hamicommon.k8s import annotations as keys
+from hamicommon.k8s.annotations import is_true, split_list
+
+T = TypeVar("T")
+
+_COUNT = re.compile(r"[0-9]{1,10}")
+FLAGS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodAnnotation:
+    """An annotation of pods."""
+
+    name: str
+    writer: Literal["webhook", "scheduler"]
+    reader: str
+    holds: str
+    """Meaning of the value, for people."""
+    is_dropped: bool = True
+    """Dropped from a pod that is created with it: only the services may write it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAnnotation(Generic[T]):
+    """An annotation that people write on pods, or in their templates."""
+
+    name: str
+    parse: Callable[[str], T]
+    """Read the value. Raises ValueError for one that makes admission refuse the pod."""
+    wanted: str
+    """Right values: `... is wanted`."""
+    holds: str
+    """Meaning of the value, for people."""
+    reader: str = "scheduler, webhook"
+    example: str = ""
+    refusal: str = ""
+    """HAMi's words for a value that is refused, in place of ours: `must be set one of [a, b]`."""
+    is_known: Callable[[str], bool] = lambda text: True
+    """False: the value is admitted with a warning."""
+    is_list: bool = False
+    """`is_known` is asked of each entry of a comma list."""
+    otherwise: str = ""
+    """What is done with a value that is not known, for the warning."""
+    in_claims: bool = False
+    """A ResourceClaim can state it; a pod with any other is not converted into one."""
+
+    def read(self, annotations: Mapping[str, str]) -> T | None:
+        """Return the pod's value; None: it has none.
+
+        Raises: InvalidRequest with name, value and what would be right.
+        """
+        text = annotations.get(self.name)
+        if text is None:
+            return None
+        try:
+            return self.parse(text)
+        except ValueError as exc:
+            theirs = f"{self.name} {self.refusal}, not '{clip(text)}'"
+            raise InvalidRequest(theirs if self.refusal else self._sentence(text)) from exc
+
+    def remarks(self, annotations: Mapping[str, str]) -> Iterator[str]:
+        """Yield a sentence for each value that is admitted and not known."""
+        text = annotations.get(self.name, "")
+        for entry in split_list(text) if self.is_list else (text,):
+            if entry and not self.is_known(entry):
+                yield f"{self._sentence(entry)}; {self.otherwise}"
+
+    @property
+    def effect(self) -> str:
+        """What a value that is not right does, for people."""
+        if self.otherwise:
+            return f"warned of; {self.otherwise}"
+        return "" if self.parse in (str, split_list) else "the pod is refused"
+
+    def _sentence(self, text: str) -> str:
+        example = f", for example {self.example}" if self.example else ""
+        verb = "has" if self.is_list else "is"
+        return f"annotation {self.name} {verb} '{clip(text)}': {self.wanted} is wanted{example}"
+
+
+def one_of(names: tuple[str, ...]) -> str:
+    """Return `a, b or c`."""
+    return f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def choice(*values: str) -> Callable[[str], str]:
+    """Return a parser that refuses every other value."""
+
+    def parse(text: str) -> str:
+        if text not in values:
+            raise ValueError(text)
+        return text
+
+    return parse
+
+
+def flag(text: str) -> bool:
+    """Read what Go's ParseBool takes, and refuse every other value."""
+    if text not in FLAGS:
+        raise ValueError(text)
+    return is_true(text)
+
+
+def whole_number(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers that refuses every other value."""
+
+    def parse(text: str) -> int:
+        if not _COUNT.fullmatch(text.strip()) or not low <= int(text) <= high:
+            raise ValueError(text)
+        return int(text)
+
+    return parse
+
+
+def card_list(name: str, holds: str) -> UserAnnotation[tuple[str, ...]]:
+    """Return the row of a comma list of uuids or types."""
+    return UserAnnotation(
+        name=name,
+        parse=split_list,
+        wanted="a comma list",
+        holds=holds,
+        in_claims=True,
+    )
+
+
+NODE_POLICIES = ("binpack", "spread", "fragmentation")
+CARD_POLICIES = ("binpack", "spread", "topology-aware", "mutex", "numa", "fragmentation")
+CARD_MODES = ("hami-core", "mig", "mps")
+
+
+def _node_policy(text: str) -> str:
+    """Any policy that is not known is binpack, as in HAMi; empty stays empty."""
+    policy = text.strip()
+    return policy if policy in NODE_POLICIES or not policy else "binpack"
+
+
+def _weights(text: str) -> ScoreWeights:
+    found: dict[str, int] = {}
+    for entry in text.split(","):
+        name, _, value = (part.strip() for part in entry.partition("="))
+        if name not in ("slot", "core", "memory") or name in found or not _COUNT.fullmatch(value):
+            raise ValueError(text)
+        found[name] = int(value)
+    if len(found) != 3 or not any(found.values()) or max(found.values()) > 2**31 - 1:
+        raise ValueError(text)
+    return ScoreWeights(**found)
+
+
+FRONT_END = UserAnnotation(
+    name="hami.io/front-end",
+    parse=str,
+    wanted="limits or dra",
+    holds="`dra`: what the pod asks for by limits becomes a ResourceClaim; also a label of "
+    "namespaces",
+    reader="webhook",
+    is_known=lambda text: text in ("limits", "dra"),
+    otherwise="the pod keeps its limits",
+    in_claims=True,
+)
+PRELOAD = UserAnnotation(
+    name="hami.io/preload",
+    parse=choice("true", "false"),
+    wanted="true or false",
+    holds="`false`: the pod has whole cards only and runs without libvgpu; `true`: with it, also "
+    "where the node would leave it out",
+    reader="node-agent, webhook",
+    in_claims=True,
+)
+NODE_POLICY = UserAnnotation(
+    name="hami.io/node-scheduler-policy",
+    parse=_node_policy,
+    wanted=one_of(NODE_POLICIES),
+    holds="how to choose among nodes that fit; `fragmentation` chooses the cards, too, unless the "
+    "pod names a card policy",
+    is_known=lambda text: text.strip() in ("", *NODE_POLICIES),
+    otherwise="it is taken as binpack",
+)
+GPU_POLICY = UserAnnotation(
+    name="hami.io/gpu-scheduler-policy",
+    # Empty entries stay: `binpack,` is a list and so ordered as one (protocol 4.6).
+    parse=split_list,
+    wanted=f"a comma list of {', '.join(CARD_POLICIES)}",
+    holds="how to choose among a node's cards, in order; `mutex` takes idle cards only",
+    is_known=lambda entry: entry in CARD_POLICIES,
+    is_list=True,
+    otherwise="the unknown entry is left out, and without another one it is taken as spread",
+)
+SCORING_WEIGHTS = UserAnnotation(
+    name="hami.io/device-scoring-weights",
+    parse=_weights,
+    wanted="each of slot, core and memory once, with a whole number, not all 0,",
+    holds="weights of the three amounts in a card's score",
+    example="slot=1,core=1,memory=1",
+)
+NVIDIA_NUMA_BIND = UserAnnotation(
+    name="nvidia.com/numa-bind",
+    parse=is_true,
+    wanted="true or false",
+    holds="cards are ordered by NUMA node; those of NVIDIA in one container are all of one",
+    is_known=lambda text: text in FLAGS,
+    otherwise="it is taken as false",
+)
+NVIDIA_MODE = UserAnnotation(
+    name="nvidia.com/vgpu-mode",
+    parse=str,
+    wanted=f"{', '.join(CARD_MODES)} or a list of them",
+    holds="modes of cards that the pod takes",
+    is_known=lambda text: any(mode in text for mode in CARD_MODES),
+    otherwise="no card of another mode is given",
+)
+
+USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
+    NODE_POLICY,
+    GPU_POLICY,
+    SCORING_WEIGHTS,
+    NVIDIA_NUMA_BIND,
+    PRELOAD,
+    FRONT_END,
+)
+"""Of every pod."""
+
+NVIDIA_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (NVIDIA_MODE,)
+"""Of pods that ask for NVIDIA cards, besides lists of cards."""
+
+WRITTEN_ANNOTATIONS = (
+    PodAnnotation(
+        name=keys.ASSIGNED_NODE,
+        writer="scheduler",
+        reader="HAMi's plugins and tools",
+        holds="node of the pod; also a label",
+    ),
+    PodAnnotation(
+        name=keys.ASSIGNED_TIME,
+        writer="scheduler",
+        reader="HAMi's plugins and tools",
+        holds="Unix second at which the node was chosen",
+    ),
+    PodAnnotation(
+        name=keys.BIND_PHASE,
+        writer="scheduler",
+        reader="scheduler, HAMi's plugins",
+        holds="`allocating`; a plugin of HAMi writes `success` or `failed`",
+    ),
+    PodAnnotation(
+        name=keys.BIND_TIME,
+        writer="scheduler",
+        reader="HAMi's plugins",
+        holds="Unix second of the binding",
+    ),
+    PodAnnotation(
+        name=keys.MIG_ALLOCATIONS,
+        writer="scheduler",
+        reader="node-agent, metrics",
+        holds="reserved MIG instances, and their names once they are made",
+    ),
+    PodAnnotation(
+        name=keys.GRANT,
+        writer="scheduler",
+        reader="node-agent",
+        holds="signed grant",
+    ),
+    PodAnnotation(
+        name=keys.RETRY_AT,
+        writer="scheduler",
+        reader="scheduler",
+        holds="moment at which a waiting pod was tried again; kube-scheduler sees the change",
+    ),
+    PodAnnotation(
+        name=keys.TRACEPARENT,
+        writer="webhook",
+        reader="scheduler",
+        holds="W3C trace context of the pod's admission",
+    ),
+    PodAnnotation(
+        name=keys.CREATED_BY,
+        writer="webhook",
+        reader="scheduler",
+        holds="name of the user who created the pod",
+    ),
+    PodAnnotation(
+        name=keys.CLAIM_SHAPE,
+        writer="webhook",
+        reader="scheduler",
+        holds="amounts and selections of a converted pod's ResourceClaim; dropped from others",
+        is_dropped=False,
+    ),
+)
+"""Of every vendor's pods; the services write them."""

@@ -1,0 +1,94 @@
+"""Writes docs/annotations.md, the table of all annotations of pods.
+
+`python scripts/site/annotations_page.py` after a change of a row; with `--check` it compares (`make
+checks` does). Words stand in the rows: change them there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hamicommon.device_config import DeviceConfig
+from hamicommon.k8s.annotations import MOST_CHARACTERS
+from hamicommon.k8s.pod_annotations import USER_ANNOTATIONS, UserAnnotation
+from hamicommon.vendors.annotation_table import user_annotations, written_annotations
+from hamicommon.vendors.registry import Vendors
+from markup import table, text_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/annotations.md"
+VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
+WRITTEN = "<!-- Written by scripts/site/annotations_page.py: change the rows that it names. -->"
+
+
+def annotations_page() -> str:
+    """Every annotation of pods, with who writes and reads it."""
+    head = ("Annotation", "Value", "Meaning", "Read by", "A value that is not right")
+    own = [_user_row(row) for row in USER_ANNOTATIONS]
+    vendors = _each_once(_user_row(row) for row in user_annotations(VENDORS))
+    written = _each_once(
+        (f"`{row.name}`", row.writer, row.reader, text_of(row.holds))
+        for row in written_annotations(VENDORS)
+    )
+    return "\n\n".join(
+        (
+            "# Annotations of pods",
+            f"{WRITTEN}\n"
+            "The rows are in `hamicommon/k8s/pod_annotations.py` and in the modules of "
+            "`hamicommon/vendors`; [Add a rule](add-a-rule.md) says how to add one.\n"
+            f"A value that chooses among cards has at most {MOST_CHARACTERS} characters: a pod "
+            "with a longer one is refused.",
+            "## What people write on every pod",
+            table(head, own),
+            "## What people write for the cards of one vendor",
+            "Types are parts of a card's type, in any case. `<name>` is the name of a chip of "
+            "Ascend or Iluvatar, such as `Ascend910B3`. What each vendor makes of them: "
+            "[Vendors](vendors.md).",
+            table(head, [row for row in vendors if row not in own]),
+            "## What the services write",
+            "From a pod that is created with one of these it is dropped "
+            "([Admission](admission.md)).",
+            table(("Annotation", "Written by", "Read by", "Value"), written),
+        )
+    )
+
+
+def _each_once(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Write rows of chips that differ by the chip's name alone as one."""
+    kinds = Counter(type(vendor) for vendor in VENDORS)
+    chips = [vendor.name for vendor in VENDORS if kinds[type(vendor)] > 1]
+    # `Ascend910B4` is a part of `Ascend910B4-1`.
+    chips.sort(key=len, reverse=True)
+    found: dict[tuple[str, ...], None] = {}
+    for row in rows:
+        name = next((chip for chip in chips if chip in row[0]), None)
+        found[row if name is None else tuple(c.replace(name, "<name>") for c in row)] = None
+    return list(found)
+
+
+def _user_row(row: UserAnnotation[Any]) -> tuple[str, ...]:
+    return (
+        f"`{row.name}`",
+        text_of(row.wanted.rstrip(",") + (f": `{row.example}`" if row.example else "")),
+        text_of(row.holds),
+        row.reader,
+        row.effect,
+    )
+
+
+def main() -> int:
+    """Write the page, or compare it."""
+    text = annotations_page() + "\n"
+    if "--check" not in sys.argv:
+        PAGE.write_text(text)
+    elif not PAGE.exists() or PAGE.read_text() != text:
+        print("docs/annotations.md is not what its rows make: run", *sys.argv[:1], file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
