@@ -1,7 +1,7 @@
 """Writes docs/annotations.md, the table of all annotations of pods.
 
 `python scripts/site/annotations_page.py` after a change of a row; with `--check` it compares (`make
-checks` does). Words stand in the rows: change them there.
+checks` does). Texts are those of the rows: change them there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def annotations_page() -> str:
             "# Annotations of pods",
             f"{WRITTEN}\n"
             "The rows are in `hamicommon/k8s/pod_annotations.py` and in the modules of "
-            "`hamicommon/vendors`; [Add a rule](add-a-rule.md) says how to add one.\n"
+            "`hamicommon/vendors`; [Add a rule](add-a-rule.md) leads through an example.\n"
             f"A value that chooses among cards has at most {MOST_CHARACTERS} characters: a pod "
             "with a longer one is refused.",
             "## What people write on every pod",

@@ -27,16 +27,16 @@ def reasons_page() -> str:
     return "\n\n".join(
         (
             "# Reasons of a refusal",
-            "The rows are in `hamicommon/placement/rules.py`; [Add a rule](../add-a-rule.md) says "
-            "how to add one.",
+            "The rows are in `hamicommon/placement/rules.py`; [Add a rule](../add-a-rule.md) "
+            "leads through an example.",
             "A card's reason is the first rule that it fails. The code is in events, logs, the "
-            "answer to kube-scheduler and the label `reason` of metrics; the word is that of the "
+            "answer to kube-scheduler and the label `reason` of metrics; the term is that of the "
             "[pages](../pages.md); what helps is the end of the sentence that "
             "[explain](../explain.md) begins with.",
             "## Of a card",
-            table(("Code", "Cards are", "Word", "Amounts in", "What helps", "Vendors"), rules),
+            table(("Code", "Cards are", "Term", "Amounts in", "What helps", "Vendors"), rules),
             "## Of a node, or of the pod",
-            table(("Code", "Word", "Meaning"), nodes),
+            table(("Code", "Term", "Meaning"), nodes),
         )
     )
 

@@ -84,7 +84,7 @@ def test_a_value_that_is_admitted_and_not_known_is_warned_of(
     assert found.endswith(row.otherwise)
 
 
-def test_every_row_has_its_words_and_people_and_services_write_different_annotations() -> None:
+def test_every_row_has_its_texts_and_people_and_services_write_different_annotations() -> None:
     own, written = user_annotations(VENDORS), written_annotations(VENDORS)
     names = [row.name for row in own]
 

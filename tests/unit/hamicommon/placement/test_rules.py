@@ -22,7 +22,7 @@ REFUSING = [rule for rule in Rule if rule not in (Rule.FITS, Rule.NO_CARD)]
 
 
 @pytest.mark.parametrize("rule", REFUSING)
-def test_every_rule_has_all_of_its_words(rule: Rule) -> None:
+def test_every_rule_has_all_of_its_texts(rule: Rule) -> None:
     assert RULES[rule.row.number] is rule
     assert all((rule.reason, rule.row.group, rule.row.term, rule.row.help))
     assert rule.row.unit in ("", "MiB", "percent", "slots")

@@ -52,7 +52,7 @@ class UserAnnotation(Generic[T]):
     reader: str = "scheduler, webhook"
     example: str = ""
     refusal: str = ""
-    """HAMi's words for a value that is refused, in place of ours: `must be set one of [a, b]`."""
+    """HAMi's text for a value that is refused, in place of ours: `must be set one of [a, b]`."""
     is_known: Callable[[str], bool] = lambda text: True
     """False: the value is admitted with a warning."""
     is_list: bool = False

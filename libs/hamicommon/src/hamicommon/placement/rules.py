@@ -1,6 +1,6 @@
 """The rules by which a card is refused, and the reasons of whole nodes: one row each.
 
-A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its words; texts of
+A row has the reason's code (HAMi's where HAMi has one, protocol 4.7) and all of its texts; those of
 explain, labels of metrics, the pages' terms and the reference are made of it. What a rule asks of
 a card is in `predicates.py`, which vendor asks it in `VendorRules`. docs/add-a-rule.md leads
 through an example.
@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Number and all words of a rule."""
+    """Number and all texts of a rule."""
 
     number: int
     """In decision records: it never changes."""
@@ -25,7 +25,7 @@ class Row:
     group: str = ""
     """State of cards that fail the rule: `3 cards <group>`."""
     term: str = ""
-    """Word of the pages for the reason of a pod that waits; rules of one code have one term."""
+    """Term of the pages for the reason of a pod that waits; rules of one code have one term."""
     help: str = "wait until a pod ends"
     """Step that the owner of a refused pod can take."""
     unit: str = ""
@@ -208,7 +208,7 @@ class NodeReason(NamedTuple):
     """A reason of a whole node, or of a pod that no node was asked about."""
 
     term: str
-    """Word of the pages."""
+    """Term of the pages."""
     meaning: str
     is_label: bool = True
     """Label of metrics, too."""
@@ -254,7 +254,7 @@ TERMS: Mapping[str, str] = {
 
 
 def reason_term(code: str) -> str:
-    """Return the pages' word for a reason: `memory` for `CardInsufficientMemory`; unknown reasons
+    """Return the pages' term for a reason: `memory` for `CardInsufficientMemory`; unknown reasons
     stay as they are."""
     return TERMS.get(code, code)
 
