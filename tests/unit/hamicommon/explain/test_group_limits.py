@@ -14,16 +14,16 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage, GpuDevice, MigProfile
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import DeviceRequest, PodRequest, Selection
-from hamicommon.explain.circumstances import Circumstances
+from hamicommon.explain.answer import findings
+from hamicommon.explain.counterfactuals import Circumstances
 from hamicommon.explain.record import DecisionRecord
-from hamicommon.explain.sentence import refusal_sentence, stock_of
-from hamicommon.explain.verdicts import findings
+from hamicommon.explain.sentences import refusal_sentence, stock_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.rules import Rule
 from hamicommon.placement.unschedulable import Refusal
 
-from tests.unit.hamicommon.explain.changes.test_counterfactuals import NAMES
+from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
 from tests.unit.hamicommon.placement.clusters import card, cards, container, pod
 from tests.unit.hamicommon.simulation.objects import every_vendor
 

@@ -6,7 +6,7 @@ import io
 import re
 
 import pytest
-from hamicommon.explain.waterfall import TraceSpan, waterfall
+from hamicommon.telemetry.waterfall import TraceSpan, waterfall
 from hamictl.output.presentation import Presentation, present
 from hamictl.view.waterfall import RANK, closing, heading, length, waterfall_table
 from rich.console import Console

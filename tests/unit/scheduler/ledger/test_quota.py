@@ -20,7 +20,7 @@ from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import ContainerRequest, DeviceRequest, PodRequest, Role
 from hamicommon.errors import QuotaConflict
-from hamicommon.explain.sentence import quota_sentence
+from hamicommon.explain.sentences import quota_sentence
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.vendors.registry import Vendors
 

@@ -16,10 +16,9 @@ from itertools import islice
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
-from hamicommon.explain.changes.counterfactuals import counterfactuals
-from hamicommon.explain.circumstances import Circumstances
-from hamicommon.explain.sentence import CardStock as KindsOfCards
-from hamicommon.explain.sentence import refusal_sentence, stock_of
+from hamicommon.explain.counterfactuals import Circumstances, counterfactuals
+from hamicommon.explain.sentences import CardStock as KindsOfCards
+from hamicommon.explain.sentences import refusal_sentence, stock_of
 from hamicommon.placement.cluster.view import CardState, ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.vendor_policy import PairScores

@@ -29,8 +29,7 @@ from hamicommon.admission.verdicts import (
 )
 from hamicommon.clipping import clip
 from hamicommon.domain.requests import PodRequest
-from hamicommon.explain.sentence import quota_sentence
-from hamicommon.explain.wording import asked_by
+from hamicommon.explain.sentences import asked_by, quota_sentence
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import metadata_of

@@ -17,7 +17,7 @@ from hamicommon.domain.cordons import find_cordoned
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.circumstances import PodHolding
+from hamicommon.explain.counterfactuals import PodHolding
 from hamicommon.k8s import annotations as keys
 from hamicommon.k8s.mig import decode_reservations
 from hamicommon.k8s.pod_object import containers_of

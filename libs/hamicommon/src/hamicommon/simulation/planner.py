@@ -20,9 +20,8 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import Policy
 from hamicommon.errors import InvalidRequest
-from hamicommon.explain.changes.counterfactuals import SEARCH_BUDGET_S, counterfactuals
-from hamicommon.explain.circumstances import Circumstances
-from hamicommon.explain.sentence import placed_sentence, refusal_sentence, stock_of
+from hamicommon.explain.counterfactuals import SEARCH_BUDGET_S, Circumstances, counterfactuals
+from hamicommon.explain.sentences import placed_sentence, refusal_sentence, stock_of
 from hamicommon.k8s.types import Json
 from hamicommon.k8s.validation import check_pod, metadata_of
 from hamicommon.placement.cluster.view import CardState, ClusterView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hamicommon.explain.waterfall import FoldedWait, Waterfall, WaterfallSpan
+from hamicommon.telemetry.waterfall import FoldedWait, Waterfall, WaterfallSpan
 from rich.table import Table
 from rich.text import Text
 

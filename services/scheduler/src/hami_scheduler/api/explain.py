@@ -14,6 +14,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from hamicommon.admission.idle_cards import resource_names
 from hamicommon.admission.mistakes.typos import misspelt
 from hamicommon.admission.mistakes.warnings import remarks
 from hamicommon.domain.allocations import ContainerGrant, DeviceShare, Origin, footprints
@@ -21,8 +22,8 @@ from hamicommon.domain.granted_cards import HEALTHY
 from hamicommon.domain.ids import GpuUuid, NodeName, PodUid
 from hamicommon.domain.limits import LimitState
 from hamicommon.errors import NotFound
-from hamicommon.explain.answer import CardTrouble, Explanation, Known, QuotaUser, explain
-from hamicommon.explain.circumstances import Circumstances, PodHolding
+from hamicommon.explain.answer import CardTrouble, Explanation, QuotaUser, explain
+from hamicommon.explain.counterfactuals import Circumstances, PodHolding
 from hamicommon.explain.record import DecisionRecord, record_of
 from hamicommon.explain.unscheduled import why_undecided
 from hamicommon.k8s.annotations import RETRY_AT, annotations_of
@@ -50,7 +51,7 @@ Each takes a thread, and up to the search's budget of processor time.
 
 @dataclass(eq=False, kw_only=True)
 class Explainer:
-    """The use case of explain.
+    """Explains pods from the ledger and the API server.
 
     `silent`: nodes whose agents are silent.
     """
@@ -93,23 +94,23 @@ class Explainer:
         )
         # Thousands of cards are read, judged and judged again: beside the event loop.
         record = await asyncio.to_thread(self._record, rows[0], blobs)
-        held = await self._held(record, namespace)
-        known = Known(
-            about=Circumstances(
-                holdings=held,
-                unhealthy_since=await self._unhealthy_since(record),
-                names=self._resource_names(),
-            ),
+        about = Circumstances(
+            holdings=await self._held(record, namespace),
+            unhealthy_since=await self._unhealthy_since(record),
+            names=resource_names(self.vendors),
+        )
+        found = await asyncio.to_thread(explain, uid, namespace, name, record, about, self.new_view)
+        return replace(
+            found,
             quota_users=await self._quota_users(record),
             cards=cards,
             attempts=attempts,
             earlier=[_in_short(row) for row in rows[1:]],
-            notes=[*limits, *self._remarks(pod), *self._losses()],
+            notes=[*limits, *self._remarks(pod), *self._losses(), *found.notes],
             retry=_retry(record, pod),
             wait_end=rows[0]["wait_end"] or "",
             wait_ended_at=rows[0]["wait_ended_at"],
         )
-        return await asyncio.to_thread(explain, uid, namespace, name, record, known, self.new_view)
 
     async def _troubles(self, uid: PodUid, attempts: Sequence[Row]) -> list[CardTrouble]:
         """Cards that are not as they were granted; the limits on some of them are not known."""
@@ -229,17 +230,6 @@ class Explainer:
             return {}
         since = await self.queries.unhealthy_since(sick, record.detail_at)
         return {GpuUuid(uuid): at for uuid, at in since.items()}
-
-    def _resource_names(self) -> dict[str, dict[str, str]]:
-        return {
-            vendor.name: {
-                "count": vendor.resources.count,
-                "memory": vendor.resources.memory or "memory",
-                "percent": vendor.resources.memory_percent or "memory percentage",
-                "core": vendor.resources.core or "cores",
-            }
-            for vendor in self.vendors
-        }
 
     def _losses(self) -> list[str]:
         """Count what this replica could not record: the record is not complete then."""

@@ -20,7 +20,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName
 from hamicommon.domain.pod_owner import PodOwner
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.errors import HamiError, QuotaConflict, Unschedulable
-from hamicommon.explain.sentence import quota_sentence
+from hamicommon.explain.sentences import quota_sentence
 from hamicommon.k8s.pod_object import owner_of
 from hamicommon.k8s.types import JsonMapping
 from hamicommon.ledger.model import Draft

@@ -17,7 +17,7 @@ from hamicommon.domain.ids import AllocationId, GpuUuid, NodeName, PodUid
 from hamicommon.domain.requests import PodRequest
 from hamicommon.errors import HamiError
 from hamicommon.events import DeviceHealthEvent
-from hamicommon.explain.moment import Blob
+from hamicommon.explain.record import Blob
 from hamicommon.ledger.model import Change, Command, Draft, Entry, QuotaUse, StateStep
 
 

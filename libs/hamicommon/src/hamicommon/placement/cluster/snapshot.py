@@ -1,4 +1,4 @@
-"""A view at one moment, for the record of a decision (`explain/moment.py` encodes it)."""
+"""A view at one moment, for the record of a decision (`explain/record.py` encodes it)."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 from hamicommon.errors import InvalidRequest, NotFound
-from hamicommon.explain.waterfall import (
+from hamicommon.telemetry.waterfall import (
     TraceSpan,
     Waterfall,
     WaterfallSpan,

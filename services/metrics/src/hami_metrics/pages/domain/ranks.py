@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hamicommon.explain.waterfall import FEWEST_COMPARED
+from hamicommon.telemetry.waterfall import FEWEST_COMPARED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

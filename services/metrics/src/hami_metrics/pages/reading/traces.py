@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from hamicommon.explain.waterfall import TraceSpan, Waterfall, read_spans, spans_of_pod, waterfall
+from hamicommon.telemetry.waterfall import TraceSpan, Waterfall, read_spans, spans_of_pod, waterfall
 
 MOST_BYTES = 2 * 1024 * 1024
 """Of each file, its end: some thousand spans, the newest."""

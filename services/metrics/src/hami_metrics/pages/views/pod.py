@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hamicommon.domain.granted_cards import texts_of
-from hamicommon.explain.waterfall import Waterfall
+from hamicommon.telemetry.waterfall import Waterfall
 
 from hami_metrics.pages.domain.cluster import PageCluster
 from hami_metrics.pages.domain.details import (

@@ -16,9 +16,13 @@ from hamicommon.domain.allocations import Allocation
 from hamicommon.domain.ids import NodeName, PodUid
 from hamicommon.domain.pod_ref import PodRef
 from hamicommon.domain.requests import PodRequest
-from hamicommon.explain.moment import MomentEncoder
-from hamicommon.explain.record import QuotaShort, detail_bytes, request_json
-from hamicommon.explain.sentence import CardStock, placed_sentence, quota_sentence, refusal_sentence
+from hamicommon.explain.record import MomentEncoder, QuotaShort, detail_bytes, request_json
+from hamicommon.explain.sentences import (
+    CardStock,
+    placed_sentence,
+    quota_sentence,
+    refusal_sentence,
+)
 from hamicommon.k8s.types import Json
 from hamicommon.placement.cluster.view import Frozen
 from hamicommon.placement.node_scores import NodeScores

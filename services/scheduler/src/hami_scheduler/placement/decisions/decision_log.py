@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 
 from hamicommon.clipping import clip
 from hamicommon.errors import Conflict, HamiError, Unavailable
-from hamicommon.explain.moment import MomentEncoder
-from hamicommon.explain.sentence import stock_of
+from hamicommon.explain.record import MomentEncoder
+from hamicommon.explain.sentences import stock_of
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
 from hamicommon.process.bulkhead import Bulkhead

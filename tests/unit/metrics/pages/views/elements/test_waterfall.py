@@ -13,7 +13,7 @@ from hami_metrics.pages.views.elements.waterfall import (
     grant_waterfall,
     trace_waterfall,
 )
-from hamicommon.explain.waterfall import TraceSpan, waterfall
+from hamicommon.telemetry.waterfall import TraceSpan, waterfall
 from hypothesis import given
 from hypothesis import strategies as st
 

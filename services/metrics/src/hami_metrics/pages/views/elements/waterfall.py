@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from hamicommon.explain.waterfall import FoldedWait, Waterfall, WaterfallSpan
+from hamicommon.telemetry.waterfall import FoldedWait, Waterfall, WaterfallSpan
 
 from hami_metrics.pages.domain.details import GrantChange
 from hami_metrics.pages.domain.ranks import LastHour, rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hamicommon.explain.waterfall import (
+from hamicommon.telemetry.waterfall import (
     FEWEST_COMPARED,
     MOST_SPANS,
     FoldedWait,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import orjson
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
-from hamicommon.explain.moment import MomentEncoder, thaw, unpacked
+from hamicommon.explain.record import MomentEncoder, thaw, unpacked
 from hamicommon.placement.cluster.view import ClusterView
 from hypothesis import given
 from hypothesis import strategies as st

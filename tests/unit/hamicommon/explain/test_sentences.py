@@ -9,7 +9,13 @@ from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
 from hamicommon.domain.requests import PodRequest, Selection
 from hamicommon.explain.record import QuotaShort
-from hamicommon.explain.sentence import placed_sentence, quota_sentence, refusal_sentence, stock_of
+from hamicommon.explain.sentences import (
+    asked,
+    placed_sentence,
+    quota_sentence,
+    refusal_sentence,
+    stock_of,
+)
 from hamicommon.placement.engine import decide
 from hamicommon.placement.node_scores import NodeScores
 
@@ -138,3 +144,9 @@ def test_a_placement_explains_why_this_node() -> None:
         "n is the only one of 3 nodes that fits"
     )
     assert "keeps" in placed_sentence(spread, n, NodeScores.of({}), candidates=3)
+
+
+def test_more_cores_than_a_card_has_are_shown_as_what_they_are_taken_as() -> None:
+    assert asked(cards(memory_mib=4096, core_percent=130)).endswith(
+        "4096 MiB and 100 % of its cores"
+    )

@@ -10,10 +10,15 @@ import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest, Selection
-from hamicommon.explain.changes.cluster import SearchTimeout, Trials
-from hamicommon.explain.changes.counterfactuals import counterfactuals
-from hamicommon.explain.changes.request import largest
-from hamicommon.explain.circumstances import Circumstances, Counterfactual, PodHolding
+from hamicommon.explain.counterfactuals import (
+    Circumstances,
+    Counterfactual,
+    PodHolding,
+    SearchTimeout,
+    Trials,
+    counterfactuals,
+    largest,
+)
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hypothesis import given, settings

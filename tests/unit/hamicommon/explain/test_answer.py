@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 import pytest
 from hamicommon.domain.devices import DeviceUsage
 from hamicommon.domain.ids import NodeName
-from hamicommon.explain.circumstances import Circumstances
+from hamicommon.explain.answer import Findings, findings
+from hamicommon.explain.counterfactuals import Circumstances
 from hamicommon.explain.record import DecisionRecord
-from hamicommon.explain.verdicts import Findings, findings
 from hamicommon.placement.cluster.view import ClusterView
 from hamicommon.placement.engine import decide
 from hamicommon.placement.rules import AGENT_SILENT
 
-from tests.unit.hamicommon.explain.changes.test_counterfactuals import NAMES
+from tests.unit.hamicommon.explain.test_counterfactuals import NAMES
 from tests.unit.hamicommon.placement.clusters import card, cards, pod, view_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

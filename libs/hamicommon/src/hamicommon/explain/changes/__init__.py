@@ -1,1 +1,0 @@
-"""What would have made a pod fit: another request, or another cluster."""
