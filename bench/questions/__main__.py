@@ -40,7 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MIGRATIONS = ROOT / "migrations"
 RESULTS = ROOT / "bench" / "results" / "questions.json"
 FILLED_AT = "0019"
-THEN = tuple(f"{number:04}" for number in range(20, 32))
+THEN = tuple(f"{number:04}" for number in range(20, 38))
 OWNED = (
     "UPDATE usage_rollups SET owner_name = '' WHERE bucket_s = 3600 AND pod_uid <> ''"
     " AND bucket_start > now() - interval '8 days'"
@@ -171,7 +171,7 @@ def asked_of(name: str, about: Row) -> Row:
     wanted = {each.name for each in asked.parameters if each.required}
     given |= {key: about[key] for key in ("node", "namespace") if key in wanted}
     if frozenset({"pod_uid"}) in asked.needs:
-        given["pod_uid"] = about["waiting" if name in ("why-waiting", "ahead-of") else "pod_uid"]
+        given["pod_uid"] = about["waiting" if name == "why-waiting" else "pod_uid"]
     if frozenset({"card"}) in asked.needs:
         given["card"] = about["card"]
         given["since"] = "-30d"

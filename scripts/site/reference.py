@@ -15,8 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from fastapi import FastAPI
-from hami_metrics.questions.bills import bill_routes
-from hami_metrics.questions.routes import question_routes
+from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app as metrics_app
 from hami_scheduler.api.v1 import operator_routes
 from hamictl.__main__ import app as hamictl_app

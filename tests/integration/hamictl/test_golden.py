@@ -21,11 +21,8 @@ from unittest.mock import AsyncMock
 import pytest
 from fastapi import FastAPI
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.questions.asking import Asking
-from hami_metrics.questions.bills import bill_routes
-from hami_metrics.questions.routes import question_routes
-from hami_metrics.questions.sealing import Seal
-from hami_metrics.questions.viewers import LocalViewers
+from hami_metrics.questions.asking import Asking, LocalViewers, Seal
+from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app
 from hami_scheduler.adapters.postgres.queries import PostgresQueries
 from hami_scheduler.api.explain import Explainer

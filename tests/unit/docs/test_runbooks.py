@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hamicommon.ledger.questions.registry import questions
+from hamicommon.ledger.questions.catalogue import questions
 from hamictl.__main__ import COMMANDS
 
 from tests.metric_registry import declared

@@ -243,7 +243,7 @@ def test_the_roles_of_people_are_those_that_the_scheduler_asks_about() -> None:
         # The policies ask about these two (policies.yaml).
         "hami-pod-annotator": rule(Role.OPERATE, resource="podannotations"),
         "hami-namespace-labeller": rule(Role.OPERATE, resource="namespacelabels"),
-        # The metrics service asks about it (hami_metrics.questions.viewers).
+        # The metrics service asks about it (hami_metrics.questions.asking).
         "hami-viewer": rule(Role.READ, resource="questions"),
     }
     asked = re.findall(r"resource\('(\w+)'\)", (BASE / "policies.yaml").read_text())

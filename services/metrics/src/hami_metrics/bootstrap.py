@@ -23,7 +23,7 @@ from hamicommon.bus.permissions import METRICS_USER
 from hamicommon.k8s.client import open_kube_api
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.pool import open_pool
-from hamicommon.ledger.showback.prices import PriceList, read_prices
+from hamicommon.ledger.showback import PriceList, read_prices
 from hamicommon.process.http_server import serving
 from hamicommon.process.periodic import every
 from hamicommon.process.shutdown import end
@@ -38,11 +38,8 @@ from hami_metrics.exposition.families import LedgerCollector, build_info
 from hami_metrics.instruments import MetricsInstruments
 from hami_metrics.pages.entry import Pages, PagesNeeds, check_bind
 from hami_metrics.ports import Certificate, UsageStore
-from hami_metrics.questions.asking import Asking
-from hami_metrics.questions.bills import bill_routes
-from hami_metrics.questions.routes import question_routes
-from hami_metrics.questions.sealing import Seal
-from hami_metrics.questions.viewers import LocalViewers, TokenViewers, Viewers
+from hami_metrics.questions.asking import Asking, LocalViewers, Seal, TokenViewers, Viewers
+from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.refusals import RefusalHistory
 from hami_metrics.routes import create_app
 from hami_metrics.service import LedgerFigures, UsageHistory, UsageRetention, keep_days

@@ -11,15 +11,12 @@ from typing import Any
 import httpx
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.questions.asking import Asking
-from hami_metrics.questions.bills import bill_routes
-from hami_metrics.questions.routes import question_routes
-from hami_metrics.questions.sealing import Seal
-from hami_metrics.questions.viewers import TokenViewers
+from hami_metrics.questions.asking import Asking, Seal, TokenViewers
+from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app
 from hamicommon.access.checks import Access, ApiCaller, Right
 from hamicommon.ledger.database import open_database
-from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback import PriceList
 from hamicommon.settings import PostgresSettings
 from prometheus_client import CollectorRegistry
 from pydantic import SecretStr

@@ -17,11 +17,8 @@ import httpx
 import orjson
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.questions.asking import Asking
-from hami_metrics.questions.bills import bill_routes
-from hami_metrics.questions.routes import question_routes
-from hami_metrics.questions.sealing import Seal
-from hami_metrics.questions.viewers import LocalViewers
+from hami_metrics.questions.asking import Asking, LocalViewers, Seal
+from hami_metrics.questions.routes import bill_routes, question_routes
 from hami_metrics.routes import create_app
 from hamicommon.ledger.database import open_database
 from hamicommon.ledger.questions import answer, questions

@@ -79,10 +79,9 @@ async def test_figures_of_each_page_are_those_of_its_questions(
     assert holders
     assert all(f"{row['namespace']}/{row['pod_name']}" in card for row in holders)
 
-    [grant] = await rows("pod-grant", pod_uid=uid)
     [use] = await rows("pod-usage", pod_uid=uid)
     used = "?" if use["used_memory_bytes"] is None else gib(use["used_memory_bytes"])
-    assert f'<td class="number">{gib(grant["memory_bytes"])}</td>' in pod
+    assert f'<td class="number">{gib(one["memory_bytes"])}</td>' in pod
     assert f'<td class="number">{used}</td>' in pod
     [quota] = await rows("quota", namespace=namespace)
     assert (quota["used_amount"], quota["limit_amount"]) == (4096, 65536)

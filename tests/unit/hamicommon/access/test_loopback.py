@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hami_metrics.pages.entry import check_bind
-from hami_metrics.questions.viewers import LocalViewers, Sender
+from hami_metrics.questions.asking import LocalViewers, Sender
 from hamicommon.access.checks import NotAllowed
 from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.errors import InvalidRequest

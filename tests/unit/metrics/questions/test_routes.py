@@ -9,10 +9,8 @@ from typing import Any
 import httpx
 import pytest
 from hami_metrics.domain.redaction import ShowOwners
-from hami_metrics.questions.asking import Asking
+from hami_metrics.questions.asking import Asking, LocalViewers, Seal, TokenViewers, Viewers
 from hami_metrics.questions.routes import question_routes
-from hami_metrics.questions.sealing import Seal
-from hami_metrics.questions.viewers import LocalViewers, TokenViewers, Viewers
 from hami_metrics.routes import create_app
 from hamicommon.access.checks import Access, ApiCaller, Right, Unauthenticated
 from hamicommon.errors import InvalidRequest

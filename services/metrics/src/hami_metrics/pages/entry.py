@@ -18,7 +18,7 @@ from hamicommon.access.checks import AccessReviews
 from hamicommon.access.loopback import host_name, is_loopback
 from hamicommon.errors import InvalidRequest
 from hamicommon.ledger.database import Database
-from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback import PriceList
 from hamicommon.process.bulkhead import Bulkhead
 
 from hami_metrics.domain.redaction import ShowOwners

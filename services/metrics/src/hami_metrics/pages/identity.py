@@ -1,7 +1,7 @@
 """Who looks at a page, and whose pods' names they may read.
 
 A bearer token is reviewed by the API server; a proxy in front of us names the user in a header. The
-rights are those of the questions (`questions/viewers.py`), kept a minute: who may not read all sees
+rights are those of the questions (`questions.asking`), kept a minute: who may not read all sees
 the names of the namespaces whose pods they may list, and other holders by size. Without either the
 pages are for this machine's own users: the loopback device, under a name of it.
 """
@@ -31,7 +31,7 @@ from starlette.requests import Request
 
 from hami_metrics.domain.redaction import ShowOwners
 from hami_metrics.pages.views.elements.viewer import EVERYBODY, PageViewer
-from hami_metrics.questions.viewers import ASK, MOST_NAMESPACES, READ_ALL, list_pods
+from hami_metrics.questions.asking import ASK, MOST_NAMESPACES, READ_ALL, list_pods
 
 KEPT_S = 60.0
 REFUSED_S = 5.0

@@ -1,4 +1,4 @@
-"""`/api/v1/questions`: the list of them, and their answers as JSON.
+"""`/api/v1/questions`: the list of them, and their answers as JSON; `/api/v1/showback`: the bill.
 
 Names of questions and typed parameters are all that comes from a caller: no SQL, PromQL or address.
 """
@@ -6,16 +6,17 @@ Names of questions and typed parameters are all that comes from a caller: no SQL
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, HTTPException, Request, Response
 from hamicommon.access.checks import NotAllowed, Unauthenticated
 from hamicommon.errors import HamiError, InvalidRequest, NotFound
-from hamicommon.ledger.questions import PAGE_ROWS, Answer, Question, questions
+from hamicommon.ledger.questions import MOST_ROWS, PAGE_ROWS, Answer, Question, questions
+from hamicommon.ledger.showback import BillFormat, PriceList, as_csv, as_focus, as_json, make_bill
 
-from hami_metrics.questions.asking import Asking
-from hami_metrics.questions.viewers import Sender, Viewer, Viewers
+from hami_metrics.questions.asking import Asking, Sender, Viewer, Viewers
 
 API_VERSION = "hami.io/v1"
 _FORMAT = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
@@ -44,7 +45,7 @@ def question_routes(asking: Asking, viewers: Viewers, cluster_name: str = "") ->
             found = await asking.ask(viewer, name, parameters, limit=limit, after=after)
         except HamiError as exc:
             raise refusal(exc) from exc
-        return _json(as_json(found))
+        return _json(answer_json(found))
 
     return api
 
@@ -85,7 +86,7 @@ def single_values(request: Request) -> dict[str, str]:
     return found
 
 
-def as_json(found: Answer) -> dict[str, Any]:
+def answer_json(found: Answer) -> dict[str, Any]:
     """Base units, RFC 3339; null is unknown, or none."""
     return {
         "apiVersion": API_VERSION,
@@ -148,3 +149,43 @@ def _json(content: Mapping[str, Any]) -> Response:
     return Response(
         orjson.dumps(content, option=_FORMAT), media_type="application/json", headers=ANSWER_HEADERS
     )
+
+
+def bill_routes(asking: Asking, viewers: Viewers, prices: PriceList | None) -> APIRouter:
+    """It takes the parameters of the question, and `format`."""
+    api = APIRouter(prefix="/api/v1/showback")
+
+    @api.get("")
+    async def billed(request: Request) -> Response:
+        viewer = await viewer_of(request, viewers)
+        try:
+            parameters = single_values(request)
+            wanted = _format(parameters.pop("format", ""))
+            found = await asking.ask(viewer, "showback", parameters, limit=MOST_ROWS)
+            if found.next is not None:
+                raise InvalidRequest(f"the bill has more than {MOST_ROWS} lines")
+        except HamiError as exc:
+            raise refusal(exc) from exc
+        since, until = found.parameters["since"], found.parameters["until"]
+        if not isinstance(since, datetime) or not isinstance(until, datetime):
+            raise TypeError("showback is asked about a time")
+        bill = make_bill(
+            found.rows,
+            since=since,
+            until=min(until, found.as_of),
+            basis=str(found.parameters["basis"]),
+            prices=prices,
+        )
+        if wanted is BillFormat.JSON:
+            return Response(as_json(bill), media_type="application/json", headers=ANSWER_HEADERS)
+        text = as_csv(bill) if wanted is BillFormat.CSV else as_focus(bill)
+        return Response(text, media_type="text/csv", headers=ANSWER_HEADERS)
+
+    return api
+
+
+def _format(text: str) -> BillFormat:
+    try:
+        return BillFormat(text or "json")
+    except ValueError:
+        raise InvalidRequest(f"format: {text[:20]!r} is none; it is json, csv or focus") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import typer
-from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback import PriceList
 from hamictl.commands.past.bill_rows import sum_sentence
 from hamictl.commands.past.prices import bill_by, given_prices
 

@@ -10,8 +10,7 @@ import pytest
 from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.views.showback import month_of, showback_page
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.showback.formats import as_csv, as_focus
-from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback import PriceList, as_csv, as_focus
 
 NOW = datetime(2026, 11, 20, 14, 0, tzinfo=UTC)
 EVERYBODY = PageViewer(namespaces=None)

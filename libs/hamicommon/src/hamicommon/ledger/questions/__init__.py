@@ -15,9 +15,15 @@ from hamicommon.ledger.questions.answering import (
     Answer,
     answer,
 )
-from hamicommon.ledger.questions.parameters import Parameter, ParameterKind
-from hamicommon.ledger.questions.question import AnswerColumn, Audience, ColumnKind, Question
-from hamicommon.ledger.questions.registry import question, questions
+from hamicommon.ledger.questions.catalogue import question, questions
+from hamicommon.ledger.questions.question import (
+    AnswerColumn,
+    Audience,
+    ColumnKind,
+    Parameter,
+    ParameterKind,
+    Question,
+)
 
 __all__ = [
     "MOST_ROWS",

@@ -1,12 +1,16 @@
 """Asking a question: parameters in, one page of rows out, in a read-only transaction of 2 s.
 
-In: a connection to the ledger (asyncpg), the name, what the caller gave. Out: `Answer`, with the
+In: a connection to the ledger (asyncpg), the name, the caller's parameters. Out: `Answer`, with the
 moment as of which it holds and what its NULLs mean. The next page is asked with `Answer.next`,
-which keeps that moment: times like `now` and `-7d` stand for the same on every page.
+which keeps that moment: times like `now` and `-7d` stand for the same on every page. It holds the
+key of the last row, so who may not see names must not get it as it is (the API of the metrics
+service seals it).
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,14 +21,111 @@ from typing import Any
 import asyncpg
 import orjson
 
-from hamicommon.errors import InvalidRequest, Unavailable
+from hamicommon.errors import InvalidRequest, NotFound, Unavailable
 from hamicommon.ledger.connection import Connection
 from hamicommon.ledger.database import translated
-from hamicommon.ledger.questions.known import check_known, record_began_at
-from hamicommon.ledger.questions.parameters import SQL_TYPES, Value
-from hamicommon.ledger.questions.positions import Position, read_position, write_position
-from hamicommon.ledger.questions.question import ColumnKind, Question
-from hamicommon.ledger.questions.registry import question as named
+from hamicommon.ledger.questions.catalogue import question as named
+from hamicommon.ledger.questions.question import SQL_TYPES, ColumnKind, Question, Value
+
+# Rows of nodes and devices stay when the hardware goes; pods are known while a grant, a decision
+# of a month, or a step of theirs is kept.
+_KNOWN: Mapping[str, str] = {
+    "card": "SELECT EXISTS (SELECT 1 FROM devices WHERE uuid = $1)",
+    "node": "SELECT EXISTS (SELECT 1 FROM nodes WHERE name = $1)"
+    " OR EXISTS (SELECT 1 FROM devices WHERE node = $1)",
+    "type": "SELECT EXISTS (SELECT 1 FROM devices WHERE type = $1)"
+    " OR EXISTS (SELECT 1 FROM device_periods WHERE type = $1)",
+    "pod_uid": "SELECT EXISTS (SELECT 1 FROM allocations WHERE pod_uid = $1)"
+    " OR EXISTS (SELECT 1 FROM decisions WHERE pod_uid = $1)",
+}
+_POD_KNOWN = """
+SELECT EXISTS (SELECT 1 FROM allocations WHERE namespace = $1 AND pod_name = $2)
+    OR EXISTS (SELECT 1 FROM decisions WHERE namespace = $1 AND pod_name = $2
+                  AND outcome <> 'placed' AND at > now() - interval '31 days')
+"""
+_TERMS = {"card": "card", "node": "node", "type": "card of type", "pod_uid": "pod of uid"}
+
+
+async def check_known(connection: Connection, values: Mapping[str, Value]) -> None:
+    """Of what the question names. Raises: NotFound with the first name that was never known."""
+    for parameter, query in _KNOWN.items():
+        name = values.get(parameter)
+        if isinstance(name, str) and not await connection.fetchval(query, name):
+            raise NotFound(f"the ledger knows no {_TERMS[parameter]} {name}")
+    namespace, pod = values.get("namespace"), values.get("pod")
+    if (
+        isinstance(namespace, str)
+        and isinstance(pod, str)
+        and values.get("pod_uid") is None
+        and not await connection.fetchval(_POD_KNOWN, namespace, pod)
+    ):
+        raise NotFound(f"the ledger knows no pod {namespace}/{pod}")
+
+
+async def record_began_at(connection: Connection) -> datetime | None:
+    """When the first card was recorded; what was before is unknown. None: no card ever was."""
+    found: datetime | None = await connection.fetchval("SELECT min(began_at) FROM device_periods")
+    return found
+
+
+_MOST = 4096
+"""Bytes: some names of 253 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """After which row, of the answer as of which moment."""
+
+    as_of: datetime
+    key: tuple[Value, ...]
+
+
+def write_position(asked: Question, as_of: datetime, row: Mapping[str, Any]) -> str:
+    """Of the last row of a page."""
+    content = [asked.name, as_of, *(row[name] for name in asked.key)]
+    return base64.urlsafe_b64encode(orjson.dumps(content)).decode()
+
+
+def read_position(asked: Question, text: str) -> Position:
+    """Raises: InvalidRequest for a text that is no position of this question."""
+    try:
+        if len(text) > _MOST:
+            raise ValueError("too long")
+        name, as_of, *key = orjson.loads(base64.b64decode(text, altchars=b"-_", validate=True))
+        if name != asked.name or len(key) != len(asked.key):
+            raise ValueError("of another question")
+        return Position(
+            as_of=_time(as_of),
+            key=tuple(
+                _value(asked.column(name).kind, value)
+                for name, value in zip(asked.key, key, strict=True)
+            ),
+        )
+    except (ValueError, TypeError, binascii.Error) as exc:
+        raise InvalidRequest(
+            f"after: it is no page of {asked.name}; leave it out to begin with the first"
+        ) from exc
+
+
+def _value(kind: ColumnKind, value: object) -> Value:
+    match kind, value:
+        case ColumnKind.TIME, str():
+            return _time(value)
+        case ((ColumnKind.SECONDS | ColumnKind.RATIO), int() | float()):
+            return float(value)
+        case ((ColumnKind.BYTES | ColumnKind.COUNT), int()) if abs(value) < 1 << 63:
+            return value
+        case ColumnKind.TEXT, str() if "\0" not in value:
+            return value
+    raise ValueError(f"{value!r} is no {kind}")
+
+
+def _time(text: object) -> datetime:
+    found = datetime.fromisoformat(str(text))
+    if found.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return found.astimezone(UTC)
+
 
 TIMEOUT_MS = 2000
 PAGE_ROWS = 100

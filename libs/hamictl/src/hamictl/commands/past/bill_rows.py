@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from hamicommon.ledger.showback.use import UNKNOWN_USE, NamespaceUse
+from hamicommon.ledger.showback import UNKNOWN_USE, NamespaceUse
 
 from hamictl.output.records import Records, Row, TableColumn
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import typer
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.showback.bill import Bill, make_bill
-from hamicommon.ledger.showback.prices import PriceList, read_prices
+from hamicommon.ledger.showback import Bill, PriceList, make_bill, read_prices
 
 DEFAULT_CURRENCY = "EUR"
 FORM = '{"version": "v3", "currency": "EUR", "card_hour": {"NVIDIA A100-SXM4-80GB": "2.50"}}'

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import orjson
 import typer
-from hamicommon.ledger.showback.formats import as_focus, as_json
-from hamicommon.ledger.showback.use import NamespaceUse, use_by_namespace
+from hamicommon.ledger.showback import NamespaceUse, as_focus, as_json, use_by_namespace
 
 from hamictl.commands.options import Answered as Form
 from hamictl.commands.options import At, Since, Until, moment_of, since_of

@@ -13,9 +13,14 @@ from decimal import Decimal
 from typing import Any
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.showback.bill import CENT, Bill, make_bill
-from hamicommon.ledger.showback.prices import PriceList
-from hamicommon.ledger.showback.use import UNKNOWN_USE, use_by_namespace
+from hamicommon.ledger.showback import (
+    CENT,
+    UNKNOWN_USE,
+    Bill,
+    PriceList,
+    make_bill,
+    use_by_namespace,
+)
 
 from hami_metrics.pages.views.elements.viewer import PageViewer
 

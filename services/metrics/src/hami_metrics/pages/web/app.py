@@ -23,7 +23,7 @@ from hami_metrics.pages.views.elements.moments import PageMoment
 from hami_metrics.pages.views.elements.viewer import PageViewer
 from hami_metrics.pages.web import cluster, lists, past, pods, static, stream
 from hami_metrics.pages.web.site import Site
-from hami_metrics.questions.sealing import Seal
+from hami_metrics.questions.asking import Seal
 
 _COMPRESSION = 5
 """Nearly as small as zlib's usual 6 in three quarters of the time."""

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 from hamicommon.errors import NotFound, Unavailable
 from hamicommon.ledger.questions import MOST_ROWS, answer
-from hamicommon.ledger.showback.formats import as_csv, as_focus, as_json
+from hamicommon.ledger.showback import as_csv, as_focus, as_json
 
 from hami_metrics.pages.domain.differences import Differences, differences
 from hami_metrics.pages.reading.history import read_first, read_strip

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import HTMLResponse
 from hamicommon.errors import InvalidRequest, Unavailable
-from hamicommon.ledger.showback.prices import PriceList
+from hamicommon.ledger.showback import PriceList
 
 from hami_metrics.pages.domain.capacity import NodeTallies, Totals, totals
 from hami_metrics.pages.domain.cluster import PageCluster
@@ -26,7 +26,7 @@ from hami_metrics.pages.rendering import HEADERS, Renderer
 from hami_metrics.pages.views.elements.grid import RowCache
 from hami_metrics.pages.views.elements.moments import PageMoment, page_moment
 from hami_metrics.pages.views.elements.viewer import PageViewer
-from hami_metrics.questions.sealing import Seal
+from hami_metrics.questions.asking import Seal
 
 PAST_STATES = 4
 """Of a large cluster one is some 20 MB; people step to and fro between few."""

@@ -1,19 +1,8 @@
 -- What a pod used of each card in a span of time, beside what it holds there, from its samples.
-WITH pod AS (
-    SELECT coalesce(:pod_uid, (
-        SELECT pod_uid FROM (
-            (SELECT pod_uid, reserved_at AS at FROM allocations
-              WHERE namespace = :namespace AND pod_name = :pod AND reserved_at <= :until
-              ORDER BY reserved_at DESC LIMIT 1)
-            UNION ALL
-            (SELECT pod_uid, at FROM decisions
-              WHERE namespace = :namespace AND pod_name = :pod AND outcome <> 'placed'
-                AND at <= :until AND at > :until - interval '31 days'
-              ORDER BY at DESC LIMIT 1)) named
-         ORDER BY at DESC LIMIT 1)) AS uid
-), newest AS (
-    SELECT a.* FROM pod JOIN allocations a ON a.pod_uid = pod.uid
-     WHERE a.reserved_at < :until ORDER BY a.attempt DESC LIMIT 1
+WITH newest AS (
+    SELECT a.* FROM allocations a
+     WHERE a.pod_uid = (SELECT coalesce(:pod_uid, newest_pod_uid(:namespace, :pod, :until)))
+       AND a.reserved_at < :until ORDER BY a.attempt DESC LIMIT 1
 ), used AS (
     SELECT s.device_uuid, s.container, count(*) AS samples, max(s.sampled_at) AS sampled_at,
            (array_agg(s.memory_used_bytes ORDER BY s.sampled_at DESC))[1] AS memory_last,

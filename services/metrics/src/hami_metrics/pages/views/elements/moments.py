@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.questions.parameters import moment
+from hamicommon.ledger.questions.question import moment
 
 from hami_metrics.pages.views.elements.amounts import machine
 

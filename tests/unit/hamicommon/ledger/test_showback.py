@@ -12,9 +12,16 @@ from pathlib import Path
 
 import pytest
 from hamicommon.errors import InvalidRequest
-from hamicommon.ledger.showback.bill import Bill, costs_of, make_bill
-from hamicommon.ledger.showback.formats import as_csv, as_focus, as_json
-from hamicommon.ledger.showback.prices import PriceList, read_prices
+from hamicommon.ledger.showback import (
+    Bill,
+    PriceList,
+    as_csv,
+    as_focus,
+    as_json,
+    costs_of,
+    make_bill,
+    read_prices,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hamicommon.ledger.showback.use import NamespaceUse, use_by_namespace
+from hamicommon.ledger.showback import NamespaceUse, use_by_namespace
 
 
 def a_row(namespace: str, slice_s: int = 3600, **changes: Any) -> dict[str, Any]:

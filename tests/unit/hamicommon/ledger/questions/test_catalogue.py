@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hamicommon.errors import NotFound
 from hamicommon.ledger.questions import Audience, ColumnKind, Question, question, questions
-from hamicommon.ledger.questions.parameters import SQL_TYPES
+from hamicommon.ledger.questions.question import SQL_TYPES
 
 ALL = list(questions().values())
 
@@ -29,7 +29,7 @@ def test_a_question_is_whole(asked: Question) -> None:
     for name in asked.key:
         assert not known[name].unknown
         assert not known[name].none
-        assert known[name].kind not in (ColumnKind.TEXTS, ColumnKind.COUNTS, ColumnKind.BOOLEAN)
+        assert known[name].kind not in (ColumnKind.COUNTS, ColumnKind.BOOLEAN)
     assert all(way <= names for way in asked.needs)
     assert asked.sql.startswith("-- ")
     assert not asked.sql.rstrip().endswith(";")
