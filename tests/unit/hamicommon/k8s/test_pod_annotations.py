@@ -15,7 +15,6 @@ from hamicommon.k8s.pod_annotations import (
     PRELOAD,
     SCORING_WEIGHTS,
     UserAnnotation,
-    whole_number,
 )
 from hamicommon.vendors.annotation_table import (
     scheduler_owned,
@@ -25,12 +24,6 @@ from hamicommon.vendors.annotation_table import (
 from hamicommon.vendors.registry import Vendors
 
 VENDORS = Vendors.from_config(DeviceConfig(), enable_ascend=True, enable_iluvatar=True)
-COUNT = UserAnnotation(
-    name="example.com/count",
-    parse=whole_number(0, 9),
-    wanted="a whole number from 0 to 9",
-    holds="a count",
-)
 
 
 def of(row: UserAnnotation[Any], text: str) -> dict[str, str]:
@@ -45,7 +38,6 @@ def of(row: UserAnnotation[Any], text: str) -> dict[str, str]:
         (NODE_POLICY, "emptiest", "binpack"),
         (GPU_POLICY, "mutex, spread", ("mutex", "spread")),
         (NVIDIA_NUMA_BIND, "yes", False),
-        (COUNT, " 7 ", 7),
     ],
 )
 def test_a_value_is_read_by_its_row(row: UserAnnotation[Any], text: str, value: object) -> None:
@@ -55,7 +47,7 @@ def test_a_value_is_read_by_its_row(row: UserAnnotation[Any], text: str, value: 
 
 @pytest.mark.parametrize(
     ("row", "text"),
-    [(PRELOAD, "TRUE"), (SCORING_WEIGHTS, "slot=1"), (COUNT, "10"), (COUNT, "-1"), (COUNT, "")],
+    [(PRELOAD, "TRUE"), (PRELOAD, ""), (SCORING_WEIGHTS, "slot=1")],
 )
 def test_a_value_that_no_reader_could_take_is_refused(row: UserAnnotation[Any], text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

@@ -25,9 +25,9 @@ _COUNT = re.compile(r"[0-9]{1,10}")
 FLAGS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class PodAnnotation:
-    """An annotation of pods."""
+    """An annotation that the services write on pods."""
 
     name: str
     writer: Literal["webhook", "scheduler"]
@@ -117,17 +117,6 @@ def flag(text: str) -> bool:
     if text not in FLAGS:
         raise ValueError(text)
     return is_true(text)
-
-
-def whole_number(low: int, high: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers that refuses every other value."""
-
-    def parse(text: str) -> int:
-        if not _COUNT.fullmatch(text.strip()) or not low <= int(text) <= high:
-            raise ValueError(text)
-        return int(text)
-
-    return parse
 
 
 def card_list(name: str, holds: str) -> UserAnnotation[tuple[str, ...]]:
@@ -240,66 +229,37 @@ USER_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (
 NVIDIA_ANNOTATIONS: tuple[UserAnnotation[Any], ...] = (NVIDIA_MODE,)
 """Of pods that ask for NVIDIA cards, besides lists of cards."""
 
+_PLUGINS = "HAMi's plugins and tools"
 WRITTEN_ANNOTATIONS = (
+    PodAnnotation(keys.ASSIGNED_NODE, "scheduler", _PLUGINS, "node of the pod; also a label"),
+    PodAnnotation(keys.ASSIGNED_TIME, "scheduler", _PLUGINS, "Unix second of the decision"),
     PodAnnotation(
-        name=keys.ASSIGNED_NODE,
-        writer="scheduler",
-        reader="HAMi's plugins and tools",
-        holds="node of the pod; also a label",
+        keys.BIND_PHASE,
+        "scheduler",
+        f"scheduler, {_PLUGINS}",
+        "`allocating`; a plugin of HAMi writes `success` or `failed`",
     ),
+    PodAnnotation(keys.BIND_TIME, "scheduler", _PLUGINS, "Unix second of the binding"),
     PodAnnotation(
-        name=keys.ASSIGNED_TIME,
-        writer="scheduler",
-        reader="HAMi's plugins and tools",
-        holds="Unix second at which the node was chosen",
+        keys.MIG_ALLOCATIONS,
+        "scheduler",
+        "node-agent, metrics",
+        "reserved MIG instances, and their names once they are made",
     ),
+    PodAnnotation(keys.GRANT, "scheduler", "node-agent", "signed grant"),
     PodAnnotation(
-        name=keys.BIND_PHASE,
-        writer="scheduler",
-        reader="scheduler, HAMi's plugins",
-        holds="`allocating`; a plugin of HAMi writes `success` or `failed`",
+        keys.RETRY_AT,
+        "scheduler",
+        "kube-scheduler",
+        "moment at which a waiting pod was changed, so that it is tried again",
     ),
+    PodAnnotation(keys.TRACEPARENT, "webhook", "scheduler", "trace context of the admission"),
+    PodAnnotation(keys.CREATED_BY, "webhook", "scheduler", "user who created the pod"),
     PodAnnotation(
-        name=keys.BIND_TIME,
-        writer="scheduler",
-        reader="HAMi's plugins",
-        holds="Unix second of the binding",
-    ),
-    PodAnnotation(
-        name=keys.MIG_ALLOCATIONS,
-        writer="scheduler",
-        reader="node-agent, metrics",
-        holds="reserved MIG instances, and their names once they are made",
-    ),
-    PodAnnotation(
-        name=keys.GRANT,
-        writer="scheduler",
-        reader="node-agent",
-        holds="signed grant",
-    ),
-    PodAnnotation(
-        name=keys.RETRY_AT,
-        writer="scheduler",
-        reader="scheduler",
-        holds="moment at which a waiting pod was tried again; kube-scheduler sees the change",
-    ),
-    PodAnnotation(
-        name=keys.TRACEPARENT,
-        writer="webhook",
-        reader="scheduler",
-        holds="W3C trace context of the pod's admission",
-    ),
-    PodAnnotation(
-        name=keys.CREATED_BY,
-        writer="webhook",
-        reader="scheduler",
-        holds="name of the user who created the pod",
-    ),
-    PodAnnotation(
-        name=keys.CLAIM_SHAPE,
-        writer="webhook",
-        reader="scheduler",
-        holds="amounts and selections of a converted pod's ResourceClaim; dropped from others",
+        keys.CLAIM_SHAPE,
+        "webhook",
+        "scheduler",
+        "amounts and selections of a converted pod's ResourceClaim; dropped from others",
         is_dropped=False,
     ),
 )

@@ -61,6 +61,4 @@ def _written(vendor: Vendor) -> Iterator[PodAnnotation]:
         *((name, "what the plugin reads besides") for name in names.extra),
     ):
         if name:
-            yield PodAnnotation(
-                name=name, writer="scheduler", reader="the vendor's device plugin", holds=holds
-            )
+            yield PodAnnotation(name, "scheduler", "the vendor's device plugin", holds)
