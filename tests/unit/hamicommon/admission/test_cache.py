@@ -146,7 +146,7 @@ async def test_a_verdict_that_somebody_changes_changes_no_other() -> None:
 async def test_only_so_many_kinds_are_remembered(
     monkeypatch: pytest.MonkeyPatch, looks: list[object]
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_LOOKS", 2)
+    monkeypatch.setattr(cache, "MAX_LOOKS", 2)
     judge = AdmissionCache(rules())
     for amount in (1, 2, 3, 1):
         await judge(pod(container({GPU: amount})))

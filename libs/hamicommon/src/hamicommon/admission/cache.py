@@ -1,4 +1,4 @@
-"""`mutate` for a process that judges many pods: what a pod comes to by itself is cached.
+"""Cache of `mutate` for a process that judges many pods.
 
 The replicas of a workload are alike in all that `pod_review.relevant` leaves of them, and they come
 in bursts. The cache's key is a digest of exactly this part, and what the namespace may do, so an
@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import blake2b
 
 import orjson
+from cachetools import LRUCache
 
 from hamicommon.admission.mutation import (
     Room,
@@ -32,7 +33,7 @@ from hamicommon.admission.verdicts import (
 from hamicommon.domain.requests import PodRequest
 from hamicommon.k8s.types import Json
 
-MOST_LOOKS = 1024
+MAX_LOOKS = 1024
 """Kinds of pods that are cached; one takes some kB."""
 _DIGEST_BYTES = 20
 
@@ -53,7 +54,7 @@ class AdmissionCache:
         self._rules = rules
         self._ask_for_room = ask_for_room
         self._guard = Guard.of(rules.vendors, rules.tampering)
-        self._looks: dict[tuple[bytes, NamespacePermits], Look] = {}
+        self._looks: LRUCache[tuple[bytes, NamespacePermits], Look] = LRUCache(MAX_LOOKS)
 
     async def __call__(self, pod: Json, about: AdmissionCircumstances = ANY) -> AdmissionResult:
         """Return what `mutate` answers."""
@@ -75,8 +76,5 @@ class AdmissionCache:
             return look_at(seen, self._rules, standing)
         known = self._looks.get(key)
         if known is None:
-            known = look_at(seen, self._rules, standing)
-            if len(self._looks) >= MOST_LOOKS:
-                self._looks.clear()
-            self._looks[key] = known
+            known = self._looks[key] = look_at(seen, self._rules, standing)
         return known

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
+from cachetools import LRUCache
+
 from hamicommon.domain.devices import DeviceUsage, GpuDevice
 from hamicommon.domain.ids import GpuUuid, NodeName
 from hamicommon.domain.requests import PodRequest
@@ -24,9 +26,9 @@ from hamicommon.placement.engine import decide
 from hamicommon.placement.vendor_policy import PairScores
 from hamicommon.vendors.registry import Vendors
 
-MOST_ANSWERS = 1024
+MAX_ANSWERS = 1024
 """Requests whose answers are cached: the pods of a workload ask for the same."""
-MOST_CHANGES = 2
+MAX_CHANGES = 2
 """Ways out that are named: the sentence is read in a terminal."""
 SEARCH_BUDGET_S = 0.1
 """For ways out: the user's `kubectl` waits for the answer."""
@@ -42,7 +44,7 @@ class IdleCards:
         self._view = ClusterView(vendors.rules)
         self._shapes: dict[NodeName, object] = {}
         self._of_uuid: dict[GpuUuid, NodeName] = {}
-        self._answers: dict[object, str] = {}
+        self._answers: LRUCache[object, str] = LRUCache(MAX_ANSWERS)
         self._kinds: KindsOfCards | None = None
 
     @property
@@ -103,8 +105,6 @@ class IdleCards:
         )
         known = self._answers.get(key)
         if known is None:
-            if len(self._answers) >= MOST_ANSWERS:
-                self._answers.clear()
             known = self._answers[key] = self._ask(request)
         return known
 
@@ -126,7 +126,7 @@ class IdleCards:
             request, self._view, some, about, new_view, budget_s=SEARCH_BUDGET_S
         )
         found = (change.text for change in search if change.kind != "unfinished")
-        ways = " or ".join(islice(found, MOST_CHANGES))
+        ways = " or ".join(islice(found, MAX_CHANGES))
         return f"{sentence} ({ways})" if ways else sentence
 
     def _some_nodes(self, request: PodRequest) -> tuple[NodeName, ...]:

@@ -17,12 +17,13 @@ from nats.js.errors import BadRequestError, NotFoundError
 
 from hamicommon import events
 from hamicommon.bus.deliveries import DELIVERIES, ensure
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.shutdown import end, propagate_cancellation
 
 logger = logging.getLogger(__name__)
 
-_RETRY_S = 1.0
-_RETRY_MOST_S = 60.0
+_MIN_RETRY_S = 1.0
+_MAX_RETRY_S = 60.0
 _INTERVAL_S = 20.0
 """A stream that somebody deleted is made again within this."""
 _HOUR_S = 3600.0
@@ -127,10 +128,11 @@ class StreamKeeper:
             await end([self._again])
 
     async def _check_again(self) -> None:
-        retry_s = _RETRY_S
+        backoff = Backoff(_MIN_RETRY_S, _MAX_RETRY_S)
         while True:
-            await asyncio.sleep(retry_s if self.problems else _INTERVAL_S)
-            retry_s = min(2 * retry_s, _RETRY_MOST_S) if self.problems else _RETRY_S
+            if not self.problems:
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s() if self.problems else _INTERVAL_S)
             if self._is_connected():
                 await self._check()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,15 +19,15 @@ from hamicommon.clipping import clip
 from hamicommon.errors import HamiError, Unavailable
 from hamicommon.k8s.client import Expired, KubeApi
 from hamicommon.k8s.types import Json
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 
 logger = logging.getLogger(__name__)
 
-# First pause and longest pause between attempts; the API server sees at most one list per pause
-# from us.
-BACKOFF_FIRST_S = 0.2
-BACKOFF_LAST_S = 10.0
+MIN_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 10.0
+"""Pauses between attempts; the API server sees at most one list per pause from us."""
 
 # As client-go. A page of whole pods is some 3 MiB; those of a big cluster at once are a gigabyte.
 PAGE = 500
@@ -67,10 +66,10 @@ class Informer:
         on_delete: OnDelete,
         trim: Trim | None = None,
         bulkhead: Bulkhead | None = None,
-        backoff_last_s: float = BACKOFF_LAST_S,
+        max_backoff_s: float = MAX_BACKOFF_S,
         **query: str,
     ) -> None:
-        """`query`: selectors of the collection; `backoff_last_s`: the longest pause."""
+        """`query`: selectors of the collection; `max_backoff_s`: the longest pause."""
         self._bulkhead = bulkhead or Bulkhead()
         self._api = api
         self._path = path
@@ -78,7 +77,7 @@ class Informer:
         self._on_upsert = on_upsert
         self._on_delete = on_delete
         self._trim = trim
-        self._backoff_last_s = backoff_last_s
+        self._backoff = Backoff(MIN_BACKOFF_S, max_backoff_s)
         self._held = False
         self.store: dict[Key, Json] = {}
         self._outage = Outage(
@@ -103,24 +102,22 @@ class Informer:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        backoff_s = BACKOFF_FIRST_S
         version: str | None = None
         while True:
             try:
                 if version is None:
                     version = await self._list()
                     self._outage.worked()
-                    backoff_s = BACKOFF_FIRST_S
+                    self._backoff.reset()
                 self.connected = True
                 version = await self._watch(version)
-                backoff_s = BACKOFF_FIRST_S
+                self._backoff.reset()
             except Expired:
                 version = None
             except HamiError as exc:
                 self.connected = False
                 self._outage.failed(exc)
-                await asyncio.sleep(backoff_s * random.uniform(0.5, 1.5))
-                backoff_s = min(backoff_s * 2, self._backoff_last_s)
+                await asyncio.sleep(self._backoff.next_s())
 
     async def _list(self) -> str:
         items: dict[Key, Json] = {}

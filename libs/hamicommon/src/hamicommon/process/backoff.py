@@ -1,4 +1,4 @@
-"""Pauses between the tries of one thing that fails: doubled after each failure, up to a longest.
+"""Pauses between the tries of one thing that fails, doubled after each failure up to a maximum.
 
 A random part of up to half is left out, so that a thousand nodes that lost one backend in the same
 moment do not come back to it in the same moment.
@@ -10,18 +10,18 @@ import random
 
 
 class Backoff:
-    """The pauses of one thing that is tried."""
+    """Pauses of one thing that is tried."""
 
-    def __init__(self, first_s: float, last_s: float) -> None:
-        self._first_s = min(first_s, last_s)
-        self._last_s = last_s
-        self._next_s = self._first_s
+    def __init__(self, min_s: float, max_s: float) -> None:
+        self._min_s = min(min_s, max_s)
+        self._max_s = max_s
+        self._next_s = self._min_s
 
-    def failed(self) -> float:
-        """Seconds to wait after this failure, at most `last_s`."""
-        pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._last_s)
+    def next_s(self) -> float:
+        """Return the seconds to wait after this failure, at most `max_s`."""
+        pause_s, self._next_s = self._next_s, min(self._next_s * 2, self._max_s)
         return pause_s * random.uniform(0.5, 1.0)
 
-    def succeeded(self) -> None:
-        """The next failure is a first one again."""
-        self._next_s = self._first_s
+    def reset(self) -> None:
+        """Let the next failure be a first one again."""
+        self._next_s = self._min_s

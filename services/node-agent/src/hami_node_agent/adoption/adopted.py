@@ -44,9 +44,9 @@ class AdoptedAnswers:
                 await self.take_up()
             except HamiError as exc:
                 logger.warning("adopted answers not recorded, retrying", extra={"error": str(exc)})
-            pause_s = backoff.failed() if self._waiting() else None
+            pause_s = backoff.next_s() if self._waiting() else None
             if await self._state.book_changed.wait(seen, pause_s) != seen:
-                backoff.succeeded()
+                backoff.reset()
 
     async def take_up(self) -> None:
         """Records what the kubelet shows now. Raises: Unavailable when they can't be read."""

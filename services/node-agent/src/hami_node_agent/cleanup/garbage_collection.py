@@ -229,7 +229,7 @@ class Sweeper:
         retry = self._retries.setdefault(
             uid, _Retry(Backoff(self.interval_s, max(self.interval_s, RETRY_LAST_S)))
         )
-        pause_s = retry.backoff.failed()
+        pause_s = retry.backoff.next_s()
         retry.at_s = time.monotonic() + pause_s
         logger.warning(
             "pod not checked, retrying", extra={"pod_uid": uid, "error": error, "retry_s": pause_s}

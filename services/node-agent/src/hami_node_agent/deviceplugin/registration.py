@@ -142,7 +142,7 @@ class KubeletRegistration:
                     return before
             if _identity(self._socket) is None:
                 raise OSError(f"{self._socket} was removed before it was registered")
-            await asyncio.sleep(backoff.failed())
+            await asyncio.sleep(backoff.next_s())
 
     async def _call_register(self) -> None:
         request = deviceplugin_pb2.RegisterRequest(

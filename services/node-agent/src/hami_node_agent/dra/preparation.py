@@ -275,7 +275,7 @@ class LostRecords:
                 await self.take_up()
             except HamiError as exc:
                 logger.warning("claims' records not found, retrying", extra={"error": str(exc)})
-                await asyncio.sleep(backoff.failed())
+                await asyncio.sleep(backoff.next_s())
             else:
                 return
 
@@ -324,8 +324,8 @@ async def keep_passed_on(state: NodeState) -> None:
         seen, wait_s = state.book_changed.version, None
         try:
             await state.change(lambda saved: passed_on(saved, state.book))
-            backoff.succeeded()
+            backoff.reset()
         except Unavailable as exc:
-            wait_s = backoff.failed()
+            wait_s = backoff.next_s()
             logger.warning("records not passed on, retrying", extra={"error": str(exc)})
         await state.book_changed.wait(seen, wait_s)

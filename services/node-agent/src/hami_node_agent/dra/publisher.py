@@ -66,9 +66,9 @@ class SlicePublisher:
             try:
                 if self._registered and self.store.synced:
                     await self._write()
-                backoff.succeeded()
+                backoff.reset()
             except HamiError as exc:
-                wait_s = backoff.failed()
+                wait_s = backoff.next_s()
                 logger.warning(
                     "ResourceSlice not written, retrying",
                     extra={"error": str(exc), "retry_s": wait_s},
@@ -98,6 +98,6 @@ async def withdraw(store: ResourceSlices, node: str) -> None:
             await store.remove(slice_name(node))
         except HamiError as exc:
             logger.warning("ResourceSlice not removed, retrying", extra={"error": str(exc)})
-            await asyncio.sleep(backoff.failed())
+            await asyncio.sleep(backoff.next_s())
         else:
             return

@@ -187,11 +187,11 @@ class GrantsFeed:
                     await self.refresh()
                     await self._remind()
                     asked_at = now
-                    backoff.succeeded()
+                    backoff.reset()
                     outage.worked()
                 except (Unavailable, InvalidRequest) as exc:
                     outage.failed(exc)
-                    await asyncio.sleep(backoff.failed())
+                    await asyncio.sleep(backoff.next_s())
                     continue
             await asyncio.sleep(min(CONNECTION_CHECK_S, self._interval_s))
 

@@ -150,11 +150,11 @@ async def send_reports(state: NodeState, bus: Publisher, *, node: str) -> None:
                 await _send(waiting, bus, node=node)
                 # Sent twice after a power cut, at worst: the scheduler knows the id.
                 await state.change(methodcaller("without_report", waiting.report_id))
-                backoff.succeeded()
+                backoff.reset()
                 outage.worked()
         except Unavailable as exc:
             outage.failed(exc)
-            await asyncio.sleep(backoff.failed())
+            await asyncio.sleep(backoff.next_s())
             continue
         if not state.saved.reports:
             await state.reports_changed.wait(seen)

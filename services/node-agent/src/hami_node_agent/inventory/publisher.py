@@ -73,9 +73,9 @@ class InventoryPublisher:
             seen = self.cards.changed.version
             self.published = await self._publish()
             if self.published:
-                backoff.succeeded()
+                backoff.reset()
             await self.cards.changed.wait(
-                seen, self.heartbeat_s if self.published else backoff.failed()
+                seen, self.heartbeat_s if self.published else backoff.next_s()
             )
 
     async def _publish(self) -> bool:
@@ -145,11 +145,11 @@ async def keep_annotation(
             if not wanted.items() <= (await node.annotations()).items():
                 await node.annotate(wanted)
                 logger.info("node annotation written", extra={"key": REGISTER_ANNOTATION})
-            backoff.succeeded()
+            backoff.reset()
             outage.worked()
         except HamiError as exc:
             outage.failed(exc)
-            wait_s = backoff.failed()
+            wait_s = backoff.next_s()
         await cards.changed.wait(seen, wait_s)
 
 
@@ -199,4 +199,4 @@ async def warn_of_links(
                 failed = True
                 continue
             reported.add(pair)
-        await cards.changed.wait(seen, backoff.failed() if failed else None)
+        await cards.changed.wait(seen, backoff.next_s() if failed else None)

@@ -31,7 +31,7 @@ from hami_scheduler.watch.quotas import QuotaSync
 from hami_scheduler.watch.trim import trimmed_node, trimmed_pod
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces"
-LEASE_BACKOFF_S = 1.0
+MAX_LEASE_BACKOFF_S = 1.0
 """Well within the Lease's duration: one that is not seen counts as one that is not renewed."""
 
 
@@ -42,7 +42,7 @@ def lease_informer(settings: Settings, api: KubeApi, lease: SchedulerLease) -> I
         f"{LEASES}/{settings.lease_namespace}/leases",
         on_upsert=lease.on_upsert,
         on_delete=lease.on_delete,
-        backoff_last_s=LEASE_BACKOFF_S,
+        max_backoff_s=MAX_LEASE_BACKOFF_S,
         fieldSelector=f"metadata.name={settings.lease_name}",
     )
 

@@ -21,6 +21,7 @@ from hamicommon.explain.record import MomentEncoder
 from hamicommon.explain.sentences import stock_of
 from hamicommon.placement.cluster.view import ClusterView, Frozen
 from hamicommon.placement.node_scores import NodeScores
+from hamicommon.process.backoff import Backoff
 from hamicommon.process.bulkhead import Bulkhead
 from hamicommon.process.outages import Outage
 from opentelemetry.trace import SpanContext, get_current_span
@@ -36,7 +37,7 @@ QUEUE_SIZE = 12_000
 BATCH = 64
 """Decisions per transaction."""
 RETRY_S = 1.0
-RETRY_MAX_S = 5.0
+MAX_RETRY_S = 5.0
 # A placement keeps the cards of the nodes that were nearest to being chosen.
 NODES_OF_A_PLACEMENT = 16
 # Whole clusters that may wait to be written: 100 KB each at 1000 nodes. While the ledger is away
@@ -190,10 +191,10 @@ class DecisionQueue:
         return decision_of(trace, self._encoder, self._stock[1])
 
     async def _write_until_done(self, batch: list[DecisionRow]) -> None:
-        pause_s = RETRY_S
+        backoff = Backoff(RETRY_S, MAX_RETRY_S)
         while not await self._write(batch):
+            pause_s = backoff.next_s()
             await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, RETRY_MAX_S)
         batch.clear()
 
     async def _write(self, batch: list[DecisionRow]) -> bool:
