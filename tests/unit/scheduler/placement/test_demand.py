@@ -37,8 +37,8 @@ def test_a_pod_that_comes_again_counts_once() -> None:
     view = ClusterView()
     counts = ArrivalCounts(view, Decisions())  # type: ignore[arg-type] # what is asked of it
     for _ in range(20):
-        counts.saw(asked("a"))
-    counts.saw(asked("b", 50))
+        counts.count(asked("a"))
+    counts.count(asked("b", 50))
 
     found = parts(view)
     assert set(found) == {30, 50, 100}
@@ -50,7 +50,7 @@ async def test_after_a_restart_the_mix_is_what_the_ledger_has() -> None:
     arrived = [asked(f"u{number}", 10 + number % 5 * 20) for number in range(400)]
     counts = ArrivalCounts(before, Decisions())  # type: ignore[arg-type] # what is asked of it
     for request in arrived:
-        counts.saw(request)
+        counts.count(request)
     restarted = ArrivalCounts(after, Decisions(*reversed(arrived)))  # type: ignore[arg-type] # as above
     await restarted.restore()
     await restarted.restore()

@@ -38,13 +38,13 @@ def test_only_a_new_verdict_on_a_newer_pod_counts(
     seen: dict[str, Any], now: dict[str, Any], given_up: bool
 ) -> None:
     waiting = WaitingPods()
-    waiting.saw(seen, REQUEST)
+    waiting.note_visit(seen, REQUEST)
 
-    assert waiting.given_up_since(now) is given_up
+    assert waiting.is_given_up_since(now) is given_up
 
 
 def test_a_pod_that_never_came_was_not_given_up() -> None:
-    assert not WaitingPods().given_up_since(pod(2, refused_at="t"))
+    assert not WaitingPods().is_given_up_since(pod(2, refused_at="t"))
 
 
 def test_the_order_is_priority_then_age() -> None:

@@ -74,7 +74,7 @@ def test_an_assumption_ends_when_its_pod_will_not_come_to_bind(
     seen: dict[str, Any], stays: bool
 ) -> None:
     state, waiting = assumed_on("n1"), WaitingPods()
-    waiting.saw(pod(status=EARLIER), request())
+    waiting.note_visit(pod(status=EARLIER), request())
 
     watching(state, waiting).on_upsert(seen, pod(status=EARLIER))
 

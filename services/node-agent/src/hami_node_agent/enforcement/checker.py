@@ -51,7 +51,7 @@ from hami_node_agent.usage.monitor import Monitor, MonitorLook
 
 logger = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 30.0
+ANSWER_TTL_S = 30.0
 """Time for which the kubelet's answer counts: no tenant makes us ask all the time."""
 _ELSEWHERE = (
     "the kubelet gave it devices and this agent has no grant of it: another device plugin did, or "
@@ -189,7 +189,7 @@ class LimitChecker:
         self._asked = {
             owner: known
             for owner, known in self._asked.items()
-            if owner in suspects and now_s - known[0] < ASK_AGAIN_S
+            if owner in suspects and now_s - known[0] < ANSWER_TTL_S
         }
         if new := suspects - self._asked.keys():
             try:

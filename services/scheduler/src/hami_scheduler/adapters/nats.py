@@ -34,7 +34,7 @@ READINESS_WAIT_S = 1.0
 HOLDINGS_WAIT_S = 5.0
 # Agents reconnect within about a second of us; until then silence proves nothing, and we ask again.
 SETTLED_S = 5.0
-ASK_AGAIN_S = 0.25
+ASK_INTERVAL_S = 0.25
 
 
 class NatsGrantAnnouncer:
@@ -66,7 +66,7 @@ class NatsGrantAnnouncer:
             except NobodyAnswers as exc:
                 if self._bus.connected_for_s >= SETTLED_S:
                     raise AgentNotReady(f"the node-agent of {node} does not run") from exc
-                await asyncio.sleep(ASK_AGAIN_S)
+                await asyncio.sleep(ASK_INTERVAL_S)
             except Unavailable:
                 return None
             else:

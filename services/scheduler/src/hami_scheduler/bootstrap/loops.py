@@ -30,7 +30,7 @@ from hami_scheduler.enforcement.eviction_rules import EvictionPolicy
 from hami_scheduler.ledger.quota import quota_amounts
 from hami_scheduler.log_limit import LogLimit
 from hami_scheduler.placement import fragmentation_tables
-from hami_scheduler.placement.waiting_pods import ARRIVALS_AGAIN_S
+from hami_scheduler.placement.waiting_pods import ARRIVALS_INTERVAL_S
 from hami_scheduler.pod_ending import PodEnder
 from hami_scheduler.reconcile import ended_waits, retention
 from hami_scheduler.reconcile.card_conditions import CardConditionReporter
@@ -44,9 +44,9 @@ from hami_scheduler.watch import claim_templates
 from hami_scheduler.watch.annotated_nodes import LOOK_INTERVAL_S
 
 # Nothing can be decided before the ledger was read once.
-LOAD_AGAIN_S = 1.0
+LOAD_RETRY_S = 1.0
 # The API server is listed within a second or two of the start; the first comparison follows soon.
-SYNCED_AGAIN_S = 0.5
+SYNC_RETRY_S = 0.5
 TIDY_EVERY_S = 600.0
 
 Loops = tuple[tuple[str, Loop], ...]
@@ -72,7 +72,7 @@ def standby_loops(core: Core, watches: Watches) -> Loops:
         *((name, informer.run) for name, informer in watches.informers.items()),
         rounds(
             "view",
-            lambda: every_s if core.state.loaded else LOAD_AGAIN_S,
+            lambda: every_s if core.state.loaded else LOAD_RETRY_S,
             partial(compare_state, core),
         ),
         rounds("agents", min(LOOK_EVERY_S, every_s), core.liveness.once),
@@ -139,7 +139,7 @@ def writing_loops(core: Core) -> Loops:
         ("decisions", core.recorder.run),
         rounds(
             "arrivals",
-            lambda: ARRIVALS_AGAIN_S if arrivals.restored else LOAD_AGAIN_S,
+            lambda: ARRIVALS_INTERVAL_S if arrivals.restored else LOAD_RETRY_S,
             arrivals.restore,
         ),
         rounds("usual-pods", fragmentation_tables.LOOK_EVERY_S, core.tables.once),
@@ -192,7 +192,7 @@ def watching_loops(core: Core, watches: Watches) -> Loops:
         ("quota-changes", watches.quotas.queue.run),
         rounds("quota-counts", every_s, watches.quotas.recount),
         rounds("ended-waits", ended_waits.COMPARE_INTERVAL_S, watches.ended_waits.once),
-        rounds("reconcile", lambda: SYNCED_AGAIN_S if watches.missing() else every_s, reconcile),
+        rounds("reconcile", lambda: SYNC_RETRY_S if watches.missing() else every_s, reconcile),
     )
 
 

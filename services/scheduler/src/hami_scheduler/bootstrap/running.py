@@ -16,7 +16,7 @@ from hami_scheduler.api.service import Loop
 
 logger = logging.getLogger(__name__)
 
-LOAD_AGAIN_S = 0.5
+LOAD_RETRY_S = 0.5
 
 
 @asynccontextmanager
@@ -100,6 +100,6 @@ async def _loaded(load: Callable[[], Awaitable[object]]) -> None:
             await load()
         except HamiError as exc:
             logger.warning("Failed to read the ledger, retrying", extra={"error": str(exc)})
-            await asyncio.sleep(LOAD_AGAIN_S)
+            await asyncio.sleep(LOAD_RETRY_S)
         else:
             return

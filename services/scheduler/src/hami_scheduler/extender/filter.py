@@ -144,7 +144,7 @@ class Filter:
         trace.request, trace.candidates = request, len(names)
         if undoing:
             return self._undoes_slices(undoing, names, trace)
-        self.demand.saw(args.pod, request)
+        self.demand.on_filter(args.pod, request)
         if not self.state.loaded:
             raise Unavailable("the ledger has not been read yet; the pod is tried again")
         silent = self.silent()

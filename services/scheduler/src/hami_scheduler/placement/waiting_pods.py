@@ -79,12 +79,12 @@ class WaitingPods:
         """Places of all pods, in order."""
         self._visits: LRUCache[PodUid, _Visit] = LRUCache(MAX_VISITS)
 
-    def saw(self, pod: JsonMapping, request: PodRequest) -> None:
-        """The pod came to /filter looking like this."""
+    def note_visit(self, pod: JsonMapping, request: PodRequest) -> None:
+        """Remember how the pod looked when it came to /filter."""
         self._visits[request.uid] = _Visit(_version(pod), scheduled_verdict(pod))
 
-    def given_up_since(self, pod: JsonMapping) -> bool:
-        """True when kube-scheduler has set PodScheduled=False after the last visit here.
+    def is_given_up_since(self, pod: JsonMapping) -> bool:
+        """Return whether kube-scheduler has set PodScheduled=False after the last visit here.
 
         The condition that an earlier attempt left behind, arriving late, is none: the pod must be
         newer than the one that /filter saw, and the verdict another.
@@ -99,13 +99,13 @@ class WaitingPods:
         )
 
     def add(self, pod: WaitingPod) -> None:
-        """The pod has no node."""
+        """Take in a pod that has no node."""
         self._leave(pod.uid)
         self._pods[pod.uid] = pod
         insort(self._places, pod.place)
 
     def remove(self, uid: PodUid) -> None:
-        """The pod has a node, or is gone."""
+        """Forget a pod that has a node, or is gone."""
         self._leave(uid)
         self._visits.pop(uid, None)
 
@@ -115,7 +115,7 @@ class WaitingPods:
             del self._places[bisect_left(self._places, pod.place)]
 
     def in_order(self) -> list[WaitingPod]:
-        """Highest priority first, then oldest: the order of kube-scheduler's queue."""
+        """Return them as in kube-scheduler's queue: highest priority first, then oldest."""
         return [self._pods[uid] for _, _, uid in self._places]
 
     def __len__(self) -> int:
@@ -140,17 +140,17 @@ def _version(pod: JsonMapping) -> int:
     return int(text) if text.isdecimal() else 0
 
 
-ARRIVALS_AGAIN_S = 600.0
-_LATER = 500
+ARRIVALS_INTERVAL_S = 600.0
+_MAX_LATER = 500
 """Decisions that are read again: as many as others may have made in that time."""
-_AT_ONCE = 100
+_CHUNK = 100
 """Decisions that are read before others have their turn: some milliseconds."""
 _MAX_COUNTED = 4 * HALF_LIFE
 """Pods that are known to be counted; the oldest are forgotten."""
 
 
 class ArrivalCounts:
-    """Counts each pod once, however often it comes to /filter."""
+    """Count each pod once, however often it comes to /filter."""
 
     def __init__(self, cluster: ClusterView, decisions: DecisionLog) -> None:
         self._cluster = cluster
@@ -159,8 +159,8 @@ class ArrivalCounts:
         self.restored = False
         """True once the ledger has been read."""
 
-    def saw(self, request: PodRequest) -> None:
-        """A pod is to be placed."""
+    def count(self, request: PodRequest) -> None:
+        """Count a pod that is to be placed, if it was not yet."""
         if request.uid in self._counted:
             return
         self._counted[request.uid] = None
@@ -169,11 +169,11 @@ class ArrivalCounts:
             self._cluster.usual.saw(shape)
 
     async def restore(self) -> None:
-        """Counts the pods of the ledger's latest decisions, oldest first. Raises: Unavailable."""
-        latest = await self._decisions.arrivals(_LATER if self.restored else HALF_LIFE)
+        """Count the pods of the ledger's latest decisions, oldest first. Raises: Unavailable."""
+        latest = await self._decisions.arrivals(_MAX_LATER if self.restored else HALF_LIFE)
         for number, request in enumerate(reversed(latest)):
-            self.saw(request)
-            if number % _AT_ONCE == 0:
+            self.count(request)
+            if number % _CHUNK == 0:
                 # Requests have their turn in between: thousands are counted.
                 await asyncio.sleep(0)
         self.restored = True
@@ -186,7 +186,7 @@ class Demand:
     waiting: WaitingPods
     arrivals: ArrivalCounts
 
-    def saw(self, pod: Json, request: PodRequest) -> None:
-        """A pod came to /filter."""
-        self.waiting.saw(pod, request)
-        self.arrivals.saw(request)
+    def on_filter(self, pod: Json, request: PodRequest) -> None:
+        """Note a pod that came to /filter."""
+        self.waiting.note_visit(pod, request)
+        self.arrivals.count(request)

@@ -37,7 +37,7 @@ CLASS = "annotations-differ"
 REFUSED = "annotations-refused"
 MAX_REFUSAL_LENGTH = 1024
 """Characters of the API server's message."""
-REFUSED_AGAIN_S = 300.0
+REFUSAL_RETRY_S = 300.0
 _MIRRORED = frozenset({AllocationState.BOUND, AllocationState.ALLOCATED})
 
 
@@ -104,7 +104,7 @@ class Mirrors:
 
     async def _note_refusal(self, allocation: Allocation, version: str, why: str) -> None:
         before = self._refused.get(allocation.pod_uid)
-        again_at = self.clock() + REFUSED_AGAIN_S
+        again_at = self.clock() + REFUSAL_RETRY_S
         self._refused[allocation.pod_uid] = _Refusal(version, why, again_at)
         if before is not None and before.why == why:
             return

@@ -9,10 +9,10 @@ fill the history with the phases of its back-off.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from cachetools import TTLCache
 from hamicommon.clipping import clip
 from hamicommon.domain.allocations import Allocation, AllocationState
 from hamicommon.domain.ids import AllocationId, NodeName
@@ -30,7 +30,9 @@ from hami_scheduler.ports.ledger import AllocationStore
 logger = logging.getLogger(__name__)
 
 ACTOR = "late-watch"
-REPORT_AGAIN_S = 300.0
+REPORT_INTERVAL_S = 300.0
+MAX_REPORTED = 10_000
+"""Pods whose report is remembered; a forgotten one is looked at again."""
 PREFIX = "bound and without its cards: "
 
 
@@ -44,26 +46,23 @@ class StuckPodReporter:
     announcer: Announcer
     instruments: SchedulerInstruments
     late_s: float
-    _reported_at: dict[AllocationId, float] = field(default_factory=dict, init=False)
+    _reported: TTLCache[AllocationId, None] = field(
+        default_factory=lambda: TTLCache(MAX_REPORTED, REPORT_INTERVAL_S), init=False
+    )
 
     async def once(self) -> int:
         """One look; returns how many are late. Raises: Unavailable."""
         late = await self.ledger.late(self.late_s)
         self.instruments.bound_late.set(len(late))
-        now = time.monotonic()
-        self._reported_at = {
-            one.id: self._reported_at[one.id] for one in late if one.id in self._reported_at
-        }
         for allocation in late:
             # Why the node could not do it is already there, in its own report.
             ours = allocation.reason in HOW_BOUND or allocation.reason.startswith(PREFIX)
-            due = now - self._reported_at.get(allocation.id, -REPORT_AGAIN_S) >= REPORT_AGAIN_S
-            if not (ours and due):
+            if not ours or allocation.id in self._reported:
                 continue
             try:
                 with self.instruments.bulkhead.item("late", allocation.pod_uid):
                     if await self._report(allocation):
-                        self._reported_at[allocation.id] = now
+                        self._reported[allocation.id] = None
             except HamiError as exc:
                 # It is looked at again; the others need not wait for it.
                 logger.warning(

@@ -100,7 +100,7 @@ class PodWatch:
             self.state.forget(facts.uid, f"the pod is {facts.phase}")
         elif facts.node is not None and facts.node != assumed.draft.placement.node:
             self.state.forget(facts.uid, f"the pod was bound to {facts.node}")
-        elif self.waiting.given_up_since(pod):
+        elif self.waiting.is_given_up_since(pod):
             self.state.forget(facts.uid, "kube-scheduler gave this attempt up")
 
     def _ours(self, pod: JsonMapping) -> bool:
